@@ -1,0 +1,102 @@
+"""What NVML (the library behind nvidia-smi) says about a GPU: driver, SM clock, power. Reads only; nothing is ever set."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import threading
+from functools import lru_cache
+
+CLOCK_SM = 1  # nvmlClockType_t
+POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; nvmlDeviceGetPowerUsage is a one-second average since Ampere
+
+
+class _FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t; `value` is a union of 8 bytes."""
+
+    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
+                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("status", ctypes.c_int),
+                ("value", ctypes.c_ulonglong)]
+
+
+@lru_cache
+def _library() -> ctypes.CDLL | None:
+    """libnvidia-ml, initialised; None where there is no driver."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
+
+
+def driver_version() -> str | None:
+    """The driver's version ("580.159.04"), None without a driver."""
+    library, text = _library(), ctypes.create_string_buffer(96)
+    if library is None or library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) != 0:
+        return None
+    return text.value.decode()
+
+
+class Device:
+    """One GPU, found by its UUID (torch.cuda.get_device_properties().uuid, with or without "GPU-")."""
+
+    def __init__(self, uuid: str):
+        self.library, self.handle = _library(), ctypes.c_void_p()
+        name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+        found = self.library and self.library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(self.handle)) == 0
+        if not found:
+            self.library = None
+
+    def sm_clock(self) -> float | None:
+        """SM clock now, MHz."""
+        value = ctypes.c_uint()
+        if self.library and self.library.nvmlDeviceGetClockInfo(self.handle, CLOCK_SM, ctypes.byref(value)) == 0:
+            return float(value.value)
+        return None
+
+    def power(self) -> float | None:
+        """Power drawn now, W."""
+        if not self.library:
+            return None
+        field = _FieldValue(field=POWER_INSTANT)
+        if self.library.nvmlDeviceGetFieldValues(self.handle, 1, ctypes.byref(field)) == 0 and field.status == 0:
+            return (field.value & 0xFFFFFFFF) / 1000.0
+        value = ctypes.c_uint()
+        if self.library.nvmlDeviceGetPowerUsage(self.handle, ctypes.byref(value)) == 0:
+            return value.value / 1000.0
+        return None
+
+
+class Monitor:
+    """Samples clock and power in a thread while a `with` block runs; set `.tag` to say what is running.
+
+    After the block, `summary(tag)` gives {"sm_mhz": {median, min, max, n}, "power_w": {…}} of that tag (None: of all),
+    without the keys for which there is no sample.
+    """
+
+    def __init__(self, device, period: float = 0.02):
+        self.device, self.period, self.tag = device, period, None
+        self.samples: list[tuple[object, float | None, float | None]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def _poll(self):
+        while not self._stop.wait(self.period):
+            self.samples.append((self.tag, self.device.sm_clock(), self.device.power()))
+
+    def __enter__(self) -> Monitor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def summary(self, tag=None) -> dict:
+        result = {}
+        for index, key in ((1, "sm_mhz"), (2, "power_w")):
+            values = [s[index] for s in self.samples if s[index] is not None and (tag is None or s[0] == tag)]
+            if values:
+                result[key] = {"median": round(statistics.median(values), 1), "min": round(min(values), 1),
+                               "max": round(max(values), 1), "n": len(values)}
+        return result

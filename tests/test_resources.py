@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import itertools
+import subprocess
+
+import pytest
+
+from common import resources, toolchain
+from common.errors import UserError
+from common.resources import GPUS, occupancy, parse_ptxas, select_gpus
+
+A100, RTX3090, RTX4090, H100 = GPUS
+
+# What the toolkit's own calculator says, asked over standard input: one line of numbers per question.
+CALCULATOR = r"""
+#include <cstdio>
+#include <cstring>
+#include "cuda_occupancy.h"
+int main() {
+  int major, minor, shared_kb, warps, threads, registers, shared;
+  while (scanf("%d %d %d %d %d %d %d", &major, &minor, &shared_kb, &warps, &threads, &registers, &shared) == 7) {
+    cudaOccDeviceProp device;
+    memset(&device, 0, sizeof device);
+    device.computeMajor = major, device.computeMinor = minor, device.maxThreadsPerBlock = 1024;
+    device.maxThreadsPerMultiprocessor = warps * 32, device.regsPerBlock = 65536;
+    device.regsPerMultiprocessor = 65536, device.warpSize = 32;
+    device.sharedMemPerBlock = 48 * 1024, device.sharedMemPerMultiprocessor = shared_kb * 1024;
+    device.numSms = 100, device.sharedMemPerBlockOptin = (shared_kb - 1) * 1024;
+    device.reservedSharedMemPerBlock = 1024;
+    cudaOccFuncAttributes kernel;
+    memset(&kernel, 0, sizeof kernel);
+    kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers;
+    kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.maxDynamicSharedSizeBytes = (shared_kb - 1) * 1024;
+    cudaOccDeviceState state;
+    memset(&state, 0, sizeof state);
+    state.carveoutConfig = 100;
+    cudaOccResult result;
+    const cudaOccError error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
+    printf("%d\n", error ? -int(error) : result.activeBlocksPerMultiprocessor);
+  }
+}
+"""
+
+
+def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
+    nvcc = toolchain.find_nvcc()
+    if not (nvcc.include / "cuda_occupancy.h").exists():
+        pytest.skip("this toolkit has no cuda_occupancy.h")
+    source = tmp_path / "calculator.cpp"
+    source.write_text(CALCULATOR)
+    program = tmp_path / "calculator"
+    toolchain.run([toolchain.find_cxx(), source, f"-I{nvcc.include}", "-o", program])
+    shared = [0, 1, 4096, 16384, 49152, 50 * 1024, 99 * 1024, 99 * 1024 + 1, 128 * 1024, 163 * 1024, 227 * 1024]
+    cases = list(itertools.product(GPUS, [32, 96, 128, 160, 256, 288, 512, 768, 1024],
+                                   [16, 32, 33, 40, 64, 65, 72, 128, 168, 255], shared))
+    questions = "".join(f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n"
+                        for gpu, t, r, s in cases)
+    answers = subprocess.run([program], input=questions, capture_output=True, text=True, check=True).stdout.split()
+    assert len(answers) == len(cases)
+    for (gpu, threads, registers, size), answer in zip(cases, answers):
+        ours = occupancy(gpu, threads, registers, size).blocks
+        assert ours == int(answer), f"{gpu.capability}, {threads} threads, {registers} registers, {size} bytes"
+
+
+@pytest.mark.parametrize("gpu, threads, registers, shared, blocks, limiters", [
+    (A100, 1024, 32, 0, 2, ("registers", "warps")),
+    (A100, 1024, 33, 0, 1, ("registers",)),  # 40 registers are taken for 33
+    (A100, 256, 128, 0, 2, ("registers",)),
+    (A100, 256, 32, 40 * 1024, 4, ("shared memory",)),  # 41 KB each, with the system's
+    (RTX3090, 32, 32, 0, 16, ("blocks",)),
+    (RTX4090, 32, 32, 0, 24, ("blocks",)),
+    (RTX3090, 1024, 32, 0, 1, ("warps",)),  # 48 warps hold one block of 32 and no second
+    (H100, 128, 255, 0, 2, ("registers",)),
+    (RTX4090, 128, 32, 100 * 1024, 0, ("shared memory",)),
+])
+def test_known_cases(gpu, threads, registers, shared, blocks, limiters):
+    found = occupancy(gpu, threads, registers, shared)
+    assert (found.blocks, found.limiters) == (blocks, limiters)
+    assert found.warps == blocks * threads // 32
+    assert found.share == found.warps / gpu.warps
+
+
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3onePf' for 'sm_80'
+ptxas info    : Function properties for _Z3onePf
+    408 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 408 bytes cumulative stack size, 16384 bytes smem, 376 bytes cmem[0]
+ptxas info    : Compile time = 10.1 ms
+ptxas info    : Compiling entry function '_Z3twov' for 'sm_80'
+ptxas info    : Function properties for _Z3twov
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, 352 bytes cmem[0]
+"""
+
+
+def test_ptxas_report_is_read():
+    one, two = parse_ptxas(LOG)
+    assert (one.kernel, one.registers, one.stack, one.spill_stores, one.spill_loads, one.static_shared) == (
+        "_Z3onePf", 255, 408, 12, 16, 16384)
+    assert (two.kernel, two.registers, two.static_shared, two.stack) == ("_Z3twov", 8, 0, 0)
+    with pytest.raises(UserError, match="no kernel"):
+        parse_ptxas("ptxas info    : 0 bytes gmem\n")
+
+
+def test_unknown_compute_capability_is_named():
+    assert select_gpus(["8.6", "90"]) == (RTX3090, H100)
+    with pytest.raises(UserError, match="'7.5'.*8.0, 8.6, 8.9, 9.0"):
+        select_gpus(["7.5"])
