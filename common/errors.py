@@ -1,11 +1,11 @@
-"""The two ways in which a command ends without an answer."""
+"""The two ways in which a command ends badly without being a bug of ours."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something the user can mend; the message says what to do. The command line prints it and exits with status 2."""
+    """Something that the user can mend: the message says what is wrong and what to do. Exit status 2."""
 
 
 class CheckFailed(Exception):
-    """A wrong result or a finding of the sanitizer. The command line prints the report and exits with status 1."""
+    """A kernel that computes something wrong or breaks a rule of the hardware: the message is the report. Exit status 1."""

@@ -1,0 +1,112 @@
+"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], all row-major."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from common.errors import UserError
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, whole
+
+
+class Gemm(Problem):
+    name = "gemm"
+    formula = "C[M, N] = A[M, K] · B[K, N]"
+    symbol = "launch_gemm"
+    axes = ("M", "N", "K")
+    inner_axes = ("K",)
+    input_names = ("A", "B")
+    output_names = ("C",)
+    bench_shapes = tuple((size, size, size) for size in (1024, 2048, 4096, 8192))
+    emulator_shapes = ((256, 256, 256),)
+
+    def parse(self, text: str) -> Shape:
+        sizes = tuple(whole(part, f"each size in '{text}'") for part in text.lower().split("x"))
+        if len(sizes) not in (1, 3):
+            raise UserError(f"'{text}' is not a size: write 4096 for M = N = K = 4096, or MxNxK such as 512x256x1024")
+        return sizes * 3 if len(sizes) == 1 else sizes
+
+    def test_shapes(self, multiples: Mapping[str, int]) -> tuple[Shape, ...]:
+        def fit(axis: str, size: int) -> int:
+            multiple = multiples.get(axis, 1)
+            return -(-size // multiple) * multiple
+
+        # A K of eight slices and one free K that no slice divides; M and N of several blocks that differ.
+        deep = 8 * multiples["K"] if multiples.get("K", 1) > 1 else 67
+        shapes = ((1, 1, 1), (150, 70, 33), (70, 270, deep))
+        return tuple((fit("M", m), fit("N", n), fit("K", k)) for m, n, k in shapes)
+
+    def shape(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Shape:
+        a, b = inputs
+        if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+            raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}")
+        return a.shape[0], b.shape[1], a.shape[1]
+
+    def inputs(
+        self, shape: Shape, dtype: str, *, seed: int = 0, device: str = "cpu", variants: Mapping[str, int] = {}
+    ) -> Tensors:
+        m, n, k = shape
+        generator = torch.Generator(device).manual_seed(seed)
+        return tuple(
+            torch.randn(size, generator=generator, device=device).to(TORCH_DTYPES[dtype]) for size in ((m, k), (k, n))
+        )
+
+    def outputs(
+        self, shape: Shape, dtype: str, *, device: str | torch.device = "cpu", variants: Mapping[str, int] = {}
+    ) -> Tensors:
+        m, n, _ = shape
+        return (torch.full((m, n), torch.nan, dtype=TORCH_DTYPES[dtype], device=device),)
+
+    def scalars(self, shape: Shape, variants: Mapping[str, int]) -> dict[str, int]:
+        return dict(zip(self.axes, shape))
+
+    def reference(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
+        a, b = inputs
+        return (a.double() @ b.double(),)
+
+    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Mapping[str, int]) -> Tensors:
+        a, b = inputs
+        with _precision(dtype):
+            if a.is_cuda:
+                return (a @ b,)
+            # On a CPU torch may sum 16-bit products in 16 bits; in fp32, rounded once, is what we measure against.
+            return ((a.float() @ b.float()).to(a.dtype),)
+
+    def magnitude(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
+        a, b = inputs
+        return (a.double().abs() @ b.double().abs(),)
+
+    def terms(self, shape: Shape) -> int:
+        return shape[2]
+
+    def peers(self, dtype: str, variants: Mapping[str, int]) -> dict[str, Callable[..., Tensor]]:
+        def matmul(a: Tensor, b: Tensor) -> Tensor:
+            with _precision(dtype):
+                return torch.matmul(a, b)
+
+        return {"cuBLAS": matmul}
+
+    def flops(self, shape: Shape, variants: Mapping[str, int]) -> int:
+        m, n, k = shape
+        return 2 * m * n * k
+
+    def bytes(self, shape: Shape, dtype: str, variants: Mapping[str, int]) -> int:
+        m, n, k = shape
+        return (m * k + k * n + m * n) * TORCH_DTYPES[dtype].itemsize
+
+
+@contextmanager
+def _precision(dtype: str) -> Iterator[None]:
+    """torch's products of fp32 matrices in full fp32; in TF32 only when that is what is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+problem = Gemm()
