@@ -1,0 +1,185 @@
+// The ceilings: what the arithmetic units deliver when nothing else is in the way.
+//
+// Problem   How many TFLOP/s can a kernel reach that multiplies with mma.sync, or with fp32 FMAs? Each block repeats
+//           the inner loop of a perfect GEMM: no global memory, no barriers, no addresses to compute.
+// Idea      OPERATION=0: a warp multiplies a 64 × 16 fragment of A by a 16 × 64 fragment of B into 128 accumulators
+//           per lane: 4 × 8 instructions m16n8k16 per step, or twice as many m16n8k8 for TF32. 8 warps per SM.
+//           OPERATION=1: each thread adds to 32 independent accumulators with FMA. 32 warps per SM.
+//           SHARED=1: every step's fragments are first read from shared memory with ldmatrix, without conflicts.
+//
+//   level  | OPERATION=0                | OPERATION=1
+//   -------+----------------------------+-------------------------
+//   grid   | one block per SM           | 4 blocks per SM
+//   block  | 256 threads = 8 warps      | 256 threads = 8 warps
+//   warp   | 64 × 64 × 16 per step      | 32 FMAs per lane and step
+
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#ifndef DTYPE
+#define DTYPE half  // -DDTYPE=half | __nv_bfloat16 | float (TF32): the operands of mma.sync
+#endif
+#ifndef OPERATION
+#define OPERATION 0  // 0: mma.sync; 1: fp32 FMA
+#endif
+#ifndef SHARED
+#define SHARED 0  // 0: the operands stay in registers; 1: ldmatrix reads them anew at each step
+#endif
+
+using Element = DTYPE;
+
+constexpr int WARP_M = 64;
+constexpr int WARP_N = 64;
+constexpr int STEP_K = 16;
+constexpr int MMA_M = 16;
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 32 / sizeof(Element);  // a row of a fragment has 32 bytes: 16 halves or 8 floats
+constexpr int TILES_M = WARP_M / MMA_M;
+constexpr int TILES_N = WARP_N / MMA_N;
+constexpr int TILES_K = STEP_K / MMA_K;
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int FMAS = 32;
+constexpr int FMA_BLOCKS = 4;  // per SM
+
+static_assert(OPERATION == 0 || OPERATION == 1, "OPERATION is 0 or 1");
+static_assert(SHARED == 0 || SHARED == 1, "SHARED is 0 or 1");
+static_assert(OPERATION == 0 || SHARED == 0, "FMA has its operands in registers");
+
+// acc += a · b, one tile; the layouts of the fragments do not matter here, only that all lanes take part.
+__device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], half) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __nv_bfloat16) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], float) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four 8 × 8 matrices of 16-bit elements; lane L gives the address of one 16-byte row.
+__device__ inline void ldmatrix_x4(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address));
+}
+
+// A normal number (sum of twelve uniforms): the power a multiplier draws, and so the clock, depend on its operands.
+__device__ inline float normal(uint32_t &state) {
+  float sum = -6.0f;
+  for (int i = 0; i < 12; ++i) {
+    state = state * 1664525u + 1013904223u;
+    sum += float(state >> 8) * (1.0f / 16777216.0f);
+  }
+  return sum;
+}
+
+// 32 bits of operands.
+__device__ inline uint32_t operand(uint32_t &state) {
+  if constexpr (sizeof(Element) == 4) return __float_as_uint(normal(state));
+  union { Element element[2]; uint32_t bits; } pair = {{Element(normal(state)), Element(normal(state))}};
+  return pair.bits;
+}
+
+__global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps) {  // sink [gridDim.x * THREADS]
+  // One step's fragments of A and B, read by all warps: 16 bytes per lane, lanes side by side.
+  __shared__ alignas(16) uint4 fragments[SHARED ? TILES_K * (TILES_M + TILES_N / 2) : 1][32];
+  uint32_t state = blockIdx.x * THREADS + threadIdx.x;
+  uint32_t a[TILES_K][TILES_M][4], b[TILES_K][TILES_N][2];
+#pragma unroll
+  for (int k = 0; k < TILES_K; ++k) {
+#pragma unroll
+    for (int m = 0; m < TILES_M; ++m) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[k][m][r] = operand(state);
+    }
+#pragma unroll
+    for (int n = 0; n < TILES_N; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) b[k][n][r] = operand(state);
+    }
+  }
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (SHARED) {
+    for (int tile = warp; tile < TILES_K * (TILES_M + TILES_N / 2); tile += WARPS) {
+      fragments[tile][lane] = make_uint4(operand(state), operand(state), operand(state), operand(state));
+    }
+    __syncthreads();  // everybody waits for all writers: the fragments are complete
+  }
+  const uint32_t shared = (uint32_t)__cvta_generic_to_shared(&fragments[0][lane]);
+
+  float acc[TILES_M][TILES_N][4] = {};
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int k = 0; k < TILES_K; ++k) {
+      if (SHARED) {
+        const uint32_t from = shared + k * (TILES_M + TILES_N / 2) * 32 * sizeof(uint4);
+#pragma unroll
+        for (int m = 0; m < TILES_M; ++m) {
+          ldmatrix_x4(a[k][m][0], a[k][m][1], a[k][m][2], a[k][m][3], from + m * 32 * sizeof(uint4));
+        }
+#pragma unroll
+        for (int n = 0; n < TILES_N; n += 2) {
+          ldmatrix_x4(b[k][n][0], b[k][n][1], b[k][n + 1][0], b[k][n + 1][1],
+                      from + (TILES_M + n / 2) * 32 * sizeof(uint4));
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < TILES_M; ++m) {
+#pragma unroll
+        for (int n = 0; n < TILES_N; ++n) mma(acc[m][n], a[k][m], b[k][n], Element());
+      }
+    }
+  }
+  float sum = 0.0f;  // every accumulator is used, so that the compiler keeps them all
+#pragma unroll
+  for (int m = 0; m < TILES_M; ++m) {
+#pragma unroll
+    for (int n = 0; n < TILES_N; ++n) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) sum += acc[m][n][r];
+    }
+  }
+  sink[blockIdx.x * THREADS + threadIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(THREADS, FMA_BLOCKS) fma_kernel(float *sink, int steps) {  // sink as above
+  uint32_t state = blockIdx.x * THREADS + threadIdx.x;
+  const float a = 0.5f * normal(state) / 6.0f;  // |a| < 1: the sums stay finite
+  const float b = normal(state);
+  float acc[FMAS];
+  for (int i = 0; i < FMAS; ++i) acc[i] = normal(state);
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < FMAS; ++i) acc[i] = fmaf(acc[i], a, b);
+  }
+  float sum = 0.0f;
+  for (int i = 0; i < FMAS; ++i) sum += acc[i];
+  sink[blockIdx.x * THREADS + threadIdx.x] = sum;
+}
+
+// Run `steps` steps on all SMs of the current device. sink: FMA_BLOCKS * THREADS floats per SM. flops, on the host:
+// the floating-point operations done, two for each multiplication with its addition.
+extern "C" cudaError_t launch_ceiling(float *sink, double *flops, int steps, cudaStream_t stream) {
+  int device = 0, sms = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  if (OPERATION == 0) {
+    *flops = 2.0 * WARP_M * WARP_N * STEP_K * WARPS * sms * steps;
+    mma_kernel<<<sms, THREADS, 0, stream>>>(sink, steps);
+  } else {
+    *flops = 2.0 * FMAS * THREADS * FMA_BLOCKS * sms * steps;
+    fma_kernel<<<sms * FMA_BLOCKS, THREADS, 0, stream>>>(sink, steps);
+  }
+  return cudaGetLastError();
+}
