@@ -131,10 +131,15 @@ def compile_host(
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
         (out / "hide").write_text("{ local: cuda*; __cuda*; };\n")
         keep = ["--keep", "--keep-dir", out]
-        link = [runtime, "-Xlinker", f"--version-script={out / 'hide'}"]
-        run([nvcc.path, "-ccbin", cxx, *flags, *keep, source, *link, "-o", out / "kernel.so"])
+        link = [runtime, "-Xlinker", f"--version-script={out / 'hide'},-z,defs"]
+        try:
+            run([nvcc.path, "-ccbin", cxx, *flags, *keep, source, *link, "-o", out / "kernel.so"])
+        except UserError as error:
+            if missing := sorted(set(re.findall(r"undefined reference to `(\w+)'", str(error)))):
+                raise UserError(f"{source} calls {', '.join(missing)}, which the emulator does not have") from error
+            raise
         (ptx,) = out.glob("*.ptx")
-        ptx = ptx.rename(out / "kernel.ptx")
+        ptx.rename(out / "kernel.ptx")
         for path in out.iterdir():
             if path.name not in ("kernel.so", "kernel.ptx"):
                 path.unlink()
