@@ -144,7 +144,7 @@ def compile_host(
             if path.name not in ("kernel.so", "kernel.ptx"):
                 path.unlink()
 
-    out = cached("kernel", [source, *_text(source), nvcc.path, nvcc.release, runtime, *flags], build)
+    out = cached("kernel", [source, *source_texts(source), nvcc.path, nvcc.release, runtime, *flags], build)
     return Build(out / "kernel.so", (out / "kernel.ptx").read_text())
 
 
@@ -159,7 +159,7 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "8
         log = run([nvcc.path, "-ccbin", cxx, *flags, source, "-o", out / "kernel.cubin"])
         (out / "kernel.log").write_text(log)
 
-    out = cached("cubin", [source, *_text(source), nvcc.path, nvcc.release, *flags], build)
+    out = cached("cubin", [source, *source_texts(source), nvcc.path, nvcc.release, *flags], build)
     return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 
@@ -175,7 +175,7 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str) -> Path:
     def build(out: Path) -> None:
         run([cxx, *flags, source, "-o", out / product])
 
-    key = [*_text(source), cxx, run([cxx, "-dumpfullversion"]), *flags, product]
+    key = [*source_texts(source), cxx, run([cxx, "-dumpfullversion"]), *flags, product]
     if "-march=native" in flags:  # the cache may be shared by machines with different processors
         key.append(run([cxx, "-march=native", "-Q", "--help=target"]))
     return cached(Path(product).stem, key, build) / product
@@ -217,7 +217,7 @@ def _define_flags(defines: Mapping[str, str] | None) -> list[str]:
     return [f"-D{name}={value}" for name, value in (defines or {}).items()]
 
 
-def _text(source: Path, seen: set[Path] | None = None) -> list[str]:
+def source_texts(source: Path, seen: set[Path] | None = None) -> list[str]:
     """The text of a source and of what it includes by a quoted name."""
     seen = set() if seen is None else seen
     if source in seen:
@@ -228,7 +228,7 @@ def _text(source: Path, seen: set[Path] | None = None) -> list[str]:
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from error
     included = (source.parent / name for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE))
-    return [text, *(part for path in included if path.is_file() for part in _text(path.resolve(), seen))]
+    return [text, *(part for path in included if path.is_file() for part in source_texts(path.resolve(), seen))]
 
 
 def _pip_tool(name: str) -> str | None:
