@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +32,6 @@ class Macro(NamedTuple):
     help: str
 
 
-@lru_cache
 def macros(source: Path) -> dict[str, Macro]:
     """The macros of a source file: every `#ifndef NAME / #define NAME value  // help / #endif` in it."""
     declaration = re.compile(r"^#ifndef (\w+)\n#define \1 +(\S+)(?: +// *(.*))?\n#endif", re.MULTILINE)
@@ -42,19 +41,19 @@ def macros(source: Path) -> dict[str, Macro]:
 def read(source: Path) -> str:
     """The text of a source file; UserError if it cannot be read."""
     try:
-        return source.read_text()
+        return source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {source}: {reason}") from error
 
 
-def pick(text: str, names: Sequence[str], what: str) -> str:
-    """`text` if it is one of `names`; otherwise a UserError that lists them, the likeliest first."""
+def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
+    """`text` if it is one of `names`; otherwise a UserError that lists them, and the likeliest."""
     if text in names:
         return text
     likely = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{likely[0]}'?" if likely else ""
-    raise UserError(f"no {what} '{text}'.{hint} There is: {', '.join(names) or 'none'}")
+    raise UserError(f"{owner} has no {what} '{text}'.{hint} It has: {', '.join(names) or 'none'}")
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,12 @@ class Stage:
         source = Path(source) if source else self.source
         declared = macros(source)
         if dtype is not None:
-            pick(dtype, self.dtypes, f"dtype of {self.name}")
+            pick(dtype, self.dtypes, "dtype", self.name)
         if "DTYPE" not in declared and dtype not in (None, self.dtypes[0]):
             raise UserError(f"{source} has no macro DTYPE to set to {dtype}; declare it as {self.source} does")
+        label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
-            pick(name, [name for name in self.variants if name in declared], f"variant of {self.name}")
+            pick(name, [name for name in self.variants if name in declared], "variant", label)
             if value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
                 raise UserError(f"{name}={value}: {self.name} takes {name} = {allowed} ({declared[name].help})")
@@ -195,26 +195,26 @@ class Kernel:
     @property
     def multiples(self) -> dict[str, int]:
         """axis -> what its size must be a multiple of, for the axes that are not free."""
-        values = {axis: self.variants.get(m, m) for axis, m in self.stage.multiples.items()}
-        return {axis: self._macro(m) if isinstance(m, str) else m for axis, m in values.items()}
+        return {axis: m if isinstance(m, int) else self._macro(m) for axis, m in self.stage.multiples.items()}
 
     def _macro(self, name: str) -> int:
-        return _integer(self.source, name, macros(self.stage.source)[name].default)
+        if name in self.variants:
+            return self.variants[name]
+        return _integer(self.stage.source, name, macros(self.stage.source)[name].default)
 
     def check_shape(self, *shape: int) -> None:
         """UserError with the rule and the nearest sizes that work, if this kernel cannot take the shape."""
-        spec = self.stage.spec
-        for axis, size in zip(spec.axes, shape, strict=True):
-            if size < 1:
-                raise UserError(f"{self.stage.name} needs {axis} >= 1, not {size}")
+        broken = []
+        for axis, size in zip(self.stage.spec.axes, shape, strict=True):
             multiple = self.multiples.get(axis, 1)
-            if size % multiple:
-                below, above = size // multiple * multiple, -(-size // multiple) * multiple
-                nearest = f"{below} and {above}" if below else f"{above}"
-                raise UserError(
-                    f"{self.stage.name} needs {axis} a multiple of {multiple}: nearest to {size} "
-                    f"{'are' if below else 'is'} {nearest}"
-                )
+            below, above = size // multiple * multiple, -(-size // multiple) * multiple
+            if size < 1:
+                broken.append(f"{axis} >= 1, not {size}")
+            elif size % multiple:
+                nearest = f"are {below} and {above}" if below else f"is {above}"
+                broken.append(f"{axis} a multiple of {multiple}: nearest to {size} {nearest}")
+        if broken:
+            raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
 
     def test_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Small shapes that this kernel takes: several blocks, several slices, ragged where it may be."""

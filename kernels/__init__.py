@@ -27,4 +27,4 @@ def load(stage: str | int) -> Stage:
     text = str(stage)
     if text.isdigit():
         text = next((name for name in names() if int(name[:2]) == int(text)), text)
-    return importlib.import_module(f"kernels.{pick(text, names(), 'stage')}").stage
+    return importlib.import_module(f"kernels.{pick(text, names(), 'stage', 'the course')}").stage
