@@ -177,8 +177,12 @@ class Record:
     @property
     def previous(self) -> Record | None:
         """The stage before this one, with its default variants, in the same run."""
-        number = self.row.get("number")
-        return self.beside(number=number - 1, default=True) if number else None
+        return self.beside(name=self.row["previous"], default=True) if self.row.get("previous") else None
+
+    @property
+    def first(self) -> Record | None:
+        """The first stage of the part, with its default variants, in the same run."""
+        return self.beside(name=self.row["first"], default=True) if self.row.get("first") else None
 
     @property
     def peer(self) -> Record | None:
@@ -296,9 +300,14 @@ def save_figure(figure, path: Path | str, digest: str | None = None) -> Path:
 TABLES: dict[str, Callable[..., str]] = {}
 
 
-def table(function: Callable[..., str]) -> Callable[..., str]:
-    TABLES[function.__name__] = function
-    return function
+def table(name: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Register what fills `<!-- results:NAME … -->`."""
+
+    def register(function: Callable[..., str]) -> Callable[..., str]:
+        TABLES[name] = function
+        return function
+
+    return register
 
 
 def _markdown(head: Sequence[str], body: Iterable[Sequence[object]], records: Sequence[Record] = ()) -> str:
@@ -330,8 +339,8 @@ def _ladder(dtype: str, sizes: Sequence[str]) -> tuple[list[Record], list[str], 
     return stages, shown, peers
 
 
-@table
-def ladder(dtype: str, *sizes: str) -> str:
+@table("ladder")
+def ladder_table(dtype: str, *sizes: str) -> str:
     """TFLOP/s of every stage at each size; × the previous stage and share of the library at the last one."""
     stages, shown, peers = _ladder(dtype, sizes)
     if not stages:
@@ -351,8 +360,8 @@ def ladder(dtype: str, *sizes: str) -> str:
     return _markdown(head, body, stages)
 
 
-@table
-def stage(name: str, *dtypes: str) -> str:
+@table("stage")
+def stage_table(name: str, *dtypes: str) -> str:
     """One stage, default variants, at every size and dtype recorded."""
     records = [r for r in recorded(name=name, default=True) if not dtypes or r.row["dtype"] in dtypes]
     if not records:
@@ -367,8 +376,8 @@ def stage(name: str, *dtypes: str) -> str:
     return _markdown(head, body, records)
 
 
-@table
-def variants(name: str, dtype: str, size: str | None = None) -> str:
+@table("variants")
+def variants_table(name: str, dtype: str, size: str | None = None) -> str:
     """One stage's variants at one size (default: the largest that all of them have)."""
     records = recorded(name=name, dtype=dtype)
     if not records:
@@ -385,8 +394,8 @@ def variants(name: str, dtype: str, size: str | None = None) -> str:
     return _markdown([f"variant, {dtype} {size}", "ms", "TFLOP/s", "% of library"], body, records)
 
 
-@table
-def limits() -> str:
+@table("limits")
+def limits_table() -> str:
     """The ceilings measured on each GPU, newest run of each."""
     newest: dict[tuple, Record] = {}
     for run in runs(kind="ceiling"):
@@ -404,8 +413,8 @@ def limits() -> str:
     return _markdown(head, body, list(newest.values()))
 
 
-@table
-def profile(name: str, dtype: str = "fp16") -> str:
+@table("profile")
+def profile_table(name: str, dtype: str = "fp16") -> str:
     """What the emulator counted beside what ncu counted for the same launch."""
     records = recorded(kind="profile", name=name, dtype=dtype, default=True)
     if not records:
@@ -415,17 +424,17 @@ def profile(name: str, dtype: str = "fp16") -> str:
     return _markdown(["counter, size", "emulator", "ncu", "metric"], body, records)
 
 
-@table
-def plot_ladder(dtype: str, *sizes: str) -> str:
-    """A figure of the ladder; written to docs/results/ladder-DTYPE.svg by the caller through `figures`."""
+@table("plot")
+def plot_link(dtype: str, *sizes: str) -> str:
+    """A figure of the ladder; `regenerate` draws it."""
     stages, _, _ = _ladder(dtype, sizes)
     if not stages:
         return "*No run recorded yet.*"
     return f"![TFLOP/s of the stages, {dtype}](FIGURES/ladder-{dtype}.svg)"
 
 
-@table
-def run_list() -> str:
+@table("runs")
+def runs_table() -> str:
     """Every recorded run."""
     found = runs()
     if not found:
@@ -434,8 +443,6 @@ def run_list() -> str:
              r["commit"][:10] + (" + changes" if r.get("dirty") else ""), f"`{r['command']}`"] for r in found]
     return _markdown(["run", "kind", "GPU", "date", "commit", "command"], body)
 
-
-TABLES |= {"plot": TABLES.pop("plot_ladder"), "runs": TABLES.pop("run_list")}
 
 _MARKER = re.compile(r"(?P<open><!-- results:(?P<words>[^\n]*?) -->\n)(?P<body>.*?)(?P<close><!-- /results -->)", re.S)
 

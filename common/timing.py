@@ -1,0 +1,120 @@
+"""Times of GPU calls: sampled with a cold L2, the contenders of a run interleaved, reported as median and spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+Call = Callable[[], object]
+Sampler = Callable[[Call, float, float], list[float]]
+
+WARMUP_MS = 25.0  # before the samples of a round, per contender
+ROUND_MS = 100.0  # of samples per round and contender: the defaults of triton.testing.do_bench
+ROUNDS = 5
+SLOW_MS = 2000.0  # a contender slower than its share of this in all rounds together gets fewer rounds
+
+
+@dataclass
+class Contender:
+    """Something that is timed against others: a call that launches one run of it on torch's current stream."""
+
+    label: str
+    call: Call
+    estimate: float = 0.0  # ms per run, roughly
+    samples: list[float] = field(default_factory=list)  # ms
+
+
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    """{"median", "p20", "p80", "n"} of times in ms; percentiles are interpolated between samples."""
+    if len(samples) == 1:
+        return {"median": samples[0], "p20": samples[0], "p80": samples[0], "n": 1}
+    fifths = statistics.quantiles(samples, n=5, method="inclusive")
+    return {"median": statistics.median(samples), "p20": fifths[0], "p80": fifths[3], "n": len(samples)}
+
+
+def rounds_for(estimate: float, rounds: int) -> int:
+    """In how many of the rounds a contender of `estimate` ms per run takes part: all, unless it is slow."""
+    return max(1, min(rounds, int(SLOW_MS / max(estimate, 1e-6))))
+
+
+def interleave(contenders: Sequence[Contender], rounds: int = ROUNDS, round_ms: float = ROUND_MS,
+               sampler: Sampler | None = None, before: Callable[[Contender], object] = lambda _: None) -> None:
+    """Add samples to every contender, round by round: whatever drifts (clock, temperature) meets all of them.
+
+    Each round begins with another contender, so that none is always the one after the hottest. `before(contender)` is
+    called ahead of each contender's turn.
+    """
+    sampler = sampler or sample
+    for turn in range(rounds):
+        start = turn % len(contenders)
+        for contender in (*contenders[start:], *contenders[:start]):
+            if turn < rounds_for(contender.estimate, rounds):
+                before(contender)
+                contender.samples += sampler(contender.call, contender.estimate, round_ms)
+
+
+def sample(call: Call, estimate: float, round_ms: float) -> list[float]:
+    """Times of single runs, in ms, each with the L2 cache cleared before; about `round_ms` of them, one at least."""
+    try:
+        from triton.testing import do_bench
+    except ImportError:
+        do_bench = None
+    if do_bench is None or estimate > round_ms / 4:  # do_bench spends seven runs before its first sample
+        warmup = 0 if estimate > round_ms / 4 else max(1, int(WARMUP_MS / max(estimate, 1e-3)))
+        return timed_runs(call, warmup, max(1, int(round_ms / max(estimate, 1e-3))))
+    return list(do_bench(call, warmup=WARMUP_MS, rep=round_ms, return_mode="all"))
+
+
+@lru_cache
+def _cache_filler(device: int):
+    """A buffer larger than any GPU's L2 (256 MB, as in triton's do_bench)."""
+    import torch
+
+    return torch.empty(256 * 2**20 // 4, dtype=torch.int, device=device)
+
+
+def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:
+    """Times of `runs` single runs between CUDA events, in ms, the L2 cleared before each; `warmup` runs go before."""
+    import torch
+
+    filler = _cache_filler(torch.cuda.current_device())
+    for _ in range(warmup):
+        call()
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
+    for start, end in events:
+        filler.zero_()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def estimate(call: Call) -> float:
+    """Roughly, ms per run: the second of two runs, or the first if that took long."""
+    first = timed_runs(call, 0, 1)[0]
+    return first if first > ROUND_MS else timed_runs(call, 0, 1)[0]
+
+
+def sustain(call: Call, ms_per_run: float, seconds: float) -> float:
+    """ms per run when runs follow each other without a pause for about `seconds`, measured over the second half."""
+    import torch
+
+    runs = max(2, int(seconds * 1e3 / ms_per_run))
+    start, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    start.record()
+    for _ in range(runs // 2):
+        call()
+    middle.record()
+    for _ in range(runs - runs // 2):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return middle.elapsed_time(end) / (runs - runs // 2)
+
+
+def total_ms(estimates: Iterable[float], rounds: int = ROUNDS, round_ms: float = ROUND_MS) -> float:
+    """About how long `interleave` takes, in ms."""
+    return sum(rounds_for(e, rounds) * max(e, round_ms + WARMUP_MS) for e in estimates)
