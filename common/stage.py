@@ -102,6 +102,17 @@ class Stage:
 
         return problem.load(self.problem)
 
+    @property
+    def limits(self) -> str:
+        """What the stage takes, in a line: "fp16, bf16; M and N multiples of 128"."""
+        alike = {multiple: [a for a, m in self.multiples.items() if m == multiple] for multiple in self.multiples.values()}
+        rules = [
+            f"{' and '.join(axes)} multiples of {m}" if len(axes) > 1 else f"{axes[0]} a multiple of {m}"
+            for m, axes in alike.items()
+        ]
+        newer = [f"compute capability {self.min_arch / 10:.1f} or newer"] if self.min_arch > 80 else []
+        return "; ".join([", ".join(self.dtypes), *(rules or ["any size"]), *newer])
+
     def kernel(
         self, dtype: str | None = None, variants: Mapping[str, int] | None = None, source: Path | None = None
     ) -> Kernel:

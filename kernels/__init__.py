@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from functools import lru_cache
 
 from common.stage import KERNELS, Stage, pick
@@ -28,3 +29,18 @@ def load(stage: str | int) -> Stage:
     if text.isdigit():
         text = next((name for name in names() if int(name[:2]) == int(text)), text)
     return importlib.import_module(f"kernels.{pick(text, names(), 'stage', 'the course')}").stage
+
+
+class _UnknownStage:
+    """Asked last where kernels.NAME is: answers `python -m kernels.NAME` for a stage that is not there."""
+
+    @staticmethod
+    def find_spec(module: str, *_: object) -> None:
+        package, _, name = module.rpartition(".")
+        if package == __name__ and sys.argv[0] == "-m":
+            from common.cli import main
+
+            main(f"{__name__}.{name}")
+
+
+sys.meta_path.append(_UnknownStage)

@@ -1,0 +1,66 @@
+"""Verb `diff`: the lines of kernel.cu that changed since the stage before."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from common import terminal
+from common.errors import UserError
+from common.stage import Stage, read
+
+EXAMPLES = ("--context 0", "--context 1000    # the whole file")
+STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What a stage's kernel.cu changes in that of the stage before it: unified diff lines, header lines included."""
+
+    lines: tuple[str, ...]
+
+    def count(self, sign: str) -> tuple[int, int]:
+        """How many lines are added ("+") or removed ("-"): all of them, and those that hold code."""
+        texts = [line[1:].strip() for line in self.lines[2:] if line.startswith(sign)]
+        return len(texts), sum(bool(text) and not text.startswith("//") for text in texts)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def summary(self) -> str:
+        """ "+41 -17 lines (31 and 12 of code)"."""
+        (added, added_code), (removed, removed_code) = self.count("+"), self.count("-")
+        return f"+{added} -{removed} lines ({added_code} and {removed_code} of code)"
+
+
+def diff(stage: Stage, context: int = 3) -> Diff:
+    """The difference between a stage's kernel.cu and the one before it; UserError for the first stage of a problem."""
+    if stage.previous is None:
+        raise UserError(f"{stage.name} is the first stage of its part: there is nothing before it to compare with")
+    old, new = (read(each.source).splitlines() for each in (stage.previous, stage))
+    names = (f"{each.name}/kernel.cu" for each in (stage.previous, stage))
+    return Diff(tuple(difflib.unified_diff(old, new, *names, n=context, lineterm="")))
+
+
+def paint(lines: Sequence[str]) -> Text:
+    """Diff lines in the usual colours."""
+    styles = ("bold" if number < 2 else STYLES.get(line[:1], "") for number, line in enumerate(lines))
+    return Text("\n").join(Text(line, style=style) for line, style in zip(lines, styles))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context", type=int, default=3, metavar="LINES", help="unchanged lines to show around (default: %(default)s)"
+    )
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    found = diff(stage, max(args.context, 0))
+    terminal.out.print(paint(found.lines), soft_wrap=True)
+    terminal.out.print(f"\n{stage.previous.name} -> {stage.name}: {found.summary}", style="bold", markup=False)
+    return 0
