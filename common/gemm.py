@@ -20,6 +20,7 @@ class Gemm(Problem):
     inner_axes = ("K",)
     input_names = ("A", "B")
     output_names = ("C",)
+    output_axes = (("row", "col"),)
     bench_shapes = tuple((size, size, size) for size in (1024, 2048, 4096, 8192))
     emulator_shapes = ((256, 256, 256),)
 

@@ -31,7 +31,7 @@ PLAIN_CUDA = [
 FLAGS = ["-O3", "-lineinfo", "-std=c++17", *PLAIN_CUDA]
 CTYPES = {int: ctypes.c_int, float: ctypes.c_float}
 
-Launcher = Callable[..., int]
+Tensors = tuple[Tensor, ...]
 
 
 def unfit(stage: Stage) -> str | None:
@@ -80,6 +80,17 @@ def bind(kernel: Kernel, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
             raise UserError(f"{kernel.label}: CUDA error {status}: {library.cudaGetErrorString(status).decode()}")
 
     return launch
+
+
+def run(kernel: Kernel, prepare: Callable[[], tuple[Tensors, Tensors]]) -> tuple[Tensors, Tensors]:
+    """Run the kernel once, to its end, on the CUDA inputs and outputs that `prepare` makes; returns both.
+
+    UserError for what CUDA complains about, with the kernel's name."""
+    with errors(kernel):
+        inputs, outputs = prepare()
+        bind(kernel, inputs, outputs)()
+        torch.cuda.synchronize()
+    return inputs, outputs
 
 
 @contextmanager

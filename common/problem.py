@@ -42,6 +42,7 @@ class Problem(ABC):
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    output_axes: tuple[tuple[str, ...], ...]  # what the indices of each output are called
     bench_shapes: tuple[Shape, ...]  # large enough to fill a GPU
     emulator_shapes: tuple[Shape, ...]  # several blocks, taken by every stage, seconds in the emulator
 

@@ -257,8 +257,8 @@ class Kernel:
             defines=self.defines,
             **options,
         )
-        if report.status:
-            raise UserError(f"{self.label}: the launcher returned CUDA error {report.status}")
+        if report.status and not report.findings:
+            raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 
 
