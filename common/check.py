@@ -225,15 +225,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
-    devices = [cli.device(stage, args)]
-    if args.device == "auto" and devices == ["gpu"]:
-        devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
-    pinned = cli.variants(args)
-    dtypes = cli.dtypes(stage, args)
+    pinned, dtypes = cli.variants(args), cli.dtypes(stage, args)
     if pinned:
         kernels = [stage.kernel(dtype, pinned, args.source) for dtype in dtypes or stage.dtypes]
     else:
         kernels = stage.kernels(dtypes, args.source)
+    devices = [cli.device(stage, args)]
+    if args.device == "auto" and devices == ["gpu"]:
+        devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
     cases = [
         (kernel, shape, device)
         for device in devices

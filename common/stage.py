@@ -244,19 +244,26 @@ class Kernel:
         gpu.bind(self, inputs, outputs)()
 
     def emulate(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **options: Any) -> Report:
-        """Run in the emulator on CPU tensors; `options` are those of emulator.run. UserError if the launch is refused."""
-        from common import emulator
+        """Run in the emulator on CPU tensors; `options` are those of emulator.run.
+
+        UserError if the source does not compile or the launch is refused. What the sanitizer finds is in the report."""
+        from common import emulator, terminal
 
         arguments, symbol = self.arguments(inputs, outputs)
-        options.setdefault("arch", self.stage.min_arch)
-        report = emulator.run(
-            self.source,
-            symbol,
-            [*arguments.values(), None],
-            names=[*arguments, "stream"],
-            defines=self.defines,
-            **options,
-        )
+        with terminal.progress(f"emulating {self.label}", total=1) as update:
+            report = emulator.run(
+                self.source,
+                symbol,
+                [*arguments.values(), None],
+                names=[*arguments, "stream"],
+                defines=self.defines,
+                outputs=self.stage.spec.output_names,
+                **{
+                    "arch": self.stage.min_arch,
+                    "progress": lambda done, total: update(completed=done, total=total),
+                    **options,
+                },
+            )
         if report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report

@@ -1,0 +1,126 @@
+"""The command line: help that helps, and errors with exit status 2 and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernels
+from common.cli import VERBS
+from common.stage import KERNELS
+
+ROOT = KERNELS.parent
+BROKEN = {
+    "unknown verb": (("kernels.01_naive", "tset"), "Did you mean 'test'? It has: test, bench"),
+    "unknown ladder verb": (("kernels", "profile"), "It has: list, test, bench"),
+    "unknown stage": (("kernels.99_nope", "test"), "the course has no stage '99_nope'"),
+    "unknown stage of the ladder": (("kernels", "test", "17"), "the course has no stage '17'"),
+    "unknown option": (("kernels.01_naive", "test", "--fast"), "unrecognized arguments: --fast"),
+    "unknown dtype": (("kernels.01_naive", "test", "--dtype", "fp8"), "01_naive has no dtype 'fp8'"),
+    "unknown variant": (("kernels.01_naive", "test", "--variant", "STAGES=2"), "01_naive has no variant 'STAGES'"),
+    "variant value": (("kernels.01_naive", "test", "--variant", "COALESCED=3"), "COALESCED = 0, 1"),
+    "variant syntax": (("kernels.01_naive", "test", "--variant", "COALESCED"), "--variant takes NAME=VALUE"),
+    "size syntax": (("kernels.01_naive", "test", "--sizes", "big"), "is a whole number >= 1, not 'big'"),
+    "size of zero": (("kernels.01_naive", "test", "--sizes", "0"), "is a whole number >= 1, not '0'"),
+    "two sizes": (("kernels.01_naive", "test", "--sizes", "12x13"), "MxNxK"),
+    "shape": (("kernels.03_thread_tile", "test", "--sizes", "1000"), "nearest to 1000 are 896 and 1024"),
+    "hours": (("kernels.01_naive", "test", "--device", "emulator", "--sizes", "8192"), "for hours; try --sizes 256"),
+    "device": (("kernels.01_naive", "test", "--device", "tpu"), "invalid choice: 'tpu'"),
+    "missing source": (("kernels.01_naive", "test", "--source", "nowhere.cu"), "nowhere.cu: No such file"),
+    "source of no stage": (("kernels", "test", "--source", "my.cu"), "--source is a file of one stage"),
+    "nothing before": (("kernels.01_naive", "diff"), "there is nothing before it"),
+}
+
+
+@pytest.mark.parametrize("argv, message", BROKEN.values(), ids=BROKEN.keys())
+def test_wrong_input(command, argv, message):
+    status, out, err = command(*argv)
+    assert status == 2
+    error = err[err.index("error: ") :]
+    assert message in error and "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("package", ["kernels", *(stage.package for stage in kernels.ladder())])
+@pytest.mark.parametrize("argv", [(), ("--help",)])
+def test_without_a_verb_the_verbs_are_shown(command, package, argv):
+    status, out, _ = command(package, *argv)
+    assert status == 0
+    assert all(f"  {verb}" in out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(command, verb):
+    status, out, _ = command("kernels.01_naive", verb, "--help")
+    assert status == 0
+    assert VERBS[verb][1][:30] in out and f"python -m kernels.01_naive {verb}" in out
+
+
+def test_list_names_every_stage(command):
+    status, out, _ = command("kernels", "list")
+    assert status == 0 and all(stage.name in out for stage in kernels.ladder())
+
+
+def test_diff_shows_and_counts(command):
+    status, out, _ = command("kernels.02_block_tile", "diff")
+    assert status == 0
+    assert "-constexpr" not in out.partition("@@")[0]
+    assert "+constexpr int BLOCK_K = 32;" in out
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in out.splitlines())
+    assert f"01_naive -> 02_block_tile: +{added} -" in out
+
+
+def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}
+    )
+
+
+def test_module_of_no_stage():
+    done = python("-m", "kernels.03_thread", "test")
+    assert done.returncode == 2
+    assert "Did you mean '03_thread_tile'?" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_importing_no_stage_stays_an_import_error():
+    done = python("-c", "import kernels.nothing")
+    assert done.returncode == 1 and "ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize("package", ["kernels", "kernels.01_naive"])
+def test_modules_run(package):
+    done = python("-m", package)
+    assert done.returncode == 0 and "Start with" in done.stdout
+
+
+def test_output_into_a_closed_pipe_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m kernels.02_block_tile diff --context 1000 | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stderr == ""
+
+
+def tools(directory: Path, *names: str) -> str:
+    """A PATH that has no tools but these."""
+    for name in names:
+        (directory / name).symlink_to(Path("/usr/bin") / name)
+    return str(directory)
+
+
+def test_no_host_compiler(tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0'\n")
+    nvcc.chmod(0o755)
+    done = python(
+        "-m", "kernels.01_naive", "test", PATH=tools(tmp_path, "sh"), CXX="", CUDA_HOME="", KERNELS_CACHE=str(tmp_path)
+    )
+    assert done.returncode == 2
+    assert "no C++ compiler found" in done.stderr and "Traceback" not in done.stderr

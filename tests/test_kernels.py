@@ -1,0 +1,116 @@
+"""What holds for every stage: how its files are written, and that its kernels are right and keep the rules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+import kernels
+from common import check, toolchain
+from common.emulator import Counters
+from common.errors import UserError
+from common.stage import Kernel, Stage, macros
+
+STAGES = kernels.ladder()
+KERNELS = [kernel for stage in STAGES for kernel in stage.kernels()]
+every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+# A function at the top level, from its qualifier to the brace that closes it at the start of a line, or on its own line.
+HELPER = re.compile(r"^(?:template[^\n]*\n)?(?:__\w+__ |static |inline )*__device__ [^\n]*?(\w+)\((?:[^\n]*\}\n|.*?^\}\n)", re.M | re.S)
+
+
+@every_stage
+def test_source_includes_only_cuda(stage: Stage):
+    included = re.findall(r"^\s*#\s*include\s*(.*)$", stage.source.read_text(), re.M)
+    assert included and all(re.fullmatch(r"<(cuda\w*|mma)\.h>", name) for name in included)
+
+
+@every_stage
+def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
+    copy = tmp_path / "copied.cu"
+    copy.write_text(stage.source.read_text())
+    nvcc = toolchain.find_nvcc()
+    flags = ["-std=c++17", "-Werror", "all-warnings", f"-arch=sm_{stage.min_arch}", "-ccbin", toolchain.find_cxx()]
+    toolchain.run([nvcc.path, *flags, "-c", copy, "-o", tmp_path / "copied.o"])
+
+
+@every_stage
+def test_source_opens_with_what_it_is(stage: Stage):
+    text = stage.source.read_text()
+    assert text.startswith(f"// Stage {stage.number:02} · {stage.title}: ")
+    header = text.partition("#include")[0]
+    assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@every_stage
+def test_macros_are_the_variants_and_say_what_they_do(stage: Stage):
+    declared = macros(stage.source)
+    assert set(re.findall(r"^#ifndef (\w+)", stage.source.read_text(), re.M)) == set(declared)
+    assert set(declared) == {"DTYPE", *stage.variants}
+    assert all(macro.help for macro in declared.values())
+    assert all(int(declared[name].default) in values for name, values in stage.variants.items())
+
+
+@every_stage
+def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
+    spec = stage.spec
+    found = re.search(rf'^extern "C" cudaError_t {spec.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
+    assert found is not None
+    names = [argument.replace("*", " ").split()[-1] for argument in found[1].split(",")]
+    assert names == [*spec.tensor_names, *spec.scalars(spec.emulator_shapes[0], {}), "stream"]
+
+
+def test_helpers_stand_word_for_word():
+    versions = defaultdict(dict)
+    for stage in STAGES:
+        for helper in HELPER.finditer(stage.source.read_text()):
+            versions[helper[1]].setdefault(helper[0], stage.name)
+    assert "ceil_div" in versions
+    changed = {name: list(texts.values()) for name, texts in versions.items() if len(texts) > 1}
+    assert not changed, f"helpers that differ between stages: {changed}"
+
+
+@every_stage
+def test_package_has_no_logic(stage: Stage):
+    body = ast.parse((stage.directory / "__init__.py").read_text()).body
+    assert [type(node).__name__ for node in body] == ["Expr", "ImportFrom", "Assign"]
+    assert ast.get_docstring(ast.Module(body, [])).startswith(f"Stage {stage.number:02}: ")
+    lines = (stage.directory / "__main__.py").read_text().split("\n")
+    assert [line for line in lines if line] == ["from common.cli import main", "main(__package__)"]
+
+
+@every_stage
+def test_counters_of_the_stage_exist(stage: Stage):
+    assert stage.counters and all(isinstance(Counters()[name], int) for name in stage.counters)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.label)
+def test_kernel_is_right_and_keeps_the_rules(kernel: Kernel):
+    for shape in kernel.test_shapes():
+        result = check.check(kernel, shape, "emulator")
+        assert result.ok, result.report
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage.multiples], ids=lambda stage: stage.name)
+def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
+    kernel = stage.kernel()
+    axes = stage.spec.axes
+    shape = [kernel.multiples.get(axis, 1) for axis in axes]
+    for position, axis in enumerate(axes):
+        if axis in kernel.multiples:
+            near = tuple(size + (position == at) for at, size in enumerate(shape))
+            with pytest.raises(UserError, match="nearest to"):
+                kernel.check_shape(*near)
+            unchecked = replace(kernel, stage=replace(stage, multiples={}))
+            with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
+                unchecked.emulate(*check.prepare(unchecked, near))
+
+
+def test_helpers_are_found():
+    text = "__device__ inline float twice(float x) {\n  return 2 * x;\n}\nint f() {\n}\n__host__ __device__ constexpr int g(int a) { return a; }\n"
+    assert [helper[1] for helper in HELPER.finditer(text)] == ["twice", "g"]
