@@ -21,6 +21,7 @@ class Gemm(Problem):
     input_names = ("A", "B")
     output_names = ("C",)
     output_axes = (("row", "col"),)
+    mosaic = ".B;AC"
     bench_shapes = tuple((size, size, size) for size in (1024, 2048, 4096, 8192))
     emulator_shapes = ((256, 256, 256),)
 

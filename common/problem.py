@@ -43,6 +43,7 @@ class Problem(ABC):
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     output_axes: tuple[tuple[str, ...], ...]  # what the indices of each output are called
+    mosaic: str | None = None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     bench_shapes: tuple[Shape, ...]  # large enough to fill a GPU
     emulator_shapes: tuple[Shape, ...]  # several blocks, taken by every stage, seconds in the emulator
 

@@ -1,0 +1,223 @@
+"""What the notebooks show beside figures: quotes from kernel.cu, the diff, counters, the check and the recorded speed.
+
+Each function returns something that a notebook displays, made from the files and runs at hand: it cannot go stale.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from IPython.display import Markdown
+
+from common.errors import UserError
+
+if TYPE_CHECKING:
+    from common.stage import Kernel, Stage
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markdown:
+    block = f"```{language}\n{text.rstrip()}\n```"
+    if fold:
+        block = f"<details><summary>{fold}</summary>\n\n{block}\n\n</details>"
+    return Markdown(f"{caption}\n\n{block}" if caption else block)
+
+
+def _source(stage: Stage, first: int, last: int) -> Markdown:
+    """Lines first to last (from 1) of kernel.cu, and where they stand."""
+    lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
+    place = stage.source.relative_to(ROOT)
+    return _fence(textwrap.dedent("\n".join(lines)), "cpp", f"`{place}`, lines {first}–{last}:")
+
+
+def header(stage: Stage) -> Markdown:
+    """The head of kernel.cu: problem, idea, tile table, thread map, limits."""
+    lines = stage.source.read_text(encoding="utf-8").splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("//"))
+    text = "\n".join(line.removeprefix("//").removeprefix(" ") for line in lines[:end])
+    return _fence(text, "text", f"`{stage.source.relative_to(ROOT)}` begins:")
+
+
+def phase(stage: Stage, number: int, last: int | None = None) -> Markdown:
+    """One numbered phase of the kernel, or several: from the comment `// number.` to the one after `last`."""
+    lines = stage.source.read_text(encoding="utf-8").splitlines()
+    marks = {int(m[1]): n for n, line in enumerate(lines, 1) if (m := re.match(r"\s+// (\d+)\. ", line))}
+    last = number if last is None else last
+    if number not in marks or last not in marks:
+        raise UserError(f"{stage.source} has the phases {', '.join(map(str, marks))}, not {number} to {last}")
+    end = marks.get(last + 1)
+    if end is None:  # the last phase ends with the kernel
+        end = next(n for n, line in enumerate(lines, 1) if n > marks[last] and line.startswith("}"))
+    while not lines[end - 2].strip():
+        end -= 1
+    return _source(stage, marks[number], end - 1)
+
+
+def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
+    """The lines of kernel.cu from the first with `start` in it to the next with `end` (default: only that one)."""
+    lines = stage.source.read_text(encoding="utf-8").splitlines()
+    first = next((n for n, line in enumerate(lines, 1) if start in line), None)
+    last = (
+        first
+        if end is None
+        else next((n for n, line in enumerate(lines, 1) if n >= (first or 0) and end in line), None)
+    )
+    if first is None or last is None:
+        raise UserError(f"{stage.source} has no line with {start!r}" + (f" before one with {end!r}" if end else ""))
+    return _source(stage, first, last)
+
+
+def diff(stage: Stage, context: int = 2) -> Markdown:
+    """What changed in kernel.cu since the stage before, folded away below its size."""
+    from common.diff import diff
+
+    found = diff(stage, context)
+    return _fence(
+        "\n".join(found.lines[2:]), "diff", fold=f"<b>{stage.previous.name} → {stage.name}</b>: {found.summary}"
+    )
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
+    """A table whose first column is left-aligned."""
+    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return Markdown("\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in body]))
+
+
+def counters(kernels: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
+    """Counters of kernels side by side, as the emulator counts them at `shape`; of two also how each moved.
+
+    `names`: counters and derived figures of common.count; default: what the last stage is about, and all derived.
+    """
+    from common import count
+    from common.stage import Stage
+
+    chosen = [each.kernel() if isinstance(each, Stage) else each for each in kernels]
+    counts = [count.emulate(kernel, shape).counters.flat() for kernel in chosen]
+    about = chosen[-1].stage.counters
+    found = {name: values for name, values, _ in count.rows(counts, about)}
+    names = names or [name for name in found if name in about or name in count.DERIVED]
+    body = [
+        [
+            name.replace("_", " "),
+            *map(count.number, found[name]),
+            *([count.change(*found[name])] if len(chosen) == 2 else []),
+        ]
+        for name in names
+        if name in found
+    ]
+    return table(
+        [
+            chosen[-1].stage.spec.format(tuple(shape)),
+            *(kernel.label for kernel in chosen),
+            *(["change"] if len(chosen) == 2 else []),
+        ],
+        body,
+    )
+
+
+def check(stage: Stage, shape: Sequence[int], source: Path | None = None) -> Markdown:
+    """Run the stage, or a version of it, in every dtype in the emulator, and on the GPU if there is one; judge it."""
+    from common import gpu
+    from common.check import check
+
+    devices = ["emulator"] if gpu.unfit(stage) else ["emulator", "gpu"]
+    done = [
+        check(stage.kernel(dtype, source=source), tuple(shape), device) for device in devices for dtype in stage.dtypes
+    ]
+    body = [
+        (
+            result.kernel.label,
+            result.device,
+            a.name,
+            f"{a.error:.1e}",
+            f"{a.limit:.1e}",
+            "ok" if result.ok else "**wrong**",
+        )
+        for result in done
+        for a in result.accuracies
+    ]
+    made = table(["kernel", "where", "output", "error", "allowed", ""], body)
+    reports = [f"```text\n{result.report}\n```" for result in done if not result.ok]
+    return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
+
+
+def speed(stage: Stage, *dtypes: str) -> Markdown:
+    """The stage's recorded GPU runs, and with which GPU and when they were recorded."""
+    from common import results
+
+    return _recorded(results.stage_table(stage.name, *dtypes))
+
+
+def ladder(dtype: str, *sizes: str) -> Markdown:
+    """The recorded speed of all stages in one dtype."""
+    from common import results
+
+    return _recorded(results.ladder_table(dtype, *sizes))
+
+
+def _recorded(text: str) -> Markdown:
+    return Markdown(re.sub(r"\[([\w.-]+\.json)\]", r"`docs/results/\1`", text))
+
+
+def live(stage: Stage, *arguments: str) -> Markdown:
+    """Time the stage here and now, beside the library and the stage before; without a GPU, say so."""
+    from common import gpu
+
+    if reason := gpu.unfit(stage):
+        return Markdown(f"*Not timed here ({reason}): times come from recorded runs on a GPU.*")
+    return command(stage, "bench", "--quick", *arguments)
+
+
+def command(stage: Stage, *words: str) -> Markdown:
+    """What `python -m kernels.NN_name WORDS` prints."""
+    line = ["-m", stage.package, *words]
+    environment = os.environ | {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run([sys.executable, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 1):  # 1: a check failed, which is a result
+        raise UserError(done.stderr.strip())
+    text = "\n".join(part.rstrip() for part in (done.stdout, done.stderr) if done.returncode or part is done.stdout)
+    return _fence(text, "text", f"`$ python {shlex.join(line)}`")
+
+
+def machine() -> Markdown:
+    """What runs the kernels here."""
+    import torch
+
+    from common import toolchain
+
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU, so kernels run in the emulator"
+    return Markdown(f"This machine: {where}. Compiler: nvcc {toolchain.find_nvcc().release}.")
+
+
+def stages() -> Markdown:
+    """The map of the course."""
+    import kernels
+
+    rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in kernels.ladder()]
+    return Markdown(table(["stage", "the one idea", "takes"], rows).data.replace("---:", "---"))
+
+
+def limits() -> Markdown:
+    """What one multiprocessor has, per compute capability."""
+    from common.resources import GPUS
+
+    head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
+    rows = {
+        "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],
+        "warps resident per SM, at most": [gpu.warps for gpu in GPUS],
+        "blocks resident per SM, at most": [gpu.blocks for gpu in GPUS],
+        "32-bit registers per SM": [f"{gpu.registers:,}" for gpu in GPUS],
+        "registers per thread, at most": [gpu.registers_per_thread for gpu in GPUS],
+        "shared memory per SM": [f"{gpu.shared_kb} KB" for gpu in GPUS],
+        "schedulers per SM": [gpu.quarters for gpu in GPUS],
+    }
+    return table(head, [[name, *values] for name, values in rows.items()])

@@ -1,0 +1,499 @@
+"""Verb `show`: figures of what a kernel does, drawn from the addresses that one of its blocks executes in the emulator.
+
+    figure      | shows
+    ------------+---------------------------------------------------------------------------------------------------------
+    footprint   | what a block, a warp and a lane touch of each tensor
+    threads     | which thread touches which element of a tensor
+    registers   | which outputs one thread holds (only where a thread has several)
+    sectors     | one global request of a warp: the 32-byte sectors it moves and the bytes in them that lanes asked for
+    banks       | one shared request of a warp, for each kind of it: the banks, wavefront by wavefront
+    rhythm      | the order of a warp's memory requests
+
+In a notebook: `traced = show.trace(stage)`, then `traced.threads("A")` and so on; `show.snippet(code, x=…, y=…)` traces
+a few lines of CUDA of your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common import layout
+from common.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from common.emulator import Report
+    from common.figures import Picture
+    from common.stage import Kernel, Stage
+
+FIGURES = ("footprint", "threads", "registers", "sectors", "banks", "rhythm")
+GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
+LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(6)  # and its kind
+
+
+@dataclass(frozen=True)
+class Request:
+    """One memory instruction, executed once by the active lanes of one warp."""
+
+    warp: int
+    order: int  # its place among the warp's memory instructions
+    pc: int
+    verb: str  # "load", "store", "copy", "ldmatrix", "atomic"
+    size: int  # bytes per lane
+    lanes: np.ndarray
+    addresses: np.ndarray  # global: addresses; shared: byte offsets in the block's shared memory
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The source line, without its comment."""
+        return linecache.getline(self.file, self.line).split("//")[0].strip()
+
+    @property
+    def sectors(self) -> int:
+        return len(layout.sectors(self.addresses, self.size))
+
+    @property
+    def banks(self) -> layout.Wavefronts:
+        return layout.wavefronts(self.addresses, self.size, self.lanes)
+
+
+class Traced:
+    """The memory accesses that one block of a kernel executed, and the pictures of them.
+
+    `report` is the emulator's whole report, `requests` the block's accesses as warps issued them.
+    """
+
+    def __init__(self, report: Report, label: str, outputs: Sequence[str], block: int = 0, mosaic: str | None = None):
+        self.report, self.label, self.outputs, self.block = report, label, tuple(outputs), block
+        self.tensors = {a.name: a for a in report.arena.allocations if a.tensor is not None}
+        self.mosaic = mosaic
+        rows = report.trace[report.trace["block"] == block]
+        if not len(rows):
+            raise UserError(f"{label}: block {block} made no memory access; the grid is {report.launches[0].grid}")
+        self.rows = rows[np.lexsort((rows["thread"], rows["space"], rows["seq"], rows["thread"] // layout.WARP))]
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _all(self) -> list[tuple[int, str, Request]]:
+        """(space, tensor name, request) of every request, warp by warp, in the order of execution."""
+        rows = self.rows
+        warp = rows["thread"] // layout.WARP
+        keys = np.stack([warp, rows["seq"], rows["space"]], 1).astype(np.int64)
+        starts = np.flatnonzero(np.r_[True, np.any(np.diff(keys, axis=0) != 0, axis=1)])
+        return [self._request(rows[a:b]) for a, b in zip(starts, np.r_[starts[1:], len(rows)])]
+
+    def _request(self, rows: np.ndarray) -> tuple[int, str, Request]:
+        first = rows[0]
+        line = self.report.source(first)
+        kind, space = int(first["kind"]), int(first["space"])
+        verb = {ATOMIC: "atomic", CP_ASYNC: "copy", LDMATRIX: "ldmatrix"}.get(
+            kind, "store" if "store" in line.kind else "load"
+        )
+        request = Request(
+            warp=int(first["thread"]) // layout.WARP,
+            order=int(first["seq"]),
+            pc=int(first["pc"]),
+            verb=verb,
+            size=int(first["size"]),
+            lanes=rows["thread"].astype(np.int64) % layout.WARP,
+            addresses=rows["addr"].astype(np.int64),
+            file=line.call_file or line.file,
+            line=line.call_line or line.line,
+        )
+        return space, self._tensor_at(int(first["addr"])) if space == GLOBAL else "", request
+
+    def _tensor_at(self, address: int) -> str:
+        return next((name for name, a in self.tensors.items() if a.base <= address < a.base + a.size), "")
+
+    def requests(self, tensor: str | None = None, *, warp: int | None = None, verb: str | None = None) -> list[Request]:
+        """Requests to a tensor in global memory, or (tensor None) to shared memory, of all warps or of one."""
+        if tensor is not None:
+            self._check_tensor(tensor)
+        place = (SHARED, "") if tensor is None else (GLOBAL, tensor)
+        return [
+            r
+            for space, name, r in self._all
+            if (space, name) == place and warp in (None, r.warp) and verb in (None, r.verb)
+        ]
+
+    def patterns(self, warp: int = 0, verb: str | None = None) -> list[Request]:
+        """One shared-memory request of `warp` for each kind of it: the worst of those from one source line that ask for
+        as many bytes at as many different addresses."""
+        worst: dict[tuple, Request] = {}
+        for request in self.requests(warp=warp, verb=verb):
+            key = (request.line, request.verb, request.size, len(np.unique(request.addresses)))
+            if key not in worst or request.banks.count > worst[key].banks.count:
+                worst[key] = request
+        return list(worst.values())
+
+    def _check_tensor(self, name: str) -> None:
+        if name not in self.tensors:
+            raise UserError(f"{self.label} has no tensor '{name}'; it has {', '.join(self.tensors)}")
+
+    def _accesses(self, name: str, requests: Sequence[Request]) -> dict[str, np.ndarray]:
+        """thread, row, column and width (elements) of accesses to a tensor, seen as a matrix of its last two axes."""
+        place = self.tensors[name]
+        item = place.tensor.element_size()
+        columns = self._shape(name)[1]
+        thread = [r.warp * layout.WARP + r.lanes for r in requests]
+        first = [(r.addresses - place.base) // item for r in requests]
+        width = [np.full(len(r.lanes), max(1, r.size // item)) for r in requests]
+        thread, first, width = (np.concatenate(a) if a else np.zeros(0, np.int64) for a in (thread, first, width))
+        return {"thread": thread, "row": first // columns, "column": first % columns, "width": width}
+
+    def _shape(self, name: str) -> tuple[int, int]:
+        shape = tuple(self.tensors[name].tensor.shape)
+        return int(np.prod(shape[:-1], dtype=np.int64)), int(shape[-1]) if shape else 1
+
+    def _own(self, warp: int) -> None:
+        warps = sorted({r.warp for _, _, r in self._all})
+        if warp not in warps:
+            from common.figures import ranges
+
+            raise UserError(
+                f"{self.label}: block {self.block} has no warp {warp} that accesses memory; it has {ranges(warps)}"
+            )
+
+    # ---- pictures ----------------------------------------------------------------------------------------------------
+
+    def threads(self, tensor: str, warp: int = 0, lane: int | None = None, when: str | None = None) -> Picture:
+        """Which thread touches which element of `tensor`.
+
+        `when`: "first" (each warp's first request), "before" (those before it first reads shared memory) or "all"; by
+        default all stores, or, of a tensor that is only loaded, "before", or "first" if nothing is shared.
+        """
+        from common import figures
+
+        self._own(warp)
+        requests = self.requests(tensor)
+        stores = [r for r in requests if r.verb in ("store", "atomic")]
+        chosen = stores or requests
+        if not chosen:
+            raise UserError(f"{self.label}: block {self.block} does not access {tensor}")
+        reads = {r.warp: r.order for r in reversed(self.requests()) if r.verb in ("load", "ldmatrix")}
+        when = when or ("all" if stores else "before" if reads else "first")
+        if when == "first":
+            first = {r.warp: r.order for r in reversed(chosen)}
+            chosen = [r for r in chosen if r.order == first[r.warp]]
+        elif when == "before":
+            chosen = [r for r in chosen if r.order < reads.get(r.warp, np.inf)]
+        elif when != "all":
+            raise UserError(f"when is first, before or all, not '{when}'")
+        accesses = self._accesses(tensor, chosen)
+        boxes = set(zip(*(accesses[key].tolist() for key in ("row", "column", "width"))))
+        elements = len({(y, x + reach) for y, x, width in boxes for reach in range(width)})
+        rows = np.ptp(accesses["row"]) + 1
+        columns = (accesses["column"] + accesses["width"]).max() - accesses["column"].min()
+        area = f"{rows} × {columns}" if elements == rows * columns else f"{elements:,}"
+        each, width = len(accesses["row"]) / len(boxes), accesses["width"].max()
+        moment = {
+            "first": f", each warp's first {'store' if stores else 'load'}",
+            "before": ", first slice",
+            "all": "",
+        }[when]
+        what = (
+            f"{self.label}, block {self.block} {'stores' if stores else 'loads'} {area} elements of {tensor}{moment}: "
+            f"{'one thread' if each == 1 else f'{each:g} threads'} each" + (f", {width} at a time" if width > 1 else "")
+        )
+        return figures.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
+
+    def registers(self, tensor: str | None = None, warp: int = 0, lane: int = 0) -> Picture:
+        """Which elements of an output one thread holds: those that it stores."""
+        from common import figures
+
+        self._own(warp)
+        tensor = tensor or self.outputs[-1]
+        accesses = self._accesses(tensor, [r for r in self.requests(tensor) if r.verb in ("store", "atomic")])
+        mine = accesses["thread"] == warp * layout.WARP + lane
+        rows = len(np.unique(accesses["row"][mine]))
+        total = int(accesses["width"][mine].sum())
+        if not total:
+            raise UserError(
+                f"{self.label}: lane {lane} of warp {warp} in block {self.block} stores nothing in {tensor}"
+            )
+        whole = int(accesses["width"][accesses["thread"] // layout.WARP == warp].sum())
+        what = (
+            f"{self.label}: a thread holds {figures.plural(total, 'element')} of {tensor}, {rows} rows × {total // rows} "
+            f"columns; a warp holds {whole:,}"
+        )
+        return figures.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
+
+    def sectors(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
+        """The sectors of one global request: the `index`-th that `warp` makes to `tensor`."""
+        from common import figures
+
+        self._own(warp)
+        requests = self.requests(tensor, warp=warp)
+        if not 0 <= index < len(requests):
+            raise UserError(
+                f"{self.label}: warp {warp} makes {figures.plural(len(requests), 'request')} to {tensor}; "
+                f"there is no number {index}"
+            )
+        request = requests[index]
+        offsets = request.addresses - self.tensors[tensor].base
+        item = self.tensors[tensor].tensor.element_size()
+        return figures.sectors(
+            offsets,
+            request.size,
+            request.lanes,
+            element=item,
+            warp=warp,
+            what=f"{self.label}, warp {warp} {request.verb}s {tensor}",
+            source=_quote(request),
+        )
+
+    def banks(self, request: Request | int = 0, warp: int = 0) -> Picture:
+        """The banks of one shared-memory request: a `Request`, or the number of one of `patterns(warp)`."""
+        from common import figures
+
+        self._own(warp)
+        if isinstance(request, int):
+            patterns = self.patterns(warp)
+            if not 0 <= request < len(patterns):
+                kinds = figures.plural(len(patterns), "kind")
+                raise UserError(
+                    f"{self.label}: warp {warp} has {kinds} of shared-memory request, not a number {request}"
+                )
+            request = patterns[request]
+        what = f"{self.label}, warp {request.warp}, shared {request.verb}, {request.size} bytes per lane"
+        return figures.banks(request.addresses, request.size, request.lanes, what=what, source=_quote(request))
+
+    def footprint(self, warp: int = 0, lane: int = 0) -> Picture:
+        """What the block, a warp and a lane touch of each tensor, and how often an element is asked for."""
+        from common import figures
+
+        self._own(warp)
+        panels, reuse = {}, []
+        for name in self.tensors:
+            accesses = self._accesses(name, self.requests(name))
+            if not len(accesses["row"]):
+                continue
+            seen = np.zeros(self._shape(name), bool)
+            for reach in range(int(accesses["width"].max())):
+                here = reach < accesses["width"]
+                seen[accesses["row"][here], accesses["column"][here] + reach] = True
+            times = accesses["width"].sum() / seen.sum()
+            verb = "stored" if name in self.outputs else "asked for"
+            often = "once" if times == 1 else f"{times:.3g} times"
+            panels[name] = accesses | {
+                "shape": self._shape(name),
+                "title": f"{name}: {seen.sum():,} elements,\neach {verb} {often}",
+            }
+            if name not in self.outputs:
+                reuse.append(f"each element of {name} {often}")
+        takeaway = f"{self.label}: a block asks global memory for " + ", ".join(reuse)
+        mosaic = self.mosaic if self.mosaic and set(self.mosaic) - set(".;") == set(panels) else None
+        return figures.footprint(panels, mosaic, takeaway, self.block, warp, lane)
+
+    def rhythm(self, warp: int = 0) -> Picture:
+        """The order of a warp's memory requests."""
+        from common import figures
+
+        self._own(warp)
+        names = {
+            (GLOBAL, "load"): "global load",
+            (GLOBAL, "store"): "global store",
+            (SHARED, "load"): "shared load",
+            (SHARED, "store"): "shared store",
+            (SHARED, "ldmatrix"): "shared load",
+            (GLOBAL, "copy"): "global -> shared copy",
+        }
+        tracks: dict[str, list[int]] = {}
+        for space, _, request in self._all:
+            if request.warp == warp and not (space == SHARED and request.verb == "copy"):
+                name = names.get((space, request.verb), "local" if space == LOCAL else "atomic")
+                tracks.setdefault(name, []).append(request.order)
+        length = max(max(track) for track in tracks.values()) + 1
+        counts = ", ".join(
+            f"{len(tracks[name])} {name}{'' if len(tracks[name]) == 1 else 's'}"
+            for name in figures.RHYTHM
+            if name in tracks
+        )
+        return figures.rhythm(
+            {name: np.array(track) for name, track in tracks.items()}, length, f"{self.label}, warp {warp}: {counts}"
+        )
+
+    def all(
+        self, names: Sequence[str] = FIGURES, tensor: str | None = None, warp: int = 0, lane: int = 0
+    ) -> Iterator[tuple[str, Picture]]:
+        """(file stem, picture) of every figure that this kernel has something for."""
+        touched = [name for name in self.tensors if self.requests(name)]
+        if tensor is not None:
+            self._check_tensor(tensor)
+            touched = [name for name in touched if name == tensor]
+        for figure in names:
+            if figure == "footprint":
+                yield figure, self.footprint(warp, lane)
+            elif figure == "rhythm":
+                yield figure, self.rhythm(warp)
+            elif figure == "threads":
+                yield from ((f"threads-{name}", self.threads(name, warp)) for name in touched)
+            elif figure == "registers":
+                for name in touched:
+                    stores = self._accesses(name, [r for r in self.requests(name, warp=warp) if r.verb == "store"])
+                    if (
+                        name in self.outputs
+                        and stores["width"][stores["thread"] == warp * layout.WARP + lane].sum() > 1
+                    ):
+                        yield f"registers-{name}", self.registers(name, warp, lane)
+            elif figure == "sectors":
+                yield from (
+                    (f"sectors-{name}", self.sectors(name, warp)) for name in touched if self.requests(name, warp=warp)
+                )
+            elif figure == "banks":
+                for number, request in enumerate(self.patterns(warp)):
+                    yield f"banks-{number}-line-{request.line}-{request.verb}", self.banks(request)
+
+
+def _quote(request: Request) -> str:
+    return f"{Path(request.file).name}:{request.line}    {request.text}" if request.line else ""
+
+
+# ---- tracing ---------------------------------------------------------------------------------------------------------
+
+
+def figure_shape(kernel: Kernel) -> tuple[int, ...]:
+    """A shape whose pictures are small: along each axis two tiles of 32, or of what the kernel's rule says."""
+    return tuple(2 * max(32, kernel.multiples.get(axis, 1)) for axis in kernel.stage.spec.axes)
+
+
+def trace(
+    kernel: Stage | Kernel,
+    shape: Sequence[int] | None = None,
+    *,
+    dtype: str | None = None,
+    block: int = 0,
+    seed: int = 0,
+    **variants: int,
+) -> Traced:
+    """Run a stage or kernel in the emulator at `shape` (default: figure_shape) and record what `block` accesses."""
+    from common import emulator
+    from common.stage import Stage
+
+    if isinstance(kernel, Stage):
+        kernel = kernel.kernel(dtype, variants)
+    spec = kernel.stage.spec
+    shape = tuple(shape or figure_shape(kernel))
+    kernel.check_shape(*shape)
+    inputs = spec.inputs(shape, kernel.dtype, seed=seed, variants=kernel.variants)
+    outputs = spec.outputs(shape, kernel.dtype, variants=kernel.variants)
+    report = kernel.emulate(inputs, outputs, sanitize=False, trace=emulator.Trace(blocks=range(block, block + 1)))
+    return Traced(report, kernel.label, spec.output_names, block, spec.mosaic)
+
+
+def snippet(
+    code: str,
+    symbol: str = "launch",
+    *,
+    block: int = 0,
+    sanitize: bool = True,
+    defines: Mapping[str, str] | None = None,
+    **arguments: Tensor | int | float,
+) -> Traced:
+    """Compile and run a few lines of CUDA in the emulator, and record what `block` accesses.
+
+    `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order, tensors on the CPU by
+    the names that the pictures use. What the kernel writes is in the tensors afterwards, findings are in `.report`.
+    """
+    from common import emulator
+
+    directory = Path(tempfile.mkdtemp(prefix="snippet-"))
+    source = directory / "snippet.cu"
+    source.write_text(code, encoding="utf-8")
+    report = emulator.run(
+        source,
+        symbol,
+        list(arguments.values()),
+        names=list(arguments),
+        defines=dict(defines or {}),
+        sanitize=sanitize,
+        trace=emulator.Trace(blocks=range(block, block + 1)),
+    )
+    if report.status:
+        raise UserError(f"the launcher returned CUDA error {report.status}: {report.error}")
+    traced = Traced(report, "snippet", [], block)
+    traced.outputs = tuple(name for name in traced.tensors if traced.requests(name, verb="store"))
+    return traced
+
+
+# ---- the verb --------------------------------------------------------------------------------------------------------
+
+
+EXAMPLES = ("threads --tensor C", "banks --warp 1 --dtype fp32 --output figures", "registers --output mine.svg")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from common import cli
+
+    parser.add_argument(
+        "figure", nargs="?", metavar="FIGURE", help=f"one of {', '.join(FIGURES)} (default: all that apply)"
+    )
+    parser.add_argument("--tensor", metavar="NAME", help="only figures of this tensor")
+    parser.add_argument(
+        "--block", type=int, default=0, metavar="N", help="which block of the grid (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warp", type=int, default=0, metavar="N", help="which warp of the block (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lane", type=int, default=0, metavar="N", help="the lane to mark where one is (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("figures"),
+        metavar="PATH",
+        help="a directory, or a file ending in .png or .svg (default: %(default)s)",
+    )
+    parser.add_argument("--svg", action="store_true", help="in a directory: write .svg instead of .png")
+    cli.add_kernel_arguments(parser)
+    cli.add_sizes(parser)
+    cli.add_seed(parser)
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    from common import cli, terminal
+    from common.results import save_figure
+    from common.stage import pick
+
+    names = FIGURES if args.figure is None else (pick(args.figure, FIGURES, "figure", "show"),)
+    kernel = cli.kernel(stage, args)
+    shapes = cli.shapes(kernel, args, [figure_shape(kernel)], "emulator")
+    if len(shapes) > 1:
+        raise UserError("show draws one size at a time")
+    if not 0 <= args.lane < layout.WARP:
+        raise UserError(f"a warp has lanes 0 to {layout.WARP - 1}, not {args.lane}")
+    with terminal.progress(f"{kernel.label}: running block {args.block} in the emulator"):
+        traced = trace(kernel, shapes[0], block=args.block, seed=args.seed)
+    one_file = args.output.suffix in (".png", ".svg")
+    drawn = 0
+    prefix = kernel.label.split(" (")[0].replace(" ", "-")
+    with terminal.progress("drawing") as update:
+        for stem, picture in traced.all(names, args.tensor, args.warp, args.lane):
+            update(f"drawing {stem}")
+            drawn += 1
+            if one_file and drawn > 1:
+                raise UserError(
+                    f"there are several such figures: name one, with --tensor if need be, or a directory "
+                    f"instead of {args.output}"
+                )
+            path = args.output if one_file else args.output / f"{prefix}-{stem}.{'svg' if args.svg else 'png'}"
+            terminal.out.print(str(save_figure(picture, path)), markup=False, soft_wrap=True)
+    if not drawn:
+        raise UserError(
+            f"{kernel.label} has nothing to draw for '{args.figure}'" + (f" of {args.tensor}" if args.tensor else "")
+        )
+    return 0
