@@ -82,12 +82,10 @@ def bind(ceiling: Ceiling):
 
 def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     """One row of a ceiling run: TFLOP/s of single runs and, if asked for, of `sustained` seconds without a pause."""
-    import torch
-
     from common import nvml
 
     call, flops = bind(ceiling)
-    device = nvml.Device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    device = nvml.current()
     with nvml.Monitor(device) as monitor:
         samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
     ms = timing.summary(samples)

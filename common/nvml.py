@@ -67,6 +67,13 @@ class Device:
         return None
 
 
+def current() -> Device:
+    """torch's current GPU."""
+    import torch
+
+    return Device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+
+
 class Monitor:
     """Samples clock and power in a thread while a `with` block runs; set `.tag` to say what is running.
 

@@ -1,4 +1,5 @@
-"""What a kernel takes from a GPU, known without one: registers, spills, shared memory (ptxas) and occupancy.
+"""Verb `resources`: what a kernel takes from a GPU, known without one. ptxas says registers, spills and shared memory,
+the emulator how the launcher launches it; occupancy follows from both.
 
 Occupancy follows cuda_occupancy.h, which the CUDA toolkit carries and the tests compile to compare with: warps get
 registers in units of 256, on the quarter of the SM they live on; a block's shared memory counts in units of 128 bytes,
@@ -7,12 +8,20 @@ with 1 KB more for the system; and the SM holds a fixed number of blocks and of 
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
-from common import toolchain
+from rich.table import Table
+from rich.text import Text
+
+from common import cli, count, terminal, toolchain
 from common.errors import UserError
+from common.stage import Kernel, Stage
+
+EXAMPLES = ("--dtype fp32", "--arch 8.6 9.0")
 
 
 @dataclass(frozen=True)
@@ -126,3 +135,60 @@ def select_gpus(names: Sequence[str] | None) -> tuple[Gpu, ...]:
         if name not in by_name:
             raise UserError(f"unknown compute capability '{name}', there are {', '.join(g.capability for g in GPUS)}")
     return tuple(by_name[name] for name in names)
+
+
+def plain_name(mangled: str) -> str:
+    """"_Z11gemm_kernelPKfi" -> "gemm_kernel"; a name that is not of this simple form stays as it is."""
+    match = re.match(r"_Z(\d+)", mangled)
+    return mangled[match.end():match.end() + int(match[1])] if match else mangled
+
+
+def usages(kernel: Kernel, gpu: Gpu) -> dict[str, Usage]:
+    """ptxas' report of each __global__ function of the source, by mangled name."""
+    return {u.kernel: u for u in parse_ptxas(toolchain.cubin(kernel.source, kernel.defines, gpu.arch).log)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    cli.add_kernel_arguments(parser)
+    add_arch(parser)
+    cli.add_sizes(parser)
+
+
+def add_arch(parser: argparse.ArgumentParser) -> None:
+    """--arch: for which GPUs to compile."""
+    names = ", ".join(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)
+    parser.add_argument("--arch", nargs="+", metavar="X.Y", help=f"compute capabilities: {names}")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    gpus = [gpu for gpu in select_gpus(args.arch) if int(gpu.arch) >= stage.min_arch]
+    if not gpus:
+        raise UserError(f"{stage.name} needs compute capability {stage.min_arch / 10:.1f} or newer")
+    for kernel in cli.kernels(stage, args):
+        shape = cli.shapes(kernel, args, kernel.test_shapes()[:1], "emulator")[0]
+        with terminal.progress(f"launching {kernel.label} in the emulator"):
+            report = count.emulate(kernel, shape, sanitize=False, counters=False)
+        made = Table(title=f"{kernel.label}, launched for {stage.spec.format(shape)}", title_justify="left")
+        for head in ("GPU", "kernel"):
+            made.add_column(head)
+        for head in ("threads", "registers", "spilled bytes", "stack", "shared, block", "blocks per SM", "warps",
+                     "occupancy"):
+            made.add_column(head, justify="right")
+        made.add_column("limited by")
+        launches = {launch.kernel: launch for launch in report.launches}
+        for gpu in gpus:
+            with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
+                found = usages(kernel, gpu)
+            for name, launch in launches.items():
+                _row(made, gpu, found[name], prod(launch.block), launch.shared)
+        terminal.out.print(made)
+    return 0
+
+
+def _row(made: Table, gpu: Gpu, usage: Usage, threads: int, shared: int) -> None:
+    fit = occupancy(gpu, threads, usage.registers, shared)
+    spilled = usage.spill_stores + usage.spill_loads
+    made.add_row(f"{gpu.capability} {gpu.devices}", plain_name(usage.kernel), str(threads), str(usage.registers),
+                 Text(str(spilled), style="red" if spilled else ""), str(usage.stack), f"{shared:,}", str(fit.blocks),
+                 f"{fit.warps} of {gpu.warps}", Text(f"{fit.share:.0%}", style="" if fit.blocks else "red"),
+                 ", ".join(fit.limiters) if fit.blocks else f"does not fit: {', '.join(fit.limiters)}")

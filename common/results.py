@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 1
 KINDS = ("bench", "ceiling", "profile")
+FIGURES = (".png", ".svg", ".pdf")  # what a plot can be saved as
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
@@ -283,8 +284,8 @@ def save_figure(figure, path: Path | str, digest: str | None = None) -> Path:
     import matplotlib
 
     path = Path(path)
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UserError(f"cannot draw {path}: the name must end in .png, .svg or .pdf")
+    if path.suffix not in FIGURES:
+        raise UserError(f"cannot draw {path}: the name must end in {', '.join(FIGURES)}")
     extra = {"metadata": {"Date": None, "Description": digest}} if path.suffix == ".svg" else {"dpi": 150}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,20 @@
-"""The machine code (SASS) that a stage's kernel becomes: what it is made of, and the listing."""
+"""Verb `sass`: the machine code that a stage's kernel becomes: what it is made of, and the listing."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.table import Table
+
+from common import cli, resources, terminal, toolchain
 from common.errors import UserError
+from common.stage import Stage
+
+EXAMPLES = ("--full", "--grep 'LDS|STS' --arch 9.0")
 
 # What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
@@ -79,3 +86,43 @@ def select(instructions: Sequence[Instruction], pattern: str | None) -> list[Ins
         return [i for i in instructions if re.search(pattern or "", i.text)]
     except re.error as error:
         raise UserError(f"--grep: '{pattern}' is not a regular expression: {error}") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    cli.add_kernel_arguments(parser)
+    resources.add_arch(parser)
+    parser.add_argument("--full", action="store_true", help="print the whole listing")
+    parser.add_argument("--grep", metavar="REGEX", help="print only the instructions that match")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    gpus = resources.select_gpus(args.arch or [resources.GPUS[0].capability])
+    for kernel in cli.kernels(stage, args):
+        for gpu in gpus:
+            with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
+                cubin = toolchain.cubin(kernel.source, kernel.defines, gpu.arch)
+                functions = parse(toolchain.disassemble(cubin.path))
+            for name, instructions in functions.items():
+                title = f"{kernel.label}, {resources.plain_name(name)} for {gpu.capability}"
+                if args.full or args.grep:
+                    _print_listing(title, select(instructions, args.grep))
+                else:
+                    terminal.out.print(_table(title, instructions))
+    return 0
+
+
+def _print_listing(title: str, instructions: Sequence[Instruction]) -> None:
+    terminal.out.print(f"{title}: {len(instructions)} instructions", style="bold", markup=False)
+    for instruction in instructions:
+        terminal.out.print(f"{instruction.address:05x}  {instruction.text}", markup=False, soft_wrap=True)
+
+
+def _table(title: str, instructions: Sequence[Instruction]) -> Table:
+    made = Table(title=f"{title}: {len(instructions)} instructions", title_justify="left",
+                 caption="how often each stands in the code, not how often it runs; --full prints the listing")
+    made.add_column("kind")
+    made.add_column("number", justify="right")
+    made.add_column("instructions")
+    for group, opcodes in histogram(instructions).items():
+        made.add_row(group, str(opcodes.total()), ", ".join(f"{n} {opcode}" for opcode, n in opcodes.most_common()))
+    return made

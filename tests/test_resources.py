@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from argparse import ArgumentParser
 
 import pytest
+from rich.console import Console
 
-from common import resources, toolchain
+import kernels
+from common import resources, sass, toolchain
 from common.errors import UserError
 from common.resources import GPUS, occupancy, parse_ptxas, select_gpus
 
@@ -107,3 +110,67 @@ def test_unknown_compute_capability_is_named():
     assert select_gpus(["8.6", "90"]) == (RTX3090, H100)
     with pytest.raises(UserError, match="'7.5'.*8.0, 8.6, 8.9, 9.0"):
         select_gpus(["7.5"])
+
+
+def parse(*words):
+    parser = ArgumentParser()
+    resources.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_names_are_shown_as_the_source_has_them():
+    assert resources.plain_name("_Z11gemm_kernelPK6__halfS1_PS_iii") == "gemm_kernel"
+    assert resources.plain_name("gemm_kernel") == "gemm_kernel"
+
+
+def test_the_command_says_what_each_gpu_holds(capsys, monkeypatch):
+    monkeypatch.setattr("common.terminal.out", Console(width=200))
+    assert resources.run(kernels.load("02"), parse("--arch", "8.6", "9.0", "--dtype", "fp32")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rtx, = (line for line in lines if "RTX 3090" in line)
+    h100, = (line for line in lines if "H100" in line)
+    assert "gemm_kernel" in rtx and "1024" in rtx and "8,192" in rtx  # two tiles of 32 × 32 floats
+    assert "32 of 48" in rtx and "67%" in rtx and "warps" in rtx
+    assert "64 of 64" in h100 and "100%" in h100
+
+
+LISTING = """
+\t\tFunction : _Z3onePf
+\t.headerflags\t@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM80 EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"
+        /*0000*/                   MOV R1, c[0x0][0x28] ;                         /* 0x00000a0000017a02 */
+                                                                                  /* 0x000fe40000000f00 */
+        /*0010*/              @!P0 LDG.E.128.CONSTANT R4, [R2.64] ;               /* 0x0000000402047981 */
+        /*0020*/                   HMMA.16816.F32 R4, R8, R12, R4 ;               /* 0x000000040c04723c */
+        /*0030*/                   LDSM.16.M88.4 R8, [R3] ;                       /* 0x000000000308783b */
+        /*0040*/              @UP0 LDS.128 R8, [R3] ;                             /* 0x000000000308783b */
+        /*0050*/                   HADD2.F32 R5, -RZ, R4.H0_H0 ;                  /* 0x000000000308783b */
+        /*0060*/                   EXIT ;                                         /* 0x000000000000794d */
+        /*0070*/                   BRA 0x70;                                      /* 0xfffffff000007947 */
+        /*0080*/                   NOP;                                           /* 0x0000000000007918 */
+"""
+
+
+def test_a_listing_is_read_and_sorted_by_kind():
+    (name, instructions), = sass.parse(LISTING).items()
+    assert name == "_Z3onePf"
+    assert instructions[1].text == "@!P0 LDG.E.128.CONSTANT R4, [R2.64]"
+    assert [i.opcode for i in instructions] == [
+        "MOV", "LDG.E.128.CONSTANT", "HMMA.16816.F32", "LDSM.16.M88.4", "LDS.128", "HADD2.F32", "EXIT"]
+    assert {group: counter.total() for group, counter in sass.histogram(instructions).items()} == {
+        "tensor cores": 1, "ldmatrix": 1, "shared load": 1, "global load": 1, "conversion": 1, "integer, address": 1,
+        "control": 1}
+    assert [hex(i.address) for i in sass.select(instructions, "LD[GS]")] == ["0x10", "0x30", "0x40"]
+
+
+def test_sass_of_a_stage(capsys):
+    parser = ArgumentParser()
+    sass.add_arguments(parser)
+    stage = kernels.load("03")
+    assert sass.run(stage, parser.parse_args(["--grep", r"^LDS\.128"])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("64 instructions") and len(lines) == 65  # 4 reads of 128 bits for each of 16 k
+    assert sass.run(stage, parser.parse_args([])) == 0
+    out = capsys.readouterr().out
+    assert "1024 FFMA" in out and "other" not in out  # 64 products for each of 16 k; every opcode has a kind
+    with pytest.raises(UserError, match="not a regular expression"):
+        sass.run(stage, parser.parse_args(["--grep", "("]))

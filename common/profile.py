@@ -1,0 +1,279 @@
+"""Verb `profile`: the hardware's own counters, read by ncu, beside the emulator's for the same launch.
+
+ncu runs this module as a program (`launch`, below), which launches the kernel once between cudaProfilerStart and
+cudaProfilerStop: only that is profiled. Clocks are left as they are (`--clock-control none`); caches are flushed before
+each of ncu's passes, which is its default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from common import cli, count, results, terminal
+from common.errors import UserError
+from common.stage import Kernel, Stage
+
+EXAMPLES = ("--sizes 256 4096 --json profile.json", "--dtype bf16")
+
+# What only the hardware knows: name -> (metric, unit)
+HARDWARE = {
+    "duration": ("gpu__time_duration.sum", "ns"),
+    "registers per thread": ("launch__registers_per_thread", ""),
+    "achieved occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", "%"),
+    "tensor pipe busy": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
+    "FMA pipe busy": ("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active", "%"),
+    "issue slots busy": ("smsp__issue_active.avg.pct_of_peak_sustained_active", "%"),
+    "shared-memory wavefronts, of peak": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",
+                                          "%"),
+    "L1 hit rate": ("l1tex__t_sector_hit_rate.pct", "%"),
+    "L2 hit rate": ("lts__t_sector_hit_rate.pct", "%"),
+    "L2 sectors, of peak": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", "%"),
+    "device memory read": ("dram__bytes_read.sum", "byte"),
+    "device memory written": ("dram__bytes_write.sum", "byte"),
+    "device memory, of peak": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+}
+# Why warps that could not issue did not: average warps per scheduler and issued instruction.
+STALLS = {
+    "long scoreboard (global, local memory)": "long_scoreboard",
+    "short scoreboard (shared memory, ldmatrix)": "short_scoreboard",
+    "barrier": "barrier",
+    "fixed-latency wait": "wait",
+    "math pipe busy": "math_pipe_throttle",
+    "memory queue full (MIO)": "mio_throttle",
+    "global queue full (LG)": "lg_throttle",
+    "not selected": "not_selected",
+    "no instruction": "no_instruction",
+    "dispatch": "dispatch_stall",
+    "memory barrier": "membar",
+}
+STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+
+NO_NCU = """no ncu found (NVIDIA Nsight Compute), which reads a GPU's counters. On a machine with a GPU: install it \
+(it comes with the CUDA toolkit, or from developer.nvidia.com/nsight-compute) and put it on the PATH.
+Without a GPU: `count` gives the emulator's counters of the same names."""
+NO_PERMISSION = """ncu may not read this GPU's counters: the driver allows it to administrators only. Run as root, or see
+developer.nvidia.com/ERR_NVGPUCTRPERM for how to allow it to all users."""
+
+
+def find_ncu() -> str:
+    """Path of ncu: on the PATH, in CUDA_HOME or where NVIDIA's packages put it; UserError if there is none."""
+    places = [os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin",
+              *sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*")), reverse=True)]
+    found = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(places))
+    if found is None:
+        raise UserError(NO_NCU)
+    return found
+
+
+def metrics() -> list[str]:
+    """All metrics that are asked for, the emulator's counterparts first."""
+    from common.emulator.report import METRICS
+
+    return [*METRICS.values(), *(name for name, _ in HARDWARE.values()), *(STALL_METRIC.format(s) for s in STALLS.values())]
+
+
+def parse(text: str) -> list[dict[str, float]]:
+    """ncu's `--page raw --csv`: per profiled launch, metric -> value; columns that are no numbers are left out.
+
+    UserError with what ncu said if there is no table in it.
+    """
+    start = re.search(r'^"ID",', text, re.MULTILINE)
+    if start is None:
+        raise UserError(f"ncu gave no table; it said:\n{text.strip() or '(nothing)'}")
+    launches = []
+    for row in csv.DictReader(io.StringIO(text[start.start():])):
+        if not (row["ID"] or "").strip().isdigit():  # the row of units, and what ncu says after the table
+            continue
+        values = {}
+        for name, value in row.items():
+            try:
+                values[name] = float(value.replace(",", ""))
+            except (AttributeError, ValueError):
+                continue
+        launches.append(values)
+    return launches
+
+
+def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[dict[str, float]], list[str]]:
+    """Run `command` under ncu: (per launch, metric -> value; metrics that this GPU or this ncu does not have)."""
+    ncu, wanted, unknown = find_ncu(), list(dict.fromkeys(names)), []
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "ncu.csv"
+            words = [ncu, "--clock-control", "none", "--profile-from-start", "off", "--page", "raw", "--csv", "--print-units",
+                     "base", "--metrics", ",".join(wanted), "--log-file", str(log), *command]
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=results.ROOT)
+            said = (log.read_text(errors="replace") if log.exists() else "") + done.stderr
+        missing = [name for name in wanted if re.search(rf"(?i)failed to find metric.*{re.escape(name)}", said)]
+        if not missing:
+            break
+        unknown += missing
+        wanted = [name for name in wanted if name not in missing]
+    if "ERR_NVGPUCTRPERM" in said:
+        raise UserError(NO_PERMISSION)
+    if done.returncode:
+        raise UserError(f"ncu failed with exit status {done.returncode}:\n{said.strip()}\n{done.stdout.strip()}".strip())
+    return parse(said), unknown
+
+
+def totals(launches: Sequence[dict[str, float]]) -> dict[str, float]:
+    """One value per metric: sums over the launches, and of ratios that of the longest launch."""
+    if not launches:
+        raise UserError("ncu saw no kernel launch")
+    longest = max(launches, key=lambda launch: launch.get(HARDWARE["duration"][0], 0.0))
+    return {name: sum(launch.get(name, 0.0) for launch in launches) if name.endswith(".sum") else value
+            for name, value in longest.items()}
+
+
+def compare(counts: dict[str, int] | None, measured: dict[str, float]) -> dict[str, dict]:
+    """{counter: {"emulator", "ncu", "metric"}} of the counters that both have; emulator None where it did not run."""
+    from common.emulator.report import METRICS
+
+    return {key: {"emulator": None if counts is None else int(counts.get(key, 0)), "ncu": int(measured[metric]),
+                  "metric": metric}
+            for key, metric in METRICS.items() if metric in measured}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    cli.add_kernel_arguments(parser)
+    cli.add_sizes(parser)
+    cli.add_seed(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the run")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    from common import gpu
+
+    kernels = cli.kernels(stage, args)
+    spec = stage.spec
+    default = [*spec.emulator_shapes[:1], spec.bench_shapes[len(spec.bench_shapes) // 2]]
+    shapes = [cli.shapes(kernel, args, default, "gpu") for kernel in kernels]
+    reason = gpu.unfit(stage)
+    if reason or not _has_ncu():
+        for record in results.recorded(kind="profile", name=stage.name):
+            if record.row["dtype"] in {kernel.dtype for kernel in kernels}:
+                for each in tables(record.row, f"recorded, not measured now: {record.source}"):
+                    terminal.out.print(each)
+        raise UserError(f"{reason}: there are no hardware counters to read.\n{NO_NCU}" if reason else NO_NCU)
+    made = results.metadata("profile")
+    for kernel, wanted in zip(kernels, shapes):
+        gpu.load(kernel)  # built here, so that ncu watches no compiler
+        for shape in wanted:
+            with terminal.progress(f"profiling {kernel.label} {spec.format(shape)}"):
+                launches, unknown = collect(launch_command(kernel, shape, args.seed), metrics())
+                measured = totals(launches)
+            counts = None
+            if spec.flops(shape, kernel.variants) <= cli.EMULATOR_FLOPS:
+                with terminal.progress(f"counting {kernel.label} {spec.format(shape)} in the emulator"):
+                    counts = count.emulate(kernel, shape, args.seed, sanitize=False).counters.flat()
+            row = {"name": stage.name, "label": kernel.label, "number": stage.number, "problem": spec.name,
+                   "dtype": kernel.dtype, "variants": dict(kernel.variants), "default": not kernel.changed,
+                   "source": None if kernel.source == stage.source else str(kernel.source),
+                   "shape": dict(zip(spec.axes, shape)), "counters": compare(counts, measured),
+                   "metrics": {name: value for name, value in hardware(measured)}, "unknown": unknown}
+            made["rows"].append(row)
+            for each in tables(row, made["gpu"]):
+                terminal.out.print(each)
+            if unknown:
+                terminal.out.print(f"not known to this ncu or GPU: {', '.join(unknown)}", markup=False)
+    if args.json:
+        terminal.err.print(f"saved {results.save(made, args.json)}", markup=False)
+    return 0
+
+
+def _has_ncu() -> bool:
+    try:
+        return bool(find_ncu())
+    except UserError:
+        return False
+
+
+def hardware(measured: dict[str, float]) -> Iterable[tuple[str, float]]:
+    """What only the hardware knows, by the names of HARDWARE and STALLS."""
+    for name, (metric, _) in HARDWARE.items():
+        if metric in measured:
+            yield name, measured[metric]
+    for name, reason in STALLS.items():
+        if STALL_METRIC.format(reason) in measured:
+            yield f"stall: {name}", measured[STALL_METRIC.format(reason)]
+
+
+def tables(row: dict, where: str | None) -> list[Table]:
+    """Emulator beside ncu, where the emulator ran too; then what only the hardware knows."""
+    size = results.size_name(row["shape"])
+    made = []
+    if any(pair["emulator"] is not None for pair in row["counters"].values()):
+        pairs = {key: pair for key, pair in row["counters"].items() if pair["emulator"] or pair["ncu"]}
+        equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
+        table = Table(title=f"{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})", title_justify="left")
+        table.add_column("counter")
+        for head in ("emulator", "ncu", "difference"):
+            table.add_column(head, justify="right")
+        table.add_column("metric")
+        for key, pair in pairs.items():
+            same = pair["emulator"] == pair["ncu"]
+            off = "=" if same else f"{pair['emulator'] / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
+            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style="green" if same else "yellow"),
+                          pair["metric"])
+        made.append(table)
+    table = Table(title=f"{row['label']} {size}: what only the hardware knows ({where})", title_justify="left")
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in row["metrics"].items():
+        unit = HARDWARE[name][1] if name in HARDWARE else "warps per issue"
+        table.add_row(name, f"{value:,.2f}".rstrip("0").rstrip(".") + f" {unit}")
+    return [*made, table]
+
+
+def launch_command(kernel: Kernel, shape: Sequence[int], seed: int) -> list[str]:
+    """The command line with which ncu runs `launch` of this kernel."""
+    words = [sys.executable, "-m", "common.profile", kernel.stage.name, "--dtype", kernel.dtype, "--source",
+             str(kernel.source.resolve()), "--sizes", kernel.stage.spec.format(tuple(shape)), "--seed", str(seed)]
+    for name, value in kernel.variants.items():
+        words += ["--variant", f"{name}={value}"]
+    return words
+
+
+def launch(arguments: Sequence[str] | None = None) -> int:
+    """The program that ncu watches: launch one kernel twice, the second time between the profiler's start and stop."""
+    import torch
+
+    import kernels
+    from common import check, gpu
+
+    parser = argparse.ArgumentParser(prog="python -m common.profile", description="What `profile` runs under ncu.")
+    parser.add_argument("stage")
+    cli.add_kernel_arguments(parser)
+    cli.add_sizes(parser)
+    cli.add_seed(parser)
+    args = parser.parse_args(arguments)
+    kernel = cli.kernel(kernels.load(args.stage), args)
+    (shape,) = cli.shapes(kernel, args, (), "gpu")
+    inputs, outputs = gpu.run(kernel, lambda: check.prepare(kernel, shape, "cuda", args.seed))
+    again = gpu.bind(kernel, inputs, outputs)
+    torch.cuda.profiler.start()
+    again()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(launch())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
