@@ -143,7 +143,7 @@ def _relative(path: Path) -> Path:
 
 def add_kernel_arguments(parser: argparse.ArgumentParser, source: bool = True) -> None:
     """--dtype, --variant and, if `source`, --source: which kernel of the stage."""
-    parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element type: fp16, bf16, fp32 (as the stage has them)")
+    parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element types: fp16, bf16, fp32, or all")
     parser.add_argument(
         "--variant",
         action="append",
@@ -176,6 +176,8 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 def dtypes(stage: Stage, args: argparse.Namespace) -> list[str] | None:
     """The dtypes that --dtype names, or None if it was not given."""
+    if args.dtype == "all":
+        return list(stage.dtypes)
     return args.dtype and [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
 
 
@@ -205,16 +207,23 @@ def kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
     return [stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen]
 
 
-def shapes(kernel: Kernel, args: argparse.Namespace, default: Sequence[tuple[int, ...]], device: str):
+def shapes(
+    kernel: Kernel, args: argparse.Namespace, default: Sequence[tuple[int, ...]], device: str
+) -> list[tuple[int, ...]]:
     """The shapes that --sizes names, or `default`; UserError for one that the kernel, or the emulator, cannot take."""
     spec = kernel.stage.spec
     chosen = [spec.parse(word) for text in args.sizes for word in text.split(",")] if args.sizes else list(default)
     for shape in chosen:
         kernel.check_shape(*shape)
-        if device == "emulator" and spec.flops(shape, kernel.variants) > EMULATOR_FLOPS:
+        if device == "emulator" and not emulable(kernel, shape):
             hint = ", ".join(map(spec.format, spec.emulator_shapes))
             raise UserError(f"{spec.format(shape)} would keep the emulator busy for hours; try --sizes {hint}")
     return chosen
+
+
+def emulable(kernel: Kernel, shape: tuple[int, ...]) -> bool:
+    """Whether the emulator gets through that shape in minutes."""
+    return kernel.stage.spec.flops(shape, kernel.variants) <= EMULATOR_FLOPS
 
 
 def device(stage: Stage, args: argparse.Namespace) -> str:
