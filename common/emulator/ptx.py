@@ -1,0 +1,560 @@
+"""Read PTX text: variables, functions, instructions, and for each instruction the source line it came from.
+
+The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested ``{ }`` scopes
+with their own registers and labels (so the same label may stand in many scopes), vectors, pairs ``%r|%p``, the sink ``_``,
+several statements on a line. Nothing here knows what an instruction does; `lower` does.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+
+from common.errors import UserError
+
+BYTES = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
+         "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 0}
+
+
+class PtxError(UserError):
+    """PTX that cannot be read, or that means something the emulator does not know."""
+
+
+class Register:
+    """One declared register. Identity is the object: two scopes may use one name."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, name: str, type: str):
+        self.name, self.type = name, type
+
+    @property
+    def bytes(self) -> int:
+        return BYTES[self.type]
+
+    def __repr__(self) -> str:
+        return f"{self.name}.{self.type}"
+
+
+@dataclass(eq=False)
+class Variable:
+    """A named piece of memory; `offset` or address is given by whoever lays it out."""
+
+    name: str
+    space: str  # global, const, shared, local, param
+    align: int
+    size: int  # bytes; 0 for `extern .shared x[]`
+    type: str
+    initial: list = field(default_factory=list)  # numbers, or (symbol, addend, generic, mask) for addresses
+    extern: bool = False
+
+
+@dataclass(frozen=True)
+class Immediate:
+    value: int | float  # a Python float only for decimal notation; 0f… and 0d… keep their bits
+    notation: str  # "int", "f32", "f64", "decimal"
+
+
+@dataclass(frozen=True)
+class Special:
+    name: str  # "%tid.x"
+
+
+@dataclass(frozen=True)
+class Vector:
+    elements: tuple
+
+
+@dataclass(frozen=True)
+class Address:
+    base: object  # Register, Variable, Special, Immediate or a name that is not known yet
+    offset: int
+    extra: tuple = ()  # tensor coordinates, as in [map, {x, y}]
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: object  # %r of %r|%p
+    second: object
+
+
+@dataclass(frozen=True)
+class Not:
+    operand: object
+
+
+@dataclass(frozen=True)
+class Name:
+    """A label, function or symbol that is declared elsewhere."""
+
+    name: str
+    offset: int = 0
+
+
+SINK = Name("_")
+
+
+@dataclass(frozen=True)
+class Location:
+    file: int
+    line: int
+    call_file: int = 0  # the place in the outermost function into which this was inlined
+    call_line: int = 0
+
+
+@dataclass
+class Instruction:
+    opcode: str  # "ld.global.nc.v4.u32"
+    operands: list
+    guard: Register | None
+    negated: bool
+    location: Location | None
+    text: str
+    scope: Scope
+
+
+class Scope:
+    def __init__(self, parent: Scope | None):
+        self.parent = parent
+        self.names: dict[str, Register | Variable] = {}
+        self.labels: dict[str, int] = {}
+        self.tables: dict[str, list[str]] = {}  # .branchtargets
+
+    def find(self, name: str):
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+    def label(self, name: str) -> int | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.labels:
+                return scope.labels[name]
+            scope = scope.parent
+        return None
+
+    def table(self, name: str) -> list[str] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.tables:
+                return scope.tables[name]
+            scope = scope.parent
+        return None
+
+
+@dataclass
+class Function:
+    name: str
+    entry: bool
+    params: list[Variable | Register] = field(default_factory=list)
+    results: list[Variable | Register] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)  # .shared and .local ones of its body
+    max_threads: int | None = None
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, minnctapersm, …
+    defined: bool = False
+
+
+@dataclass
+class PtxModule:
+    version: str = ""
+    target: str = ""
+    files: dict[int, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+
+
+_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
+_SPACE = re.compile(r"\s+")
+_NAME = r"[A-Za-z_$%][\w$]*"
+_LABEL = re.compile(rf"({_NAME})\s*:(?!:)")
+_LOC = re.compile(r"\.loc[ \t]+(\d+)[ \t]+(\d+)(?:[^\n]*\binlined_at[ \t]+(\d+)[ \t]+(\d+))?[^\n]*")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+_INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
+_INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
+_HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
+_DECIMAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
+_SUM = re.compile(rf"({_NAME}(?:\.[a-z]\w*)?)\s*([-+])\s*(.+)$")
+_DECLARATION = re.compile(
+    rf"(?P<words>(?:\.[a-z]\w*(?:::\w+)?\s+|\.align\s+\d+\s+|\.ptr\s+)*)(?P<name>{_NAME})(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$", re.S)
+_SPACES = ("global", "const", "shared", "local", "param")
+
+
+def integer(text: str) -> int:
+    text = text.strip().rstrip("U").replace(" ", "")
+    sign = -1 if text.startswith("-") else 1
+    digits = text.lstrip("+-")
+    if re.fullmatch(r"0[0-7]+", digits):
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def split(text: str) -> list[str]:
+    """Split at the commas that stand outside every bracket."""
+    if not text.strip():
+        return []
+    if not any(bracket in text for bracket in "{[("):
+        return [part.strip() for part in text.split(",")]
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "{[(":
+            depth += 1
+        elif character in "}])":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    return parts
+
+
+class _Parser:
+    def __init__(self, text: str):
+        self.text = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
+        self.position = 0
+        self.module = PtxModule()
+        self.root = Scope(None)
+
+    def fail(self, message: str) -> PtxError:
+        line = self.text.count("\n", 0, self.position) + 1
+        return PtxError(f"PTX line {line}: {message}")
+
+    def skip(self) -> bool:
+        """Move to the next character that counts; False at the end."""
+        match = _SPACE.match(self.text, self.position)
+        if match:
+            self.position = match.end()
+        return self.position < len(self.text)
+
+    def until(self, mark: str) -> str:
+        end = self.text.find(mark, self.position)
+        if end < 0:
+            raise self.fail(f"'{mark}' is missing")
+        piece = self.text[self.position : end]
+        self.position = end + len(mark)
+        return piece
+
+    def line(self) -> str:
+        end = self.text.find("\n", self.position)
+        end = len(self.text) if end < 0 else end
+        piece = self.text[self.position : end]
+        self.position = end
+        return piece
+
+    def skip_block(self) -> None:
+        depth = 0
+        for match in re.compile(r'[{}]|"(?:[^"\\]|\\.)*"').finditer(self.text, self.position):
+            depth += {"{": 1, "}": -1}.get(match[0], 0)
+            if depth == 0 and match[0] == "}":
+                self.position = match.end()
+                return
+        raise self.fail("a block is not closed")
+
+    # ---- module level ----
+
+    def parse(self) -> PtxModule:
+        while self.skip():
+            if self.text.startswith(".file", self.position):
+                self.file()
+            elif self.text.startswith(".section", self.position):
+                self.until("{")
+                self.position -= 1
+                self.skip_block()
+            elif match := re.compile(r"\.(version|target|address_size)\b").match(self.text, self.position):
+                value = self.line().split(None, 1)[1].strip()
+                if match[1] != "address_size":
+                    setattr(self.module, match[1], value)
+            elif re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b").match(self.text, self.position):
+                self.function()
+            elif self.text.startswith((".loc", "@@"), self.position):
+                self.line()
+            elif self.text[self.position] == "." and not self.text.startswith((".alias", ".pragma"), self.position):
+                for variable in self.declaration(self.until(";"), self.root):
+                    self.module.variables[variable.name] = variable
+            else:
+                self.until(";")
+        return self.module
+
+    def file(self) -> None:
+        match = _FILE.match(self.text, self.position)
+        if match is None:
+            raise self.fail("a .file directive that cannot be read")
+        self.module.files[int(match[1])] = re.sub(r"\\(.)", r"\1", match[2])
+        self.position = match.end()
+
+    def declaration(self, text: str, scope: Scope) -> list[Variable]:
+        """`.shared .align 4 .b8 x[16], y[4]` and so on; enters the names in the scope."""
+        variables = []
+        words: list[str] | None = None
+        for part in split(text):
+            match = _DECLARATION.match(part.strip())
+            if match is None:
+                raise self.fail(f"a declaration that cannot be read: {part.strip()[:80]}")
+            if words is None:  # the attributes stand before the first name only
+                words = re.findall(r"\.align\s+\d+|\.\w+", match["words"])
+            space = next((word[1:] for word in words if word[1:] in _SPACES), "global")
+            type_ = next((word[1:] for word in words if word[1:] in BYTES), "b8")
+            count = int(next((word[2:] for word in words if re.fullmatch(r"\.v\d", word)), 1))
+            align = next((int(word.split()[1]) for word in words if word.startswith(".align")), BYTES[type_] * count)
+            size = BYTES[type_] * count
+            initial = self.initialiser(match["init"], type_) if match["init"] else []
+            for dimension in re.findall(r"\[\s*(\w*)\s*\]", match["dims"]):
+                size *= integer(dimension) if dimension else len(initial)
+            variable = Variable(match["name"], space, align, size, type_, initial, ".extern" in words)
+            scope.names[variable.name] = variable
+            variables.append(variable)
+        return variables
+
+    def initialiser(self, text: str, type_: str) -> list:
+        values: list = []
+        for item in split(text.strip().strip("{}")) if "{" in text else [text.strip()]:
+            if item.startswith("{"):
+                values += self.initialiser(item, type_)
+                continue
+            number = self.number(item)
+            if number is not None:
+                values.append(number)
+                continue
+            match = re.fullmatch(rf"(?:(0x[0-9a-fA-F]+)\s*\()?\s*(generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:\+\s*(\d+))?\s*\)?", item)
+            if match is None:
+                raise self.fail(f"an initial value that cannot be read: {item}")
+            values.append((match[3], int(match[4] or 0), match[2] is not None, int(match[1], 16) if match[1] else None))
+        return values
+
+    # ---- functions ----
+
+    def function(self) -> None:
+        start = self.position
+        header = re.compile(r"[^({;]*").match(self.text, start)[0]
+        entry = ".entry" in header
+        self.position = start + len(header)
+        scope = Scope(self.root)
+        results: list = []
+        if not entry and not re.search(rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()):  # .func (results) name
+            results = self.parameters(scope)
+            header = re.compile(r"[^({;]*").match(self.text, self.position)[0]
+            self.position += len(header)
+        name = header.split()[-1]
+        self.skip()
+        params = self.parameters(scope) if self.text[self.position] == "(" else []
+        known = self.module.functions.get(name)
+        function = known if known is not None and not known.defined else Function(name, entry)
+        function.params, function.results = params, results
+        self.module.functions[name] = function
+        while self.skip() and self.text[self.position] == ".":  # .maxntid 256, 1, 1 and its like; they end with the line
+            match = re.compile(r"\.(\w+)[^\n{;]*").match(self.text, self.position)
+            function.directives[match[1]] = tuple(int(value) for value in re.findall(r"\b\d+\b", match[0]))
+            self.position = match.end()
+        for directive in ("maxntid", "reqntid"):
+            if directive in function.directives:
+                product = 1
+                for extent in function.directives[directive]:
+                    product *= extent
+                function.max_threads = product
+        if self.text[self.position] == ";":
+            self.position += 1
+            return
+        self.position += 1
+        function.defined = True
+        self.body(function, scope)
+
+    def parameters(self, scope: Scope) -> list[Variable | Register]:
+        self.skip()
+        start = self.position + 1
+        depth = 0
+        for position in range(self.position, len(self.text)):
+            depth += {"(": 1, ")": -1}.get(self.text[position], 0)
+            if depth == 0:
+                break
+        self.position = position + 1
+        found: list[Variable | Register] = []
+        for part in split(self.text[start:position]):
+            if part.startswith(".reg"):
+                found.append(self.registers(part[4:], scope)[0])
+            else:
+                found += self.declaration(part, scope)
+        return found
+
+    def registers(self, text: str, scope: Scope) -> list[Register]:
+        match = re.match(r"\s*((?:\.\w+\s*)+?)\s*(?=[%A-Za-z_$])(.*)", text, re.S)
+        if match is None:
+            raise self.fail(f"registers that cannot be read: {text[:60]}")
+        words = re.findall(r"\.(\w+)", match[1])
+        type_ = next((word for word in words if word in BYTES), None)
+        if type_ is None:
+            raise self.fail(f"a register type that is not known: {match[1]}")
+        found = []
+        for part in split(match[2]):
+            many = re.fullmatch(rf"({_NAME})\s*<\s*(\d+)\s*>", part)
+            names = [f"{many[1]}{index}" for index in range(int(many[2]))] if many else [part]
+            for name in names:
+                scope.names[name] = Register(name, type_)
+                found.append(scope.names[name])
+        return found
+
+    def body(self, function: Function, scope: Scope) -> None:
+        text, location, depth = self.text, None, 1
+        self.inlined: dict[tuple[int, int], tuple[int, int]] = {}
+        code = function.instructions
+        while True:
+            if not self.skip():
+                raise self.fail(f"{function.name} is not closed")
+            character = text[self.position]
+            if character == "{":
+                scope = Scope(scope)
+                depth += 1
+                self.position += 1
+            elif character == "}":
+                scope = scope.parent
+                depth -= 1
+                self.position += 1
+                if depth == 0:
+                    break
+            elif character == ";":
+                self.position += 1
+            elif character == ".":
+                if text.startswith(".loc", self.position) and not text.startswith(".local", self.position):
+                    match = _LOC.match(text, self.position)
+                    if match is None:
+                        raise self.fail("a .loc directive that cannot be read")
+                    location = self.locate(*(int(value or 0) for value in match.groups()))
+                    self.position = match.end()
+                elif text.startswith(".reg", self.position):
+                    self.registers(self.until(";")[4:], scope)
+                elif text.startswith(".file", self.position):
+                    self.file()
+                elif text.startswith((".local", ".shared", ".param", ".global", ".const", ".extern"), self.position):
+                    for variable in self.declaration(self.until(";"), scope):
+                        function.variables.append(variable)
+                elif text.startswith(".pragma", self.position):
+                    self.until(";")
+                else:
+                    raise self.fail(f"a directive that is not known: {self.line()[:60]}")
+            elif match := _LABEL.match(text, self.position):
+                self.position = match.end()
+                self.skip()
+                if text.startswith((".branchtargets", ".calltargets"), self.position):
+                    scope.tables[match[1]] = split(self.until(";").split(None, 1)[1])
+                elif text.startswith(".callprototype", self.position):
+                    self.until(";")
+                else:
+                    scope.labels[match[1]] = len(code)
+            else:
+                code.append(self.instruction(self.until(";"), scope, location))
+
+    def locate(self, file: int, line: int, call_file: int, call_line: int) -> Location:
+        """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it outwards."""
+        if not call_file:
+            return Location(file, line, file, line)
+        self.inlined[file, line] = place = (call_file, call_line)
+        for _ in range(64):
+            if place not in self.inlined:
+                break
+            place = self.inlined[place]
+        return Location(file, line, *place)
+
+    def instruction(self, text: str, scope: Scope, location: Location | None) -> Instruction:
+        match = _INSTRUCTION.match(text)
+        if match is None:
+            raise self.fail(f"a statement that cannot be read: {text.strip()[:80]}")
+        guard = None
+        if match[2]:
+            guard = scope.find(match[2])
+            if not isinstance(guard, Register):
+                raise self.fail(f"{match[2]} is not a predicate")
+        words = " ".join(text.split())
+        opcode = match[3]
+        operands = [self.operand(part, scope) for part in split(match[4])]
+        return Instruction(opcode, operands, guard, match[1] == "!", location, words, scope)
+
+    # ---- operands ----
+
+    @staticmethod
+    def number(text: str) -> Immediate | None:
+        if _INT.match(text):
+            return Immediate(integer(text), "int")
+        if match := _HEX_FLOAT.match(text):
+            bits = int(match[3], 16)
+            wide = match[2] in "dD"
+            if match[1]:
+                bits ^= 1 << (63 if wide else 31)
+            return Immediate(bits, "f64" if wide else "f32")
+        if _DECIMAL.match(text):
+            return Immediate(float(text), "decimal")
+        return None
+
+    def operand(self, text: str, scope: Scope):
+        first = text[:1]
+        if first == "%" or first.isalpha() or first in "_$":
+            if (found := scope.find(text)) is not None:
+                return found
+            if text == "_":
+                return SINK
+            if "|" in text:
+                left, right = text.split("|", 1)
+                return Pair(self.operand(left.strip(), scope), self.operand(right.strip(), scope))
+            if match := _SUM.match(text):
+                base, offset = self.operand(match[1], scope), self.offset(match[3], match[2])
+                return Address(base, offset) if not isinstance(base, Name) else Name(base.name, offset)
+            if first == "%":
+                return Special(text)
+            if text == "WARP_SZ":
+                return Immediate(32, "int")
+            if match := re.fullmatch(r"(generic)\s*\(\s*(.*)\)", text):
+                return self.operand(match[2], scope)
+            return Name(text)
+        if first == "[":
+            inner = split(text[1:-1])
+            base = self.operand(inner[0], scope) if inner else Immediate(0, "int")
+            extra = tuple(self.operand(part, scope) for part in inner[1:])
+            if isinstance(base, Address):
+                return Address(base.base, base.offset, extra)
+            if isinstance(base, Name):
+                return Address(Name(base.name), base.offset, extra)
+            return Address(base, 0, extra)
+        if first == "{":
+            return Vector(tuple(self.operand(part, scope) for part in split(text[1:-1])))
+        if first == "(":
+            inner = text[1:-1].strip()
+            number = self.number(inner)
+            return number if number is not None else Vector(tuple(self.operand(part, scope) for part in split(inner)))
+        if first == "!":
+            return Not(self.operand(text[1:].strip(), scope))
+        number = self.number(text)
+        if number is None:
+            raise self.fail(f"an operand that cannot be read: {text}")
+        return number
+
+    @staticmethod
+    def offset(text: str, sign: str) -> int:
+        value = sum(integer(piece) for piece in re.findall(r"[-+]?\s*\w+", text))
+        return -value if sign == "-" else value
+
+
+def parse(text: str) -> PtxModule:
+    """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX."""
+    return _Parser(text).parse()
+
+
+def initial_bytes(variable: Variable, address_of) -> bytes:
+    """The bytes that a variable starts with; `address_of(name)` gives the address of a symbol that it points to."""
+    out = bytearray()
+    width = BYTES[variable.type]
+    for value in variable.initial:
+        if isinstance(value, Immediate):
+            if value.notation == "decimal":
+                out += struct.pack("<f" if width == 4 else "<d", value.value)
+            else:
+                out += (value.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+            continue
+        symbol, addend, _generic, mask = value
+        address = address_of(symbol) + addend
+        if mask is not None:  # 0xFF00(symbol): one byte of the address
+            shift = (mask & -mask).bit_length() - 1
+            address = (address & mask) >> shift
+        out += (address & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    return bytes(out[: variable.size]).ljust(variable.size, b"\0")

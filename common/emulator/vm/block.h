@@ -1,0 +1,119 @@
+// A launch, a block and what the sanitizer knows about its shared memory.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <condition_variable>
+#include <thread>
+
+#include "vm.h"
+
+namespace vm {
+
+struct Constant { u32 offset, width, special; u64 value; };  // width in bytes, 0 = predicate; special: see special_value
+
+struct Program {
+  std::vector<u32> words;          // all operands
+  std::vector<Instr> code;
+  std::vector<Constant> constants;
+  std::vector<std::vector<u32>> tables;  // brx.idx
+  u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0, barriers = 0;
+};
+
+// A shadow cell stands for one granule of shared memory: the smallest access that the kernel makes. A stamp is
+// tick << 11 | who; the tick is the block's clock, which each synchronisation advances.
+struct Cell { u32 write, read, write_pc, read_pc; };
+constexpr u32 WHO_BITS = 11, WHO_MASK = (1u << WHO_BITS) - 1;
+constexpr u32 WHO_WARP = 1025, WHO_MANY = 1057, WHO_ATOMIC = 1058;  // 1..1024: thread + 1; WHO_WARP + w: lanes of w
+constexpr u32 IN_FLIGHT = 1u << 31;                                   // in write_pc: a cp.async will write here
+constexpr u32 LAST_TICK = (1u << (32 - WHO_BITS)) - 2;
+
+struct Launch {
+  const Program *program;
+  u32 grid[3], block[3], threads, warps;
+  u32 dynamic_shared, shared_bytes;
+  std::vector<u8> params;
+  std::vector<Allocation> allocations;  // sorted by base
+  bool count, sanitize;
+  u64 trace_first, trace_end, trace_limit;
+  u64 budget;                           // instructions that a block's warps may execute together
+  u64 blocks;
+  // shared by the workers
+  std::atomic<u64> next{0}, done{0}, traced{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::condition_variable finished;
+  u32 running = 0;
+  std::vector<std::thread> workers;
+  std::vector<Counters> counters;
+  std::map<std::pair<u32, u32>, Finding> findings;
+  std::vector<TraceRow> trace;
+  u64 stopped_by = ~0ull;               // block of the finding that ended the launch
+};
+
+struct Barrier {
+  u32 arrived = 0, expected = 0;       // threads; expected 0: every thread of the block
+  u32 pc = NO_PC;                      // where the first of them arrived
+  u32 thread = 0;
+  u32 warps_seen = 0;
+  u32 count = 0, all = ~0u, any = 0;   // bar.red
+  bool mixed = false;
+};
+
+struct Block {
+  Launch &launch;
+  const Program &program;
+  u64 index = 0;
+  u32 ctaid[3] = {};
+  u32 tick = 1;
+  u32 live = 0;                        // threads that have not exited
+  u64 budget = 0;
+  bool stopped = false;
+  bool traced = false;
+  std::unique_ptr<u8[]> storage;       // frames, shared memory, local memory
+  u8 *shared = nullptr, *local = nullptr;
+  u32 local_stride = 0;
+  std::vector<Warp> warps;
+  std::vector<Cell> shadow;
+  Barrier barriers[16];
+  std::vector<Counters> counters;
+  std::map<std::pair<u32, u32>, Finding> findings;
+  std::vector<TraceRow> trace;
+  const Allocation *last = nullptr;    // the allocation that was hit last
+
+  explicit Block(Launch &);
+  void start(u64 index);
+  void run();
+
+  u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
+  void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS, u32 other_pc = NO_PC);
+  void halt() { stopped = true; }      // this block ends here, and with it the launch
+
+  // sanitizer: `bytes` at `address` of shared memory by `thread`; see shadow.cpp
+  void shadow_read(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
+  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value);
+  void shadow_atomic(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
+  void synchronise(u32 warps);         // these warps have met: what each did before has happened before what each does next
+  void synchronise_lanes(Warp &);
+
+ private:
+  void run_warp(Warp &, u64 quantum);
+  bool schedule(Warp &, size_t &group, u32 &limit);
+  void branch(Warp &, Group &, const Instr &, u32 taken);
+  void arrive(Warp &, Group &, const Instr &, u32 mask);
+  void complete_barriers();
+  void exit(Warp &, Group &, u32 mask);
+  bool release_lanes(Warp &);
+};
+
+// Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
+// Returns false (after reporting) when the launch must stop.
+bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align);
+void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool store);
+void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
+void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
+u32 wavefronts(const u64 *address, u32 mask, u32 bytes);        // see memory.cpp: the model of the banks
+u32 minimum_wavefronts(u32 mask, u32 bytes);
+void apply_copies(Warp &, int lane, u32 keep_groups);
+
+}  // namespace vm

@@ -1,0 +1,199 @@
+// cvt: every type to every other, in one handler. Integers pass through 64 bits and floating values through double, both
+// exactly; then one rounding to the destination. The conversions that kernels are full of have a short cut.
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+
+#include "block.h"
+#include "half.h"
+
+namespace vm {
+
+// The numbers are those of CVT_TYPES in lower.py.
+enum Type : u32 { S8, U8, S16, U16, S32, U32, S64, U64, TYPE_F16, TYPE_BF16, F32, F64, TF32 };
+// Rounding: to a floating type, and to an integral value.
+enum Mode : u32 { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI, NONE };
+
+static double round_to(double x, Mode mode) {
+  switch (mode) {
+    case RZ: case RZI: return std::trunc(x);
+    case RM: case RMI: return std::floor(x);
+    case RP: case RPI: return std::ceil(x);
+    case RNA: return std::round(x);
+    default: return std::nearbyint(x);
+  }
+}
+
+// The nearest value, in the sense of `mode`, with `digits` significant bits and an exponent of at least `least`.
+static double round_format(double x, int digits, int least, double largest, Mode mode) {
+  if (!(std::fabs(x) <= 0x1.fffffffffffffp1023) || x == 0) return x;
+  const double quantum = std::ldexp(1.0, std::max(std::ilogb(x), least) - digits + 1);
+  const double y = std::copysign(round_to(x / quantum, mode) * quantum, x);
+  if (std::fabs(y) <= largest) return y;
+  const bool towards_zero = mode == RZ || (mode == RM && x > 0) || (mode == RP && x < 0);
+  return std::copysign(towards_zero ? largest : INFINITY, x);
+}
+
+static double load_floating(const Warp &w, u32 slot, u32 type, int lane) {
+  switch (type) {
+    case TYPE_F16: return widen_half(w.reg<u16>(slot)[lane]);
+    case TYPE_BF16: return widen_bf16(w.reg<u16>(slot)[lane]);
+    case F64: return w.reg<double>(slot)[lane];
+    default: return w.reg<float>(slot)[lane];
+  }
+}
+
+// An integer as 64 bits; `bytes` is the register's size, which may exceed the type's.
+static s64 load_integer(const Warp &w, u32 slot, u32 type, u32 bytes, int lane) {
+  u64 raw = 0;
+  memcpy(&raw, w.frame + slot + lane * bytes, bytes);
+  switch (type) {
+    case S8: return s8(raw);
+    case U8: return u8(raw);
+    case S16: return s16(raw);
+    case U16: return u16(raw);
+    case S32: return s32(raw);
+    case U32: return u32(raw);
+    default: return s64(raw);
+  }
+}
+
+static s64 clamp_integer(s64 value, bool from_unsigned, u32 type) {
+  static const s64 low[] = {INT8_MIN, 0, INT16_MIN, 0, INT32_MIN, 0, INT64_MIN, 0};
+  static const u64 high[] = {INT8_MAX, UINT8_MAX, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX};
+  if (from_unsigned || value >= 0) return u64(value) > high[type] ? s64(high[type]) : value;
+  return value < low[type] ? low[type] : value;
+}
+
+static s64 floating_to_integer(double x, u32 type) {
+  if (x != x) return 0;
+  switch (type) {
+    case S64: return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : s64(x);
+    case U64: return x >= 0x1p64 ? s64(UINT64_MAX) : x <= 0 ? 0 : s64(u64(x));
+    default: return clamp_integer(x >= 0x1p62 ? INT64_MAX : x <= -0x1p62 ? INT64_MIN : s64(x), false, type);
+  }
+}
+
+// The 16-bit bits of a value that has been rounded to the format already.
+static u16 exact_bits(double x, u32 type) { return type == TYPE_F16 ? narrow_half(float(x)) : narrow_bf16(float(x)); }
+
+static double to_floating(double x, u32 type, Mode mode, u32 flags) {
+  if (flags & FTZ && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
+  switch (type) {
+    case TYPE_F16: x = round_format(x, 11, -14, 65504, mode); break;
+    case TYPE_BF16: x = round_format(x, 8, -126, 0x1.fep127, mode); break;
+    case F32: x = round_format(x, 24, -126, 0x1.fffffep127, mode); break;
+    case TF32: x = round_format(x, 11, -126, 0x1.ffcp127, mode); break;
+    default: break;
+  }
+  if (flags & FTZ && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
+  if (flags & SAT) x = x > 0 ? std::min(x, 1.0) : 0;
+  if (flags & RELU) x = x != x ? x : std::max(x, 0.0);
+  return x;
+}
+
+static void store_floating(Warp &w, u32 slot, u32 type, int lane, double x) {
+  switch (type) {
+    case TYPE_F16: case TYPE_BF16: w.reg<u16>(slot)[lane] = exact_bits(x, type); return;
+    case F64: w.reg<double>(slot)[lane] = x; return;
+    default: w.reg<u32>(slot)[lane] = x != x ? 0x7fffffffu : as<u32>(float(x));
+  }
+}
+
+// int64 to a format that may be narrower than double: rounded once, from the integer.
+static double integer_to_floating(s64 value, bool is_unsigned, u32 type, Mode mode) {
+  __extension__ typedef __int128 s128;
+  const s128 v = is_unsigned ? s128(u64(value)) : s128(value);
+  const u64 magnitude = u64(v < 0 ? -v : v);
+  const int digits = type == TYPE_F16 ? 11 : type == TYPE_BF16 ? 8 : type == F32 ? 24 : 53;
+  const int length = magnitude ? 64 - __builtin_clzll(magnitude) : 0;
+  if (length <= 53) return is_unsigned ? double(magnitude) : double(value);  // exact; to_floating rounds
+  const int drop = length - digits;
+  u64 kept = magnitude >> drop;
+  const u64 rest = magnitude & ((1ull << drop) - 1), middle = 1ull << (drop - 1);
+  const bool up = mode == RN ? rest > middle || (rest == middle && kept & 1) : mode == RZ ? false : rest && (mode == RP) == (v > 0);
+  kept += up;
+  return std::ldexp(v < 0 ? -double(kept) : double(kept), drop);
+}
+
+// o: d, s, type of d, type of s, mode, bytes of d's register, bytes of s's register
+static void convert(Warp &w, const Instr &i, u32 m) {
+  const u32 to = i.o[2], from = i.o[3], d_bytes = i.o[5], s_bytes = i.o[6];
+  const Mode mode = Mode(i.o[4]);
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    s64 integer;
+    if (from >= TYPE_F16) {
+      double x = load_floating(w, i.o[1], from, lane);
+      if (i.flags & FTZ && from == F32 && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
+      if (mode >= RNI && mode <= RPI) x = x != x ? x : std::copysign(round_to(x, mode), x);
+      if (to >= TYPE_F16) {
+        store_floating(w, i.o[0], to, lane, to_floating(x, to, mode >= RNI ? RN : mode, i.flags));
+        continue;
+      }
+      integer = floating_to_integer(x, to);
+    } else {
+      integer = load_integer(w, i.o[1], from, s_bytes, lane);
+      const bool is_unsigned = from & 1;
+      if (to >= TYPE_F16) {
+        store_floating(w, i.o[0], to, lane, to_floating(integer_to_floating(integer, is_unsigned, to, mode == NONE ? RN : mode), to, mode, i.flags));
+        continue;
+      }
+      if (i.flags & SAT) integer = clamp_integer(integer, is_unsigned, to);
+      static const u32 shift[] = {56, 56, 48, 48, 32, 32, 0, 0};
+      integer = to & 1 ? s64(u64(integer) << shift[to] >> shift[to]) : s64(u64(integer) << shift[to]) >> shift[to];
+    }
+    memcpy(w.frame + i.o[0] + lane * d_bytes, &integer, d_bytes);
+  }
+}
+
+template <class D, class S> static void quick(Warp &w, const Instr &i, u32 m) {
+  lanes(m, w.reg<D>(i.o[0]), [](S x) { return D(x); }, w.reg<S>(i.o[1]));
+}
+template <Format F> static void widen_lanes(Warp &w, const Instr &i, u32 m) {
+  alignas(64) float out[LANES];
+  float *d = w.reg<float>(i.o[0]);
+  widen_array<F, LANES>(w.reg<u16>(i.o[1]), m == ALL ? d : out);
+  if (m != ALL) blend<1>(d, out, m);
+}
+template <Format F> static void narrow_lanes(Warp &w, const Instr &i, u32 m) {
+  alignas(64) u16 out[LANES];
+  u16 *d = w.reg<u16>(i.o[0]);
+  narrow_array<F, LANES>(w.reg<float>(i.o[1]), m == ALL ? d : out);
+  if (m != ALL) blend<1>(d, out, m);
+}
+
+// cvt.rn.f16x2.f32 d, a, b: a goes to the upper half. o: d, a, b, type, mode
+static void convert_pair(Warp &w, const Instr &i, u32 m) {
+  const u32 type = i.o[3];
+  alignas(64) u32 out[LANES];
+  if (i.o[4] == RN && !(i.flags & (SAT | RELU | FTZ))) {
+    alignas(64) u16 high[LANES], low[LANES];
+    if (type == TYPE_F16) narrow_array<Format::F16, LANES>(w.reg<float>(i.o[1]), high), narrow_array<Format::F16, LANES>(w.reg<float>(i.o[2]), low);
+    else narrow_array<Format::BF16, LANES>(w.reg<float>(i.o[1]), high), narrow_array<Format::BF16, LANES>(w.reg<float>(i.o[2]), low);
+    for (int lane = 0; lane < LANES; ++lane) out[lane] = u32(high[lane]) << 16 | low[lane];
+  } else
+    for (int lane = 0; lane < LANES; ++lane) {
+      u32 halves[2];
+      for (int h = 0; h < 2; ++h) {
+        const double largest = type == TYPE_F16 ? 65504 : 0x1.fep127;
+        double x = to_floating(w.reg<float>(i.o[2 - h])[lane], type, Mode(i.o[4]), i.flags & ~SAT);
+        if (i.flags & SAT && std::fabs(x) > largest) x = std::copysign(largest, x);  // .satfinite
+        halves[h] = exact_bits(x, type);
+      }
+      out[lane] = halves[1] << 16 | halves[0];
+    }
+  blend<1>(w.reg<u32>(i.o[0]), out, m);
+}
+
+void register_convert(Registry &r) {
+  enter(r, {{"cvt", convert}, {"cvt.pair", convert_pair},
+            {"cvt.f32.f16", widen_lanes<Format::F16>}, {"cvt.f32.bf16", widen_lanes<Format::BF16>},
+            {"cvt.f16.f32", narrow_lanes<Format::F16>}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>},
+            {"cvt.f32.s32", quick<float, s32>}, {"cvt.f32.u32", quick<float, u32>}, {"cvt.f64.f32", quick<double, float>},
+            {"cvt.f32.f64", quick<float, double>}, {"cvt.s64.s32", quick<s64, s32>}, {"cvt.u64.u32", quick<u64, u32>},
+            {"cvt.u32.u64", quick<u32, u64>}, {"cvt.u32.u16", quick<u32, u16>}, {"cvt.s32.s16", quick<s32, s16>},
+            {"cvt.u16.u32", quick<u16, u32>}, {"cvt.u64.u16", quick<u64, u16>}});
+}
+
+}  // namespace vm

@@ -1,0 +1,389 @@
+// Loads, stores and atomics: check the addresses, count what they cost, note them in the shadow, then move the data.
+#include <algorithm>
+
+#include "block.h"
+
+namespace vm {
+
+// ---- what every access goes through ----
+
+// Passes over the 32 banks of 4 bytes that an access needs. Lanes are served together as far as 128 bytes go: all 32
+// for 4 bytes and less, halves of the warp for 8, quarters for 16. Within such a part, a pass delivers one 4-byte
+// word of each bank to all lanes that want it.
+u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
+  const u32 words = std::max(bytes / 4, 1u), part = LANES / words;
+  u32 passes = 0;
+  for (u32 first = 0; first < LANES; first += part) {
+    u32 used[LANES][LANES], count[LANES] = {}, most = 0;  // the different words that each bank must deliver
+    for (u32 lane = first; lane < first + part; ++lane) {
+      if (!(mask >> lane & 1)) continue;
+      for (u32 n = 0; n < words; ++n) {
+        const u32 word = u32(address[lane] >> 2) + n, bank = word % LANES;
+        u32 k = 0;
+        while (k < count[bank] && used[bank][k] != word) ++k;
+        if (k == count[bank]) used[bank][count[bank]++] = word;
+        most = std::max(most, count[bank]);
+      }
+    }
+    passes += most;
+  }
+  return passes;
+}
+
+u32 minimum_wavefronts(u32 mask, u32 bytes) {
+  const u32 words = std::max(bytes / 4, 1u), part = LANES / words;
+  u32 passes = 0;
+  for (u32 first = 0; first < LANES; first += part) passes += (mask >> first & (part == LANES ? ALL : (1u << part) - 1)) != 0;
+  return passes;
+}
+
+// Different 32-byte sectors that the lanes touch.
+static u32 sectors(const u64 *address, u32 mask, u32 bytes) {
+  u64 low = ~0ull, high = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    low = std::min(low, address[lane] >> 5);
+    high = std::max(high, (address[lane] + bytes - 1) >> 5);
+  }
+  if (high - low < 64) {
+    u64 touched = 0;
+    for (int lane = 0; lane < LANES; ++lane)
+      if (mask >> lane & 1) touched |= 1ull << ((address[lane] >> 5) - low) | 1ull << (((address[lane] + bytes - 1) >> 5) - low);
+    return __builtin_popcountll(touched);
+  }
+  u64 seen[2 * LANES];
+  u32 count = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    seen[count++] = address[lane] >> 5;
+    seen[count++] = (address[lane] + bytes - 1) >> 5;
+  }
+  std::sort(seen, seen + count);
+  return std::unique(seen, seen + count) - seen;
+}
+
+static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
+  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address, [](u64 a, const Allocation &b) { return a < b.base; });
+  if (at == l.allocations.begin()) return nullptr;
+  --at;
+  return address + bytes <= at->base + at->size ? &*at : nullptr;
+}
+
+bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align) {
+  Block &b = *w.block;
+  u64 low = ~0ull, high = 0, bits = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    const u64 a = address[lane], here = mask >> lane & 1;
+    low = std::min(low, here ? a : ~u64(0));
+    high = std::max(high, here ? a : u64(0));
+    bits |= here ? a : 0;
+  }
+  const auto fail = [&](Problem problem, auto is_bad) {
+    for (int lane = 0; lane < LANES; ++lane)
+      if ((mask >> lane & 1) && is_bad(address[lane])) {
+        b.report(problem, i.pc, b.thread(w, lane), address[lane], bytes);
+        break;
+      }
+    b.halt();
+    return false;
+  };
+  if (space == Space::GLOBAL) {
+    const Allocation *last = b.last;
+    if (!(last && low >= last->base && high + bytes <= last->base + last->size))
+      for (int lane = 0; lane < LANES; ++lane) {
+        if (!(mask >> lane & 1)) continue;
+        const u64 a = address[lane];
+        if (last && a >= last->base && a + bytes <= last->base + last->size) continue;
+        last = b.last = find(b.launch, a, bytes);
+        if (!last) return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
+      }
+  } else {
+    const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
+    if (high + bytes > size)
+      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS, [=](u64 x) { return x + bytes > size; });
+  }
+  if (bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
+  return true;
+}
+
+void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, bool) {
+  Block &b = *w.block;
+  Counters &c = b.counters[i.pc];
+  c.bytes += u64(__builtin_popcount(mask)) * bytes;
+  if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes);
+  if (space != Space::SHARED) return;
+  bool same = true, row = bytes <= 4;  // the two patterns that good kernels have
+  const u64 first = address[__builtin_ctz(mask)] >> 2;
+  for (int lane = 0; lane < LANES; ++lane) {
+    same &= !(mask >> lane & 1) || address[lane] >> 2 == first;
+    row &= address[lane] >> 2 == first + lane;
+  }
+  const u32 minimum = minimum_wavefronts(mask, bytes);
+  const u32 passes = (same && bytes <= 4) || (row && mask == ALL) ? 1 : wavefronts(address, mask, bytes);
+  c.wavefronts += passes;
+  c.conflicts += passes - minimum;
+}
+
+void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind, const u64 *address, u32 bytes) {
+  Block &b = *w.block;
+  Launch &l = b.launch;
+  for (int lane = 0; lane < LANES; ++lane)
+    if ((mask >> lane & 1) && l.traced.fetch_add(1, std::memory_order_relaxed) < l.trace_limit)
+      b.trace.push_back({0, u8(space), u8(kind), u32(b.index), b.thread(w, lane), w.seq, i.pc, bytes, address[lane]});
+  ++w.seq;
+}
+
+// The bytes of global memory that somebody has written: marked by stores, asked by loads.
+void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store) {
+  Block &b = *w.block;
+  for (int lane = 0; lane < LANES; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    const u64 a = address[lane];
+    if (!(b.last && a >= b.last->base && a + bytes <= b.last->base + b.last->size)) b.last = find(b.launch, a, bytes);
+    if (!b.last || !b.last->written) continue;
+    u8 *written = b.last->written + (a - b.last->base);
+    if (store) memset(written, 1, bytes);
+    else if (memchr(written, 0, bytes)) b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
+  }
+}
+
+// ---- ld and st ----
+// o: address register, offset, shape, registers (~0: not wanted)
+// shape: element bytes | elements << 8 | register bytes << 16 | sign extension << 24 | 64-bit address << 25
+
+struct Shape {
+  u32 bytes, count, reg;
+  bool sign, wide;
+  explicit Shape(u32 s) : bytes(s & 255), count(s >> 8 & 255), reg(s >> 16 & 255), sign(s >> 24 & 1), wide(s >> 25 & 1) {}
+};
+
+void addresses(const Warp &w, u32 base, u32 offset, bool wide, u64 *out) {
+  const s64 add = s32(offset);
+  if (wide) {
+    const u64 *from = w.reg<u64>(base);
+    for (int lane = 0; lane < LANES; ++lane) out[lane] = from[lane] + add;
+  } else {
+    const u32 *from = w.reg<u32>(base);
+    for (int lane = 0; lane < LANES; ++lane) out[lane] = u32(from[lane] + add);
+  }
+}
+
+void host_pointers(const Warp &w, Space space, const u64 *address, u64 *out) {
+  const Block &b = *w.block;
+  if (space == Space::GLOBAL) memcpy(out, address, LANES * sizeof(u64));
+  else if (space == Space::SHARED)
+    for (int lane = 0; lane < LANES; ++lane) out[lane] = reinterpret_cast<u64>(b.shared) + address[lane];
+  else
+    for (int lane = 0; lane < LANES; ++lane)
+      out[lane] = reinterpret_cast<u64>(b.local) + u64(b.thread(w, lane)) * b.local_stride + address[lane];
+}
+
+template <class T> static inline void gather(T *to, const u64 *from, u32 offset, u32 mask) {
+  if (mask == ALL)
+    for (int lane = 0; lane < LANES; ++lane) to[lane] = bits_of<T>(reinterpret_cast<const u8 *>(from[lane]) + offset);
+  else
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      to[lane] = bits_of<T>(reinterpret_cast<const u8 *>(from[lane]) + offset);
+    }
+}
+template <class T> static inline void scatter(const T *from, const u64 *to, u32 offset, u32 mask) {
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    memcpy(reinterpret_cast<u8 *>(to[lane]) + offset, &from[lane], sizeof(T));
+  }
+}
+
+template <class D, class S> static void extend(D *to, const S *from, u32 mask) {
+  lanes(mask, to, [](S x) { return D(x); }, from);
+}
+
+// A register that is wider than what is loaded takes the sign or zeros.
+template <class U, class S> static void load_narrow(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
+  alignas(64) U raw[LANES] = {};
+  gather(raw, from, offset, mask);
+  const S *as_signed = reinterpret_cast<const S *>(raw);
+  if (s.reg == 2) s.sign ? extend(w.reg<u16>(slot), as_signed, mask) : extend(w.reg<u16>(slot), raw, mask);
+  else if (s.reg == 4) s.sign ? extend(w.reg<u32>(slot), as_signed, mask) : extend(w.reg<u32>(slot), raw, mask);
+  else s.sign ? extend(w.reg<u64>(slot), as_signed, mask) : extend(w.reg<u64>(slot), raw, mask);
+}
+
+struct Wide { u64 low, high; };
+
+static void load_element(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
+  switch (s.bytes) {
+    case 1: return load_narrow<u8, s8>(w, s, slot, from, offset, mask);
+    case 2: return s.reg == 2 ? gather(w.reg<u16>(slot), from, offset, mask) : load_narrow<u16, s16>(w, s, slot, from, offset, mask);
+    case 4: return s.reg == 4 ? gather(w.reg<u32>(slot), from, offset, mask) : load_narrow<u32, s32>(w, s, slot, from, offset, mask);
+    case 8: return gather(w.reg<u64>(slot), from, offset, mask);
+    default: return gather(w.reg<Wide>(slot), from, offset, mask);
+  }
+}
+
+static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
+  const Shape s(i.o[2]);
+  const u32 bytes = s.bytes * s.count;
+  Block &b = *w.block;
+  if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes, false);
+  if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
+  if (b.launch.sanitize) {
+    if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);
+    if (space == Space::SHARED)
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc);
+      }
+  }
+  u64 from[LANES];
+  host_pointers(w, space, address, from);
+  for (u32 n = 0; n < s.count; ++n)
+    if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
+}
+
+static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
+  const Shape s(i.o[2]);
+  const u32 bytes = s.bytes * s.count;
+  Block &b = *w.block;
+  if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes, true);
+  if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
+  if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
+  u64 to[LANES];
+  host_pointers(w, space, address, to);
+  if (b.launch.sanitize && space == Space::SHARED) {
+    for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
+      const int lane = __builtin_ctz(rest);
+      u8 value[32];
+      for (u32 n = 0; n < s.count; ++n) memcpy(value + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
+      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, value);
+      memcpy(reinterpret_cast<u8 *>(to[lane]), value, bytes);
+    }
+    return;
+  }
+  for (u32 n = 0; n < s.count; ++n) {
+    const u32 slot = i.o[3 + n];
+    if (s.reg != s.bytes) {
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        memcpy(reinterpret_cast<u8 *>(to[lane]) + n * s.bytes, w.frame + slot + lane * s.reg, s.bytes);
+      }
+      continue;
+    }
+    switch (s.bytes) {
+      case 2: scatter(w.reg<u16>(slot), to, n * 2, mask); break;
+      case 4: scatter(w.reg<u32>(slot), to, n * 4, mask); break;
+      case 8: scatter(w.reg<u64>(slot), to, n * 8, mask); break;
+      default: scatter(w.reg<Wide>(slot), to, n * 16, mask);
+    }
+  }
+}
+
+// Lanes with a generic address may mean different spaces. f(space, lanes, addresses within the space)
+template <class F> static void by_space(Warp &w, u32 mask, u64 *address, F f) {
+  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW};
+  u32 left = mask;
+  for (int s = 0; s < 3; ++s) {
+    u32 here = 0;
+    for (int lane = 0; lane < LANES; ++lane) here |= u32((address[lane] & WINDOW_MASK) == windows[s]) << lane;
+    here &= left;
+    left &= ~here;
+    if (!here) continue;
+    for (int lane = 0; lane < LANES; ++lane)
+      if (here >> lane & 1) address[lane] &= ~WINDOW_MASK;
+    f(Space(s), here);
+    if (w.block->stopped) return;
+  }
+  if (left) f(Space::GLOBAL, left);  // outside every window: out of bounds, and reported so
+}
+
+template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE> static void access(Warp &w, const Instr &i, u32 m) {
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[0], i.o[1], Shape(i.o[2]).wide, address);
+  if (SPACE < 3) ACCESS(w, i, m, Space(SPACE), address);
+  else by_space(w, m, address, [&](Space space, u32 here) { ACCESS(w, i, here, space, address); });
+}
+
+// Kernel parameters: constant memory of the launch.
+static void load_param(Warp &w, const Instr &i, u32 m) {
+  const Shape s(i.o[2]);
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[0], i.o[1], s.wide, address);
+  const std::vector<u8> &params = w.block->launch.params;
+  for (int lane = 0; lane < LANES; ++lane) {
+    const u64 at = address[lane] & ~WINDOW_MASK;
+    if ((m >> lane & 1) && at + s.bytes * s.count > params.size()) {
+      w.block->report(Problem::GLOBAL_BOUNDS, i.pc, w.block->thread(w, lane), at, s.bytes);
+      return w.block->halt();
+    }
+    address[lane] = reinterpret_cast<u64>(params.data()) + at;
+  }
+  for (u32 n = 0; n < s.count; ++n)
+    if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], address, n * s.bytes, m);
+}
+
+// ---- atomics ----
+// o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
+
+template <class T, class F> static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
+  Block &b = *w.block;
+  if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T))) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), true);
+  if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
+  if (b.launch.sanitize && space == Space::GLOBAL) {
+    note_global(w, i, mask, address, sizeof(T), false);
+    note_global(w, i, mask, address, sizeof(T), true);
+  }
+  u64 at[LANES];
+  host_pointers(w, space, address, at);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (b.launch.sanitize && space == Space::SHARED) b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
+    T *p = reinterpret_cast<T *>(at[lane]);
+    const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
+    T old = __atomic_load_n(p, __ATOMIC_SEQ_CST), desired;
+    do desired = f(old, x, y);
+    while (!__atomic_compare_exchange_n(p, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
+  }
+}
+
+template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[1], i.o[2], i.o[3] >> 8 & 1, address);
+  const u32 space = i.o[3] & 255;
+  if (space < 3) atomic<T>(w, i, m, Space(space), address, f);
+  else by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
+}
+
+#define ATOM(name, T, expr) \
+  {"atom." name, [](Warp &w, const Instr &i, u32 m) { atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); }}
+#define ATOM_INTEGER(u, s, U, S) \
+  ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), ATOM("exch." u, U, x), \
+  ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)), ATOM("max." u, U, std::max(a, x)), \
+  ATOM("min." s, U, S(a) < S(x) ? a : x), ATOM("max." s, U, S(a) > S(x) ? a : x), \
+  ATOM("inc." u, U, a >= x ? 0 : a + 1), ATOM("dec." u, U, a == 0 || a > x ? x : a - 1)
+
+u16 add_half(u16 a, u16 b, bool bf16);
+u16 extreme_half(u16 a, u16 b, bool bf16, bool maximum);
+template <bool BF16> static u32 add_pair(u32 a, u32 b) {
+  return u32(add_half(u16(a), u16(b), BF16)) | u32(add_half(u16(a >> 16), u16(b >> 16), BF16)) << 16;
+}
+template <bool BF16, bool MAX> static u32 extreme_pair(u32 a, u32 b) {
+  return u32(extreme_half(u16(a), u16(b), BF16, MAX)) | u32(extreme_half(u16(a >> 16), u16(b >> 16), BF16, MAX)) << 16;
+}
+
+void register_memory(Registry &r) {
+  enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>}, {"ld.generic", access<load, 3>},
+            {"st.global", access<store, 0>}, {"st.shared", access<store, 1>}, {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
+            {"ld.param", load_param}});
+  enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("exch.u16", u16, x),
+            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))), ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
+            ATOM("add.f16", u16, add_half(a, x, false)), ATOM("add.bf16", u16, add_half(a, x, true)),
+            ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x)),
+            ATOM("min.f16x2", u32, (extreme_pair<false, false>(a, x))), ATOM("max.f16x2", u32, (extreme_pair<false, true>(a, x))),
+            ATOM("min.bf16x2", u32, (extreme_pair<true, false>(a, x))), ATOM("max.bf16x2", u32, (extreme_pair<true, true>(a, x)))});
+}
+
+}  // namespace vm

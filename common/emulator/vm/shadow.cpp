@@ -1,0 +1,115 @@
+// The sanitizer's view of shared memory: who touched each granule last, and whether that has happened before now.
+//
+// A block has one clock, `tick`. Each access is stamped with it; each synchronisation advances it and tells the warps
+// that took part (order[w] of each) up to which tick they know the past of warp w. An earlier access by another thread
+// that is not in that past is unordered with this one: a race, unless both are reads. The same holds for barriers of the
+// block, barriers of some of its warps, and barriers within a warp.
+#include "block.h"
+
+#include <algorithm>
+
+namespace vm {
+
+static bool ordered(const Warp &w, u32 stamp, u32 who) {
+  const u32 tick = stamp >> WHO_BITS, other = stamp & WHO_MASK;
+  if (other == who) return true;
+  if (other < WHO_WARP) return tick < w.order[(other - 1) / LANES];
+  if (other < WHO_MANY) return tick < w.order[other - WHO_WARP];
+  return tick < w.oldest;
+}
+
+static u32 thread_of(u32 stamp) {
+  const u32 who = stamp & WHO_MASK;
+  return who < WHO_WARP ? who - 1 : MANY_THREADS;
+}
+
+static void note_read(Cell &c, const Warp &w, u32 tick, u32 who, u32 pc) {
+  const u32 stamp = tick << WHO_BITS | who;
+  if (c.read == stamp) return;
+  const u32 other = c.read & WHO_MASK;
+  if (c.read >> WHO_BITS < w.oldest || ordered(w, c.read, who)) c.read = stamp;  // who races with that, races with this
+  else {
+    const bool mine = other < WHO_WARP ? (other - 1) / LANES == w.index : other == WHO_WARP + w.index;
+    c.read = tick << WHO_BITS | (mine ? WHO_WARP + w.index : WHO_MANY);
+  }
+  c.read_pc = pc;
+}
+
+void Block::shadow_read(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc) {
+  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
+  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
+    Cell &c = shadow[at];
+    const u32 where = at << program.granule_log2;
+    if (c.write_pc & IN_FLIGHT)
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+    else if (!c.write)
+      report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
+    else if (c.write >> WHO_BITS >= w.oldest && !ordered(w, c.write, who))
+      report(Problem::RACE_READ_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+    note_read(c, w, tick, who, pc);
+  }
+}
+
+// `value`: what is written, or null if that is not known yet. Two threads may write the same value.
+void Block::shadow_write(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, const void *value) {
+  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
+  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
+    Cell &c = shadow[at];
+    const u32 where = at << program.granule_log2;
+    if (c.write_pc & IN_FLIGHT)
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+    else if (c.write >> WHO_BITS >= w.oldest && c.write && !ordered(w, c.write, who) &&
+             !(value && !memcmp(shared + address, value, bytes)))
+      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+    if (c.read >> WHO_BITS >= w.oldest && c.read && !ordered(w, c.read, who))
+      report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
+    c = {tick << WHO_BITS | who, 0, pc, 0};
+  }
+}
+
+void Block::shadow_atomic(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc) {
+  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
+  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
+    Cell &c = shadow[at];
+    const u32 where = at << program.granule_log2;
+    if (c.write_pc & IN_FLIGHT)
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+    else if (!c.write)
+      report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
+    else if ((c.write & WHO_MASK) != WHO_ATOMIC && !ordered(w, c.write, who))
+      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+    if (c.read && !ordered(w, c.read, who))
+      report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
+    c = {tick << WHO_BITS | WHO_ATOMIC, 0, pc, 0};
+  }
+}
+
+void Block::synchronise(u32 members) {
+  if (++tick == LAST_TICK) {  // the clock is full: forget what happened when, but not what was written
+    for (Cell &c : shadow) c = {c.write ? 1u << WHO_BITS | (c.write & WHO_MASK) : 0, 0, c.write_pc, 0};
+    tick = 2;
+    members = ALL;
+  }
+  const u32 every = warps.size() == 32 ? ALL : (1u << warps.size()) - 1;
+  members &= every;
+  std::vector<u32> joined(warps.size(), 0);
+  if (members == every) std::fill(joined.begin(), joined.end(), tick);
+  else
+    for (const Warp &w : warps)
+      if (members >> w.index & 1)
+        for (size_t v = 0; v < joined.size(); ++v) joined[v] = members >> v & 1 ? tick : std::max(joined[v], w.order[v]);
+  const u32 oldest = *std::min_element(joined.begin(), joined.end());
+  for (Warp &w : warps)
+    if (members >> w.index & 1) {
+      w.order = joined;
+      w.oldest = oldest;
+    }
+}
+
+void Block::synchronise_lanes(Warp &w) {
+  if (++tick >= LAST_TICK) return synchronise(ALL);
+  w.order[w.index] = tick;
+  w.oldest = *std::min_element(w.order.begin(), w.order.end());
+}
+
+}  // namespace vm

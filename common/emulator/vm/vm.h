@@ -1,0 +1,173 @@
+// The virtual machine's core: registers, instructions, warps and blocks. Every other file here builds on this one.
+//
+// A warp executes one instruction for its 32 lanes at once. Its registers lie in a frame, each register as an array
+// over the lanes (u16[32], u32[32] or u64[32]; a predicate is one u32 with a bit per lane), so that a handler is a
+// loop over arrays which the compiler turns into vector instructions. Operands are byte offsets into the frame;
+// immediates and special registers lie in the frame too, written once before the first instruction.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace vm {
+
+using u8 = uint8_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+using s8 = int8_t;
+using s16 = int16_t;
+using s32 = int32_t;
+using s64 = int64_t;
+
+constexpr int LANES = 32;
+constexpr u32 ALL = ~0u;
+
+// Generic addresses: global memory stands where it stands on the host; these windows are beyond any host address.
+constexpr u64 SHARED_WINDOW = 1ull << 56;
+constexpr u64 LOCAL_WINDOW = 2ull << 56;
+constexpr u64 PARAM_WINDOW = 3ull << 56;
+constexpr u64 WINDOW_MASK = ~0ull << 56;
+
+// Instruction flags (see lower.py, which sets them).
+enum Flag : u32 {
+  FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NAN_RESULT = 32, NOT_PRED = 64, XORSIGN = 128,
+};
+
+enum class Kind : u32 {
+  PLAIN,    // lanes do not meet, pc moves on
+  BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP,
+  TOGETHER, // lanes exchange data: those named by the member mask must be here
+};
+
+struct Warp;
+struct Instr;
+using Handler = void (*)(Warp &, const Instr &, u32 mask);
+
+struct Instr {
+  Handler run;
+  const u32 *o;   // operands: frame offsets, or plain numbers where the handler says so
+  u32 guard;      // frame offset of the guard predicate
+  u32 negate;     // ~0 for @!%p
+  u32 flags;
+  Kind kind;
+  u32 target;     // BRANCH: pc; TOGETHER: frame offset of the member mask
+  u32 pc;
+};
+
+enum class Space : u32 { GLOBAL, SHARED, LOCAL };
+
+enum class Problem : u32 {
+  NONE, GLOBAL_BOUNDS, SHARED_BOUNDS, LOCAL_BOUNDS, NULL_POINTER, MISALIGNED, GLOBAL_UNINITIALISED,
+  SHARED_UNINITIALISED, RACE_READ_AFTER_WRITE, RACE_WRITE_AFTER_READ, RACE_WRITE_AFTER_WRITE, BARRIER_DIVERGENCE,
+  WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT, READ_ONLY, LOCAL_UNINITIALISED, MIXED,
+};
+
+// One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
+struct Finding {
+  u32 problem, pc;
+  u64 count, block, address;
+  u32 thread, size, other_thread, other_pc;
+};
+constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
+
+// What an instruction did, summed over the launch.
+struct Counters {
+  u64 warps;       // times a warp executed it
+  u64 threads;     // active threads, summed over those
+  u64 sectors;     // global memory: 32-byte sectors
+  u64 wavefronts;  // shared memory: passes over the banks
+  u64 conflicts;   // shared memory: passes beyond the conflict-free minimum
+  u64 bytes;       // bytes that the threads asked for
+};
+
+struct TraceRow {
+  u16 launch;
+  u8 space, kind;
+  u32 block, thread, seq, pc;
+  u32 size;
+  u64 addr;
+};
+enum TraceKind : u8 { LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA };
+
+struct Allocation { u64 base, size; u8 *written; };  // written: one byte per byte, 0 = never; null = all initialised
+
+struct Program;
+struct Launch;
+struct Block;
+struct Shadow;
+
+// Lanes of one warp that stand at the same pc.
+struct Group {
+  u32 pc, mask;
+  s32 waiting;  // -1 no, FOR_LANES, or the number of a barrier
+};
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000;
+
+struct Copy { u32 destination; u64 source; u32 size, copied, pc; u32 group; };  // a cp.async of one thread
+
+struct Warp {
+  u8 *frame;
+  Block *block;
+  u32 index;
+  u32 live = 0;           // lanes that have not exited
+  u32 seq = 0;            // memory instructions so far (trace)
+  bool force = false;     // the next TOGETHER instruction runs with the lanes that are here
+  std::vector<Group> groups;
+  std::vector<u32> order; // order[w]: what warp w did before this tick has happened before what this warp does now
+  u32 oldest = 0;         // the smallest of them
+  std::vector<Copy> copies[LANES];  // cp.async in flight, per thread
+  u32 copy_group[LANES] = {};       // number of the group that is being filled
+
+  template <class T> T *reg(u32 offset) const { return reinterpret_cast<T *>(frame + offset); }
+  u32 &pred(u32 offset) const { return *reinterpret_cast<u32 *>(frame + offset); }
+};
+
+// Write `from` to `to` in the lanes of `mask`. PER elements belong to a lane.
+template <int PER, class T> inline void blend(T *to, const T *from, u32 mask) {
+  for (int lane = 0; lane < LANES; ++lane)
+    if (mask >> lane & 1)
+      for (int e = 0; e < PER; ++e) to[lane * PER + e] = from[lane * PER + e];
+}
+
+// d[l] = f(s[l]...) in the lanes of `mask`. Sources and destination are the same register or disjoint.
+template <int PER = 1, class D, class F, class... S> inline void lanes(u32 mask, D *d, F f, const S *...s) {
+  alignas(64) D spare[LANES * PER];
+  D *out = mask == ALL ? d : spare;
+#pragma GCC ivdep
+  for (int lane = 0; lane < LANES * PER; ++lane) out[lane] = f(s[lane]...);
+  if (mask != ALL) blend<PER>(d, spare, mask);
+}
+
+// The lanes whose predicate f is true.
+template <class F, class... S> inline u32 ballot(F f, const S *...s) {
+  u32 bits = 0;
+  for (int lane = 0; lane < LANES; ++lane) bits |= u32(bool(f(s[lane]...))) << lane;
+  return bits;
+}
+
+template <class T> inline T bits_of(const void *p) { T value; memcpy(&value, p, sizeof value); return value; }
+template <class T, class S> inline T as(S value) {
+  static_assert(sizeof(T) == sizeof(S), "a reinterpretation keeps the size");
+  T out;
+  memcpy(&out, &value, sizeof out);
+  return out;
+}
+
+struct Entry { const char *name; Handler run; };
+using Registry = std::map<std::string, Handler>;
+inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
+  for (const Entry &entry : entries) registry[entry.name] = entry.run;
+}
+void register_integer(Registry &);
+void register_floating(Registry &);
+void register_convert(Registry &);
+void register_memory(Registry &);
+void register_warp(Registry &);
+void register_tensor(Registry &);
+
+}  // namespace vm

@@ -1,0 +1,123 @@
+// Instructions in which the lanes of a warp meet: shuffles, votes, matches, reductions; and what asks where we are.
+#include <algorithm>
+#include <chrono>
+
+#include "block.h"
+
+namespace vm {
+
+// shfl.sync. o: d, predicate (or ~0), a, lane or delta, clamp and segment, mode (0 up, 1 down, 2 bfly, 3 idx)
+static void shuffle(Warp &w, const Instr &i, u32 m) {
+  alignas(64) u32 source[LANES], out[LANES];
+  memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
+  u32 inside = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    const s32 b = w.reg<u32>(i.o[3])[lane] & 31, c = w.reg<u32>(i.o[4])[lane];
+    const s32 clamp = c & 31, segment = c >> 8 & 31;
+    const s32 last = (lane & segment) | (clamp & ~segment), first = lane & segment;
+    s32 from = 0;
+    bool ok = false;
+    switch (i.o[5]) {
+      case 0: from = lane - b, ok = from >= last; break;
+      case 1: from = lane + b, ok = from <= last; break;
+      case 2: from = lane ^ b, ok = from <= last; break;
+      default: from = first | (b & ~segment), ok = from <= last;
+    }
+    if (!ok) from = lane;
+    inside |= u32(ok) << lane;
+    out[lane] = source[from & 31];
+  }
+  if (i.o[0] != ALL) blend<1>(w.reg<u32>(i.o[0]), out, m);
+  if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (inside & m);
+}
+
+// vote.sync. o: d, predicate, mode (0 ballot, 1 all, 2 any, 3 uni)
+static void vote(Warp &w, const Instr &i, u32 m) {
+  const u32 p = (w.pred(i.o[1]) ^ (i.flags & NOT_PRED ? ALL : 0)) & m;
+  const bool truth[] = {false, p == m, p != 0, p == 0 || p == m};
+  if (i.o[2] == 0) {
+    for (int lane = 0; lane < LANES; ++lane)
+      if (m >> lane & 1) w.reg<u32>(i.o[0])[lane] = p;
+  } else w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth[i.o[2]] ? m : 0);
+}
+
+// match.sync. o: d, predicate (or ~0), value, all
+template <class T> static void match(Warp &w, const Instr &i, u32 m) {
+  T value[LANES];
+  memcpy(value, w.reg<T>(i.o[2]), sizeof value);
+  u32 everyone = m;
+  for (int lane = 0; lane < LANES; ++lane) {
+    if (!(m >> lane & 1)) continue;
+    u32 same = 0;
+    for (int other = 0; other < LANES; ++other) same |= u32((m >> other & 1) && value[other] == value[lane]) << other;
+    if (!i.o[3]) w.reg<u32>(i.o[0])[lane] = same;
+    everyone &= same;
+  }
+  if (!i.o[3]) return;
+  for (int lane = 0; lane < LANES; ++lane)
+    if ((m >> lane & 1) && i.o[0] != ALL) w.reg<u32>(i.o[0])[lane] = everyone == m ? m : 0;
+  if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (everyone == m ? m : 0);
+}
+
+// redux.sync. o: d, a
+template <class T, class F> static void reduce(Warp &w, const Instr &i, u32 m, F f) {
+  T sum = w.reg<T>(i.o[1])[__builtin_ctz(m)];
+  for (u32 rest = m & (m - 1); rest; rest &= rest - 1) sum = f(sum, w.reg<T>(i.o[1])[__builtin_ctz(rest)]);
+  for (int lane = 0; lane < LANES; ++lane)
+    if (m >> lane & 1) w.reg<T>(i.o[0])[lane] = sum;
+}
+#define REDUX(name, T, expr) {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }}
+
+template <class T> static void everywhere(Warp &w, u32 slot, u32 m, T value) {
+  for (int lane = 0; lane < LANES; ++lane)
+    if (m >> lane & 1) w.reg<T>(slot)[lane] = value;
+}
+
+static u64 nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Clocks count the instructions of the block: they advance, but they are no time.
+static u64 clock_of(const Warp &w) { return w.block->launch.budget - w.block->budget; }
+
+// isspacep. o: predicate, address, window (0 global, 1 shared, 2 local, 3 param)
+static void is_space(Warp &w, const Instr &i, u32 m) {
+  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW}, wanted = windows[i.o[2]];
+  const u32 truth = ballot([wanted](u64 a) { return (a & WINDOW_MASK) == wanted; }, w.reg<u64>(i.o[1]));
+  w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth & m);
+}
+
+// cvta. o: d, a, window, to (1: generic to window), 64-bit d, 64-bit a
+static void convert_address(Warp &w, const Instr &i, u32 m) {
+  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW}, window = windows[i.o[2]];
+  for (int lane = 0; lane < LANES; ++lane) {
+    if (!(m >> lane & 1)) continue;
+    const u64 a = i.o[5] ? w.reg<u64>(i.o[1])[lane] : w.reg<u32>(i.o[1])[lane];
+    const u64 out = !window ? a : i.o[3] ? ((a & WINDOW_MASK) == window ? a & ~WINDOW_MASK : a) : a | window;
+    if (i.o[4]) w.reg<u64>(i.o[0])[lane] = out;
+    else w.reg<u32>(i.o[0])[lane] = u32(out);
+  }
+}
+
+void register_warp(Registry &r) {
+  enter(r, {{"shfl", shuffle}, {"vote", vote}, {"match.b32", match<u32>}, {"match.b64", match<u64>},
+            {"isspacep", is_space}, {"cvta", convert_address},
+            {"bar.warp", [](Warp &w, const Instr &, u32) { if (w.block->launch.sanitize) w.block->synchronise_lanes(w); }},
+            {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }},
+            {"elect", [](Warp &w, const Instr &i, u32 m) {  // o: d (or ~0), predicate
+               const u32 leader = __builtin_ctz(m);
+               if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
+               w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
+             }},
+            {"clock.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w)); }},
+            {"clock.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, clock_of(w)); }},
+            {"clock_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w) >> 32); }},
+            {"globaltimer.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, nanoseconds()); }},
+            {"globaltimer_lo.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, nanoseconds()); }},
+            {"globaltimer_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, nanoseconds() >> 32); }},
+            REDUX("add.u32", u32, a + b), REDUX("min.u32", u32, std::min(a, b)), REDUX("max.u32", u32, std::max(a, b)),
+            REDUX("min.s32", s32, std::min(a, b)), REDUX("max.s32", s32, std::max(a, b)),
+            REDUX("and.u32", u32, a & b), REDUX("or.u32", u32, a | b), REDUX("xor.u32", u32, a ^ b)});
+}
+
+}  // namespace vm
