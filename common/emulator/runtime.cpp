@@ -46,8 +46,15 @@ struct Configuration {  // of one <<<...>>>
   cudaStream_t stream;
 };
 
-std::map<const void *, Function> functions;  // keyed by the host function that stands for the kernel
-std::map<const void *, Variable> variables;  // keyed by the host variable that stands for the device's
+// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics.
+auto &functions() {  // keyed by the host function that stands for the kernel
+  static std::map<const void *, Function> all;
+  return all;
+}
+auto &variables() {  // keyed by the host variable that stands for the device's
+  static std::map<const void *, Variable> all;
+  return all;
+}
 std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
 bool sticky = false;  // after a fault nothing works any more, as in a CUDA context
@@ -80,18 +87,13 @@ cudaError_t record(cudaError_t error) {
   return error;
 }
 
-bool is_fault(cudaError_t error) {
-  return error == cudaErrorIllegalAddress || error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure ||
-         error == cudaErrorAssert || error == cudaErrorUnknown;
-}
-
 bool fits(dim3 size, dim3 limit) {
   return size.x && size.y && size.z && size.x <= limit.x && size.y <= limit.y && size.z <= limit.z;
 }
 
 Function *find(const void *function) {
-  const auto found = functions.find(function);
-  return found == functions.end() ? nullptr : &found->second;
+  const auto found = functions().find(function);
+  return found == functions().end() ? nullptr : &found->second;
 }
 
 cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, void **arguments) {
@@ -106,7 +108,7 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   const auto error =
       cudaError_t(python.launch(function->name.c_str(), sizes[0], sizes[1], sizes[2], shared, arguments));
   record(error);
-  sticky = is_fault(error);
+  sticky = error != cudaSuccess;
   return error;
 }
 
@@ -143,6 +145,8 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorMisalignedAddress, "misaligned address"),
     ERROR(cudaErrorAssert, "device-side assert triggered"),
     ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
+    ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorUnknown, "unknown error"),
 };
@@ -166,12 +170,12 @@ __attribute__((visibility("default"))) void emulator_reset(const Device *modelle
   last_error = cudaSuccess;
   sticky = false;
   configurations.clear();
-  for (auto &entry : functions) entry.second.max_dynamic = -1;
+  for (auto &entry : functions()) entry.second.max_dynamic = -1;
 }
 
 __attribute__((visibility("default"))) void emulator_describe(
     const char *name, size_t static_shared, size_t local, unsigned max_threads) {
-  for (auto &entry : functions) {
+  for (auto &entry : functions()) {
     Function &function = entry.second;
     if (function.name != name) continue;
     function.static_shared = static_shared;
@@ -199,11 +203,11 @@ char __cudaInitModule(void **) { return 1; }
 
 void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
                             int *) {
-  functions[host].name = name;
+  functions()[host].name = name;
 }
 
 void __cudaRegisterVar(void **, char *host, char *, const char *name, int, size_t size, int, int) {
-  variables[host] = {name, size};
+  variables()[host] = {name, size};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
@@ -438,14 +442,14 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 }
 
 cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
-  const auto found = variables.find(symbol);
-  *address = reinterpret_cast<void *>(found == variables.end() ? 0 : python.symbol(found->second.name.c_str()));
+  const auto found = variables().find(symbol);
+  *address = reinterpret_cast<void *>(found == variables().end() ? 0 : python.symbol(found->second.name.c_str()));
   return *address ? cudaSuccess : record(cudaErrorInvalidSymbol);
 }
 
 cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol) {
-  const auto found = variables.find(symbol);
-  if (found == variables.end()) return record(cudaErrorInvalidSymbol);
+  const auto found = variables().find(symbol);
+  if (found == variables().end()) return record(cudaErrorInvalidSymbol);
   *bytes = found->second.size;
   return cudaSuccess;
 }

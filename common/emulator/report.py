@@ -1,0 +1,249 @@
+"""What a run in the emulator tells: findings of the sanitizer, counters, and the trace of executed accesses."""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+
+from common.emulator import engine
+from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
+from common.emulator.memory import Allocation, Arena
+from common.errors import CheckFailed
+
+Dim = tuple[int, int, int]
+
+GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
+LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
+
+# The counters of the hardware that ours equal, as ncu names them. They count what ptxas left of the PTX: it keeps
+# memory accesses but for those that it can prove dead or redundant.
+METRICS = {
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "instructions.ldmatrix": "smsp__inst_executed_op_ldsm.sum",
+    "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
+    "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
+}
+
+
+@dataclass
+class Counters:
+    """What a launch, a run or a source line executed. METRICS names the hardware's counter where there is an equal one.
+
+    `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one memory
+    instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces of
+    global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes, *conflicts*
+    those beyond the fewest that its width allows. `ldmatrix` counts as a shared load, `cp.async` by its own names.
+    """
+
+    instructions: Counter[str] = field(default_factory=Counter)
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_load_bytes: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    global_store_bytes: int = 0
+    shared_load_requests: int = 0
+    shared_load_wavefronts: int = 0
+    shared_load_conflicts: int = 0
+    shared_load_bytes: int = 0
+    shared_store_requests: int = 0
+    shared_store_wavefronts: int = 0
+    shared_store_conflicts: int = 0
+    shared_store_bytes: int = 0
+    local_load_requests: int = 0
+    local_load_bytes: int = 0
+    local_store_requests: int = 0
+    local_store_bytes: int = 0
+    cp_async_requests: int = 0
+    cp_async_sectors: int = 0
+    cp_async_wavefronts: int = 0
+    cp_async_conflicts: int = 0
+    cp_async_bytes: int = 0
+
+    def __iadd__(self, other: Counters) -> Counters:
+        for name in _FIELDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def flat(self) -> dict[str, int]:
+        """Everything under one name each: "instructions" (all), "instructions.fma", ..., "global_load_sectors", ..."""
+        numbers = {name: getattr(self, name) for name in _FIELDS[1:]}
+        kinds = {f"instructions.{kind}": count for kind, count in sorted(self.instructions.items())}
+        return {"instructions": self.instructions.total(), **kinds, **numbers}
+
+    def __getitem__(self, name: str) -> int:
+        if name.startswith("instructions."):
+            return self.instructions[name.removeprefix("instructions.")]
+        return self.instructions.total() if name == "instructions" else getattr(self, name)
+
+
+_FIELDS = tuple(item.name for item in fields(Counters))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken rule: the first of `count` times that this instruction broke it."""
+
+    kind: str  # "out of bounds global", "misaligned", "uninitialised shared read", "shared race" ...
+    message: str
+    kernel: str
+    block: Dim
+    thread: Dim
+    file: str
+    line: int  # in the kernel's file: of the outermost call, if the instruction was inlined from a header
+    ptx: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
+        lines = [f"{self.kind}: {self.message}", f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}"]
+        if text := linecache.getline(self.file, self.line).strip():
+            lines.append(f"    {self.line:>4} | {text}")
+        lines.append(f"     PTX | {self.ptx}")
+        if self.count > 1:
+            lines.append(f"    and {self.count - 1} more of this kind from this instruction")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `code[pc]` says what instruction a trace row's `pc` is, and from which line it comes."""
+
+    kernel: str
+    grid: Dim
+    block: Dim
+    shared: int  # bytes per block, static and dynamic
+    counters: Counters
+    code: Sequence[Place] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Which accesses to record: of which blocks (linear indices; None: all), and at most how many."""
+
+    blocks: range | None = None
+    max_rows: int = 4_000_000
+
+
+@dataclass
+class Report:
+    """The result of one run of a launcher.
+
+    `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
+    the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
+    and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
+    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it.
+    """
+
+    status: int
+    error: str
+    launches: list[Launch]
+    counters: Counters
+    lines: dict[tuple[str, int], Counters]
+    findings: list[Finding]
+    trace: np.ndarray
+    seconds: float
+    tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
+    arena: Arena = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0 and not self.findings
+
+    def __str__(self) -> str:
+        blocks = [str(finding) for finding in self.findings]
+        if self.status:
+            blocks.append(f"the launcher returned CUDA error {self.status}: {self.error}")
+        return "\n\n".join(blocks) or "no findings"
+
+    def raise_if_findings(self) -> None:
+        """CheckFailed with the report, if there is anything to report."""
+        if not self.ok:
+            raise CheckFailed(str(self))
+
+    def source(self, row: np.void) -> Place:
+        """The instruction of a trace row, with its source line."""
+        return self.launches[row["launch"]].code[row["pc"]]
+
+    def accesses(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The trace's accesses to the tensor `name`: its rows, and for each the (flat) index of its first element."""
+        place = self.tensors[name]
+        rows = self.trace[self.trace["space"] == GLOBAL]
+        offset = rows["addr"].astype(np.int64) - place.base
+        inside = (offset >= 0) & (offset < place.size)
+        return rows[inside], offset[inside] // place.tensor.element_size()
+
+    def element(self, row: np.void) -> str:
+        """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
+        if row["space"] == GLOBAL:
+            return self.arena.describe(int(row["addr"]))
+        return f"{TRACE_SPACES[row['space']]} + {row['addr']}"
+
+    def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 where nobody did."""
+        place = self.tensors[name]
+        item = place.tensor.element_size()
+        rows, first = self.accesses(name)
+        stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
+        rows, first = rows[stores], first[stores]
+        block = np.full(place.tensor.numel(), -1, np.int64)
+        thread = block.copy()
+        for size in np.unique(rows["size"]):
+            same = rows["size"] == size
+            for step in range(max(1, int(size) // item)):
+                block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
+        shape = tuple(place.tensor.shape)
+        return block.reshape(shape), thread.reshape(shape)
+
+
+_MEMORY = {  # an instruction's category -> the counters it adds to
+    "load.global": "global_load", "store.global": "global_store", "load.shared": "shared_load", "store.shared": "shared_store",
+    "load.local": "local_load", "store.local": "local_store", "ldmatrix": "shared_load", "stmatrix": "shared_store",
+    "cp.async": "cp_async",
+}
+
+
+def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tuple[str, int], Counters]]:
+    """The engine's counters per instruction as those of the launch, and of each source line."""
+    total, lines = Counters(), {}
+    for pc in np.flatnonzero(table["warps"]):
+        row, place = {name: int(table[name][pc]) for name in table.dtype.names}, code[pc]
+        one = Counters()
+        one.instructions[place.category] = row["warps"]
+        category = place.category
+        if category.endswith(".generic"):  # an address of any space: what it cost says which it was
+            category = category.replace("generic", "global" if row["sectors"] else "shared" if row["wavefronts"] else "local")
+        if group := _MEMORY.get(category):
+            for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
+                if f"{group}_{name}" in _FIELDS:
+                    setattr(one, f"{group}_{name}", row["warps" if name == "requests" else name])
+        total += one
+        lines.setdefault((place.file, place.line), Counters()).__iadd__(one)
+    return total, lines
+
+
+def explain(found: engine.Finding, arena: Arena) -> Finding:
+    """An engine's finding with its addresses in the words of the tensors."""
+    message, what = found.message, f"{found.size} bytes at {arena.describe(found.address)}"
+    if found.kind in ("out of bounds global", "null pointer"):
+        message = what
+    elif found.kind == "uninitialised global read":
+        message = f"{what}, which nobody has written"
+    elif found.kind == "misaligned" and arena.find(found.address):
+        message = f"{what}: the address is no multiple of {found.size}"
+    place = found.place
+    return Finding(
+        found.kind, message, found.kernel, found.block, found.thread, place.file, place.line, place.text, found.count
+    )
