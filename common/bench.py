@@ -277,32 +277,33 @@ def table(made: dict, dtype: str, title: str | None = None) -> Table:
 def record_table(records: Sequence[Record], title: str) -> Table:
     """Times and ratios; each ratio is within the run that its record comes from."""
     peers = list(dict.fromkeys(r["name"] for record in records for r in record.run["rows"] if r["role"] == "peer"))
-    made = Table(title=title, title_justify="left")
-    made.add_column("size")
-    made.add_column("kernel", overflow="fold")
-    for head in ("ms", "20–80 %", "n", "TFLOP/s", "× prev.", "× first", *(f"% of {p}" for p in peers), "% of limit", "MHz"):
-        made.add_column(head, justify="right")
+    made = Table(title=f"\n{title}", padding=(0, 1), caption_justify="left", **terminal.PLAIN)
+    made.add_column("size, kernel", overflow="fold")
+    for head in ("ms", "±", "TFLOP/s", "× prev.", "× first", *(f"% of\n{peer}" for peer in peers), "% of\nlimit", "MHz"):
+        made.add_column(head, justify="right", no_wrap=True)
     before = None
     for record in records:
         row, ms = record.row, record.row["ms"]
         size = results.size_name(row["shape"])
-        if before not in (None, size):
-            made.add_section()
+        if before != size:
+            if before is not None:
+                made.add_row()
+            made.add_row(size)
         shares = [record.times(record.beside(role="peer", name=name)) for name in peers]
         limit = record.limit
         style = "bold" if row["role"] == "stage" else "dim" if row["role"] == "peer" else ""
         made.add_row(
-            "" if before == size else size, Text(row["label"].replace(f" {row['dtype']}", "", 1)), f"{ms['median']:.4g}",
-            f"{ms['p20']:.4g}–{ms['p80']:.4g}", str(ms["n"]), tflops(row["tflops"]),
+            Text("  " + row["label"].replace(f" {row['dtype']}", "", 1)), f"{ms['median']:.4g}",
+            f"{(ms['p80'] - ms['p20']) / 2 / ms['median']:.1%}", tflops(row["tflops"]),
             *(f"{ratio:.2f}" if ratio else "" for ratio in (record.times(record.previous), record.times(record.first))),
             *(f"{share:.1%}" if share and row["role"] != "peer" else "" for share in shares),
             f"{row['tflops'] / limit['tflops']:.1%}" if limit else "",
             f"{row['sm_mhz']['median']:.0f}" if "sm_mhz" in row else "", style=style)
         before = size
+    said = ["± half the distance between the 20th and the 80th percentile"]
     bounds = {r.row["limit"]: r.limit for r in records if r.limit}
-    if bounds:
-        made.caption = "limit: " + "; ".join(f"{b['name']}, {b['tflops']:.0f} TFLOP/s measured on {b['date'][:10]}"
-                                             for b in bounds.values())
+    said += [f"limit: {b['name']}, {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}" for b in bounds.values()]
+    made.caption = "\n".join(said)
     return made
 
 

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    table = Table(title=f"{run['gpu']}, {run['date'][:10]}")
+    table = Table(title=f"{run['gpu']}, {run['date'][:10]}", **terminal.PLAIN)
     for column in ("what", "operands from", "TFLOP/s", "20–80 %", "sustained", "MHz", "W"):
         table.add_column(column, justify="left" if column in ("what", "operands from") else "right")
     for row in run["rows"]:

@@ -101,7 +101,7 @@ def change(before: float | None, after: float | None) -> str:
 
 def rows(counts: Sequence[Counts], about: Sequence[str] = ()) -> list[tuple[str, list[float | None], bool]]:
     """(name, value per column, whether the stage is about it): counters, then derived figures; all-zero ones left out."""
-    names = dict.fromkeys(name for column in counts for name in column)
+    names = sorted(dict.fromkeys(name for column in counts for name in column), key=_order)
     derived = [derive(column) for column in counts]
     table = [(name, [column.get(name, 0) for column in counts], name in about) for name in names]
     table += [(name, [column.get(name) for column in derived], False)
@@ -109,48 +109,65 @@ def rows(counts: Sequence[Counts], about: Sequence[str] = ()) -> list[tuple[str,
     return [row for row in table if any(row[1])]
 
 
+def _order(name: str) -> tuple[bool, str]:
+    """Sorts instructions, by kind, before all else, which keeps its order."""
+    counts_instructions = name.startswith("instructions")
+    return not counts_instructions, name if counts_instructions else ""
+
+
 def table(kernels: Sequence[Kernel], counts: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Table:
     """The counters of the kernels side by side; with two of them also how each counter moved."""
     spec = kernels[-1].stage.spec
-    made = Table(title=f"{spec.format(tuple(shape))}, counted in the emulator")
-    made.add_column("counter")
+    made = Table(title=f"\n{spec.format(tuple(shape))}, counted in the emulator", **terminal.PLAIN)
+    made.add_column("counter", no_wrap=True)
     for kernel in kernels:
-        made.add_column(kernel.label, justify="right")
+        made.add_column(kernel.label.replace(" ", "\n"), justify="right", no_wrap=True)
     if len(kernels) == 2:
-        made.add_column("change", justify="right")
-    derived_from = False
+        made.add_column("change", justify="right", no_wrap=True)
+    counted = True
     for name, values, mine in rows(counts, about):
-        if name in DERIVED and not derived_from:
-            made.add_section()
-            derived_from = True
+        if name in DERIVED and counted:
+            made.add_row()
+            counted = False
         style = "bold" if mine else ""
         cells = [Text(("▸ " if mine else "  ") + name, style=style), *(Text(number(v), style=style) for v in values)]
         if len(kernels) == 2:
             cells.append(Text(change(*values), style=style))
         made.add_row(*cells)
-    if about:
-        made.caption = "▸ what this stage is about"
+    if any(mine for *_, mine in rows(counts, about)):
+        made.caption, made.caption_justify = "▸ what this stage is about", "left"
     return made
 
 
-LINE_COLUMNS = ("instructions", "global_load_sectors", "global_store_sectors", "shared_load_wavefronts",
-                "shared_store_wavefronts", "shared_load_conflicts", "shared_store_conflicts", "cp_async_sectors")
+LINE_COLUMNS = {
+    "instructions": "instr.",
+    "global_load_sectors": "global\nload\nsectors",
+    "global_store_sectors": "global\nstore\nsectors",
+    "cp_async_sectors": "cp.async\nsectors",
+    "shared_load_wavefronts": "shared\nload\nwavefr.",
+    "shared_load_conflicts": "shared\nload\nconflicts",
+    "shared_store_wavefronts": "shared\nstore\nwavefr.",
+    "shared_store_conflicts": "shared\nstore\nconflicts",
+    "cp_async_conflicts": "cp.async\nconflicts",
+}
 
 
 def line_table(kernel: Kernel, report: Report) -> Table:
     """The counters of each source line that executed something, the line quoted."""
     lines = {key: counters for key, counters in sorted(report.lines.items()) if counters["instructions"]}
     shown = [name for name in LINE_COLUMNS if any(counters[name] for counters in lines.values())]
-    made = Table(title=f"{kernel.label}, by source line")
-    made.add_column("line", justify="right")
+    made = Table(title=f"\n{kernel.label}, by source line", **terminal.PLAIN)
+    made.add_column("line", justify="right", no_wrap=True)
     for name in shown:
-        made.add_column(name.replace("_", " "), justify="right")
-    made.add_column("source", overflow="ellipsis", no_wrap=True)
+        made.add_column(LINE_COLUMNS[name], justify="right", no_wrap=True)
+    made.add_column("source")
     for (file, line), counters in lines.items():
         own = bool(file) and Path(file).resolve() == kernel.source.resolve()
         quoted = linecache.getline(file, line).strip() if file else ""
-        made.add_row(str(line) if own else f"{Path(file).name}:{line}",
-                     *(number(counters[name]) if counters[name] else "" for name in shown), Text(quoted))
+        where = str(line or "") if own else f"{Path(file).name}:{line}".removesuffix(":0")
+        made.add_row(where,
+                     *(number(counters[name]) if counters[name] else "" for name in shown),
+                     Text(quoted, no_wrap=True, overflow="ellipsis"))
     return made
 
 

@@ -218,8 +218,8 @@ def tables(row: dict, where: str | None) -> list[Table]:
     if any(pair["emulator"] is not None for pair in row["counters"].values()):
         pairs = {key: pair for key, pair in row["counters"].items() if pair["emulator"] or pair["ncu"]}
         equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
-        table = Table(title=f"{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})", title_justify="left")
-        table.add_column("counter")
+        table = Table(title=f"\n{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})", **terminal.PLAIN)
+        table.add_column("counter", no_wrap=True)
         for head in ("emulator", "ncu", "difference"):
             table.add_column(head, justify="right")
         table.add_column("metric")
@@ -229,7 +229,8 @@ def tables(row: dict, where: str | None) -> list[Table]:
             table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style="green" if same else "yellow"),
                           pair["metric"])
         made.append(table)
-    table = Table(title=f"{row['label']} {size}: what only the hardware knows ({where})", title_justify="left")
+    table = Table(title=f"\n{row['label']} {size}: what only the hardware knows ({where})",
+                  **terminal.PLAIN)
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in row["metrics"].items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -166,29 +166,39 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError(f"{stage.name} needs compute capability {stage.min_arch / 10:.1f} or newer")
     for kernel in cli.kernels(stage, args):
         shape = cli.shapes(kernel, args, kernel.test_shapes()[:1], "emulator")[0]
-        with terminal.progress(f"launching {kernel.label} in the emulator"):
-            report = count.emulate(kernel, shape, sanitize=False, counters=False)
-        made = Table(title=f"{kernel.label}, launched for {stage.spec.format(shape)}", title_justify="left")
-        for head in ("GPU", "kernel"):
-            made.add_column(head)
-        for head in ("threads", "registers", "spilled bytes", "stack", "shared, block", "blocks per SM", "warps",
-                     "occupancy"):
-            made.add_column(head, justify="right")
+        made = Table(title=f"\n{kernel.label}, launched for {stage.spec.format(shape)}", **terminal.PLAIN)
+        made.add_column("GPU", no_wrap=True)
+        for head in ("threads", "registers", "bytes\nspilled", "stack", "shared\nper block", "blocks\nper SM",
+                     "warps\nper SM", "occupancy"):
+            made.add_column(head, justify="right", no_wrap=True)
         made.add_column("limited by")
-        launches = {launch.kernel: launch for launch in report.launches}
         for gpu in gpus:
             with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
-                found = usages(kernel, gpu)
-            for name, launch in launches.items():
-                _row(made, gpu, found[name], prod(launch.block), launch.shared)
+                for cells in table_rows(kernel, gpu, shape):
+                    made.add_row(*cells)
         terminal.out.print(made)
     return 0
 
 
-def _row(made: Table, gpu: Gpu, usage: Usage, threads: int, shared: int) -> None:
-    fit = occupancy(gpu, threads, usage.registers, shared)
-    spilled = usage.spill_stores + usage.spill_loads
-    made.add_row(f"{gpu.capability} {gpu.devices}", plain_name(usage.kernel), str(threads), str(usage.registers),
-                 Text(str(spilled), style="red" if spilled else ""), str(usage.stack), f"{shared:,}", str(fit.blocks),
-                 f"{fit.warps} of {gpu.warps}", Text(f"{fit.share:.0%}", style="" if fit.blocks else "red"),
-                 ", ".join(fit.limiters) if fit.blocks else f"does not fit: {', '.join(fit.limiters)}")
+def table_rows(kernel: Kernel, gpu: Gpu, shape: tuple[int, ...]) -> Iterator[list[str | Text]]:
+    """A row of cells for each kernel that the launcher launches on this GPU; one that says so if it refuses to."""
+    device = f"{gpu.capability} {gpu.devices.split(',')[0]}"
+    found = usages(kernel, gpu)
+    try:
+        report = count.emulate(kernel, shape, arch=int(gpu.arch), sanitize=False, counters=False)
+    except UserError as error:
+        if "CUDA error" not in str(error):
+            raise
+        terminal.err.print(f"{device}: {error}", style="yellow", markup=False)
+        yield [device, *["–"] * 8, "the launcher refuses"]
+        return
+    launches = {launch.kernel: launch for launch in report.launches}
+    for name, launch in launches.items():
+        usage, threads = found[name], prod(launch.block)
+        fit = occupancy(gpu, threads, usage.registers, launch.shared)
+        spilled = usage.spill_stores + usage.spill_loads
+        yield [
+            device if len(launches) == 1 else f"{device}, {plain_name(name)}", str(threads), str(usage.registers),
+            Text(str(spilled), style="red" if spilled else ""), str(usage.stack), f"{launch.shared:,}", str(fit.blocks),
+            f"{fit.warps}/{gpu.warps}", Text(f"{fit.share:.0%}", style="" if fit.blocks else "red"),
+            ", ".join(fit.limiters) if fit.blocks else f"does not fit: {', '.join(fit.limiters)}"]

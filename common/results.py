@@ -259,8 +259,10 @@ def plot(rows: Sequence[dict], limits: dict, title: str):
     sizes = sorted({size_name(r["shape"]): work(r["shape"]) for r in rows}.items(), key=lambda item: item[1])
     place = {name: x for x, (name, _) in enumerate(sizes)}
     lines: dict[str, list[dict]] = {}
+    several = len({row["dtype"] for row in rows}) > 1
     for row in rows:
-        lines.setdefault(row["label"], []).append(row)
+        label = row["label"]
+        lines.setdefault(f"{label} {row['dtype']}" if several and row["role"] == "peer" else label, []).append(row)
     for label, points in lines.items():
         points.sort(key=lambda r: work(r["shape"]))
         x = [place[size_name(p["shape"])] for p in points]
@@ -274,7 +276,14 @@ def plot(rows: Sequence[dict], limits: dict, title: str):
         axes.annotate(f"{limits[name]['name']}: {limits[name]['tflops']:.0f}", (0, limits[name]["tflops"]),
                       fontsize=8, color="gray", va="bottom")
     axes.set_xticks(range(len(sizes)), [name for name, _ in sizes])
-    axes.set(xlabel="size", ylabel="TFLOP/s", title=title, ylim=(0, None))
+    axes.set(xlabel="size", ylabel="TFLOP/s", title=title)
+    speeds = [row["tflops"] for row in rows]
+    if max(speeds) > 20 * min(speeds):  # a whole ladder
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.grid(axis="y", which="both", alpha=0.25)
+    else:
+        axes.set_ylim(0)
     axes.legend(fontsize=8)
     return figure
 

@@ -118,9 +118,9 @@ def _print_listing(title: str, instructions: Sequence[Instruction]) -> None:
 
 
 def _table(title: str, instructions: Sequence[Instruction]) -> Table:
-    made = Table(title=f"{title}: {len(instructions)} instructions", title_justify="left",
+    made = Table(title=f"\n{title}: {len(instructions)} instructions", caption_justify="left", **terminal.PLAIN,
                  caption="how often each stands in the code, not how often it runs; --full prints the listing")
-    made.add_column("kind")
+    made.add_column("kind", no_wrap=True)
     made.add_column("number", justify="right")
     made.add_column("instructions")
     for group, opcodes in histogram(instructions).items():

@@ -220,11 +220,12 @@ def test_printed_ratios_are_those_of_the_run(fake_gpu):
     made = bench.measure({"fp16": bench.entries(kernels.load("03"), "fp16", parse())}, {"fp16": [(128, 128, 128)]}, rounds=1)
     table = bench.table(made, "fp16")
     cells = {column.header: list(column.cells) for column in table.columns}
-    assert [str(name) for name in cells["kernel"]] == ["01_naive", "02_block_tile", "03_thread_tile", "cuBLAS"]
-    assert cells["× prev."] == ["", "2.00", "4.00", ""]
-    assert cells["× first"] == ["", "2.00", "8.00", ""]
-    assert cells["% of cuBLAS"] == ["6.2%", "12.5%", "50.0%", ""]
-    assert cells["MHz"][2] in ("1980", "")
+    names = ["128", "01_naive", "02_block_tile", "03_thread_tile", "cuBLAS"]
+    assert [str(name).strip() for name in cells["size, kernel"]] == names
+    assert cells["× prev."] == ["", "", "2.00", "4.00", ""]
+    assert cells["× first"] == ["", "", "2.00", "8.00", ""]
+    assert cells["% of\ncuBLAS"] == ["", "6.2%", "12.5%", "50.0%", ""]
+    assert cells["MHz"][3] in ("1980", "")
     assert "peak fp16, 600 TFLOP/s measured on 2026-11-21" in table.caption
 
 

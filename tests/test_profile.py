@@ -87,7 +87,7 @@ def test_the_table_says_how_many_counters_agree():
     console = Console(file=io.StringIO(), width=160)
     for table in profile.tables(row, "NVIDIA H200"):
         console.print(table)
-    out = console.file.getvalue()
+    out = " ".join(console.file.getvalue().split())
     assert "1 of 2 counters equal (NVIDIA H200)" in out
     assert "+10.0%" in out and "m.z" not in out
     assert "87.5 %" in out and "1.25 warps per issue" in out
