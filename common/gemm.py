@@ -1,4 +1,4 @@
-"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], all row-major."""
+"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], all row-major; with B_TRANSPOSED=1, B is given as [N, K]."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class Gemm(Problem):
             multiple = multiples.get(axis, 1)
             return -(-size // multiple) * multiple
 
-        # A K of eight slices and one free K that no slice divides; M and N of several blocks that differ.
-        deep = 8 * multiples["K"] if multiples.get("K", 1) > 1 else 67
-        shapes = ((1, 1, 1), (150, 70, 33), (70, 270, deep))
+        # Blocks and slices cut off at every edge, unless a multiple forbids it; the last K is deeper than a ring of tiles.
+        shapes = ((1, 1, 1), (150, 70, 33), (70, 270, 233))
         return tuple((fit("M", m), fit("N", n), fit("K", k)) for m, n, k in shapes)
 
     def shape(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Shape:
         a, b = inputs
-        if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-            raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}")
-        return a.shape[0], b.shape[1], a.shape[1]
+        if a.dim() != 2 or b.dim() != 2 or a.shape[1] != _straight(b, variants).shape[0]:
+            given = "; here B is given as [N, K]" if variants.get("B_TRANSPOSED") else ""
+            raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}{given}")
+        return a.shape[0], _straight(b, variants).shape[1], a.shape[1]
 
     def inputs(
         self, shape: Shape, dtype: str, *, seed: int = 0, device: str = "cpu", variants: Mapping[str, int] = {}
     ) -> Tensors:
         m, n, k = shape
         generator = torch.Generator(device).manual_seed(seed)
-        return tuple(
-            torch.randn(size, generator=generator, device=device).to(TORCH_DTYPES[dtype]) for size in ((m, k), (k, n))
-        )
+        a = torch.randn((m, k), generator=generator, device=device).to(TORCH_DTYPES[dtype])
+        b = torch.randn((k, n), generator=generator, device=device).to(TORCH_DTYPES[dtype])
+        return a, _straight(b, variants).contiguous()  # the same numbers, whichever way B is given
 
     def outputs(
         self, shape: Shape, dtype: str, *, device: str | torch.device = "cpu", variants: Mapping[str, int] = {}
@@ -67,19 +67,20 @@ class Gemm(Problem):
 
     def reference(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
         a, b = inputs
-        return (a.double() @ b.double(),)
+        return (a.double() @ _straight(b, variants).double(),)
 
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Mapping[str, int]) -> Tensors:
-        a, b = inputs
+        a, b = inputs[0], _straight(inputs[1], variants)
         with _precision(dtype):
             if a.is_cuda:
                 return (a @ b,)
-            # On a CPU torch may sum 16-bit products in 16 bits; in fp32, rounded once, is what we measure against.
-            return ((a.float() @ b.float()).to(a.dtype),)
+            # On a CPU torch has no TF32, and may sum 16-bit products in 16 bits: what a GPU does, step by step.
+            a, b = (_tf32(x) if dtype == "tf32" else x.float() for x in (a, b))
+            return ((a @ b).to(inputs[0].dtype),)
 
     def magnitude(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
         a, b = inputs
-        return (a.double().abs() @ b.double().abs(),)
+        return (a.double().abs() @ _straight(b, variants).double().abs(),)
 
     def terms(self, shape: Shape) -> int:
         return shape[2]
@@ -87,7 +88,7 @@ class Gemm(Problem):
     def peers(self, dtype: str, variants: Mapping[str, int]) -> dict[str, Callable[..., Tensor]]:
         def matmul(a: Tensor, b: Tensor) -> Tensor:
             with _precision(dtype):
-                return torch.matmul(a, b)
+                return torch.matmul(a, _straight(b, variants))
 
         return {"cuBLAS": matmul}
 
@@ -98,6 +99,16 @@ class Gemm(Problem):
     def bytes(self, shape: Shape, dtype: str, variants: Mapping[str, int]) -> int:
         m, n, k = shape
         return (m * k + k * n + m * n) * TORCH_DTYPES[dtype].itemsize
+
+
+def _straight(b: Tensor, variants: Mapping[str, int]) -> Tensor:
+    """B as [K, N], whichever way it is given; and B as it is given, if it is [K, N]."""
+    return b.t() if variants.get("B_TRANSPOSED") and b.dim() == 2 else b
+
+
+def _tf32(x: Tensor) -> Tensor:
+    """fp32 rounded to the 10 explicit bits of TF32: to nearest, ties away from zero, as cvt.rna does."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 @contextmanager

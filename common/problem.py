@@ -24,7 +24,6 @@ Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
-UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24, "tf32": 2.0**-11}
 
 
 class Problem(ABC):

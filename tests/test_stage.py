@@ -148,3 +148,26 @@ def test_call_runs_the_stage(dtype):
     out = NAIVE(*inputs, COALESCED=0)
     assert out.dtype == inputs[0].dtype and out.shape == (40, 33)
     check.verify(NAIVE.kernel(dtype), inputs, (out,))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32", "tf32"])
+def test_b_may_be_given_transposed(dtype):
+    spec = NAIVE.spec
+    straight, turned = {"B_TRANSPOSED": 0}, {"B_TRANSPOSED": 1}
+    a, b = spec.inputs((5, 7, 3), dtype)
+    a_again, b_turned = spec.inputs((5, 7, 3), dtype, variants=turned)
+    assert torch.equal(a, a_again) and torch.equal(b_turned, b.t()) and b_turned.is_contiguous()
+    assert spec.shape((a, b), straight) == spec.shape((a, b_turned), turned) == (5, 7, 3)
+    for results in (spec.reference, spec.magnitude):
+        assert torch.equal(results((a, b), straight)[0], results((a, b_turned), turned)[0])
+    torch.testing.assert_close(spec.baseline((a, b_turned), dtype, turned), spec.baseline((a, b), dtype, straight))
+    (peer,) = spec.peers(dtype, turned).values()
+    torch.testing.assert_close(peer(a, b_turned), a @ b)
+    with pytest.raises(UserError, match=r"here B is given as \[N, K\]"):
+        spec.shape((a, b), turned)
+
+
+def test_the_yardstick_of_tf32_rounds_the_inputs():
+    one = torch.tensor([[1.0 + 2.0**-11 + 2.0**-20]])  # lies just above the middle of two TF32 numbers
+    assert NAIVE.spec.baseline((one, torch.ones(1, 1)), "tf32", {})[0].item() == 1 + 2.0**-10
+    assert NAIVE.spec.baseline((one, torch.ones(1, 1)), "fp32", {})[0].item() == one.item()

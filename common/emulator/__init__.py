@@ -67,6 +67,8 @@ def run(
                 f"{STATIC_SHARED_LIMIT} have to be dynamic (extern __shared__), with cudaFuncSetAttribute"
             )
         runtime.describe(name, kernel.static_shared, 0, kernel.max_threads)
+    if not hasattr(runtime.library, symbol):
+        raise UserError(f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...)')
     status = runtime.call(symbol, session.c_arguments())
     session.arena.download()
     return session.report(status, runtime.error_string(status) if status else "", started)

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.errors import UserError
 from common.resources import Gpu
 
 RED_ZONE = 1 << 20  # bytes; never touched, so never backed by memory
@@ -212,11 +211,8 @@ class Runtime:
         )
 
     def call(self, symbol: str, arguments: Sequence[object]) -> int:
-        """Call an exported launcher: what it returns. Raises what a callback raised, UserError if there is no `symbol`."""
-        try:
-            function = getattr(self.library, symbol)
-        except AttributeError:
-            raise UserError(f'the source has no launcher: extern "C" cudaError_t {symbol}(...)') from None
+        """Call an exported launcher: what it returns. Raises what a callback raised, AttributeError without a `symbol`."""
+        function = getattr(self.library, symbol)
         function.restype = ctypes.c_int
         status = function(*arguments)
         if self.error is not None:
