@@ -25,7 +25,7 @@ SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector code.
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 
-COUNTERS = np.dtype([(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes")])
+COUNTERS = np.dtype([(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")])
 TRACE = np.dtype([("launch", "u2"), ("space", "u1"), ("kind", "u1"), ("block", "u4"), ("thread", "u4"), ("seq", "u4"), ("pc", "u4"),
                   ("size", "u4"), ("addr", "u8")])
 TRACE_SPACES = ("global", "shared", "local")

@@ -732,6 +732,116 @@ def _bar(lowering, parts, operands, _):
     return Lowered("barrier", [lowering.use(operands[0], 4, "u32"), count, Raw(what), Raw(NONE), Raw(NONE), Raw(aligned)], kind=BARRIER, category="barrier")
 
 
+# ---- tensor cores, and what feeds them ----
+
+ELEMENTS = {"f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4}
+WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8")
+
+
+def _elements(operand) -> tuple:
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
+@rule("ldmatrix", "stmatrix")
+def _matrix(lowering, parts, operands, _):
+    """`ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {…}, [a]`; `stmatrix` has its operands the other way round."""
+    load = parts[0] == "ldmatrix"
+    registers, where = operands if load else reversed(operands)
+    count = int(next(part[1:] for part in parts if part in ("x1", "x2", "x4")))
+    if "m8n8" not in parts or parts[-1] != "b16" or len(_elements(registers)) != count:
+        raise Unsupported("only matrices of 8 × 8 elements of 16 bits are known")
+    space = _space(parts)
+    base, offset, wide = lowering.address(where, space)
+    slots = [lowering.define(element, 4) if load else lowering.use(element, 4, "b32") for element in _elements(registers)]
+    out = [base, Raw(offset), Raw(wide | (space == "generic") << 1), Raw(count), Raw(int("trans" in parts)), *slots]
+    return Lowered(parts[0], out, kind=TOGETHER, target=EVERYONE, category=parts[0], access=16)
+
+
+@rule("movmatrix")
+def _movmatrix(lowering, parts, operands, _):
+    return Lowered("movmatrix", [lowering.define(operands[0], 4), lowering.use(operands[1], 4, "b32")], kind=TOGETHER, target=EVERYONE, category="shuffle")
+
+
+@rule("mma")
+def _mma(lowering, parts, operands, _):
+    """`mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`"""
+    to, a, b, c = parts[-4:]
+    shape = next(part for part in parts if part.startswith("m16n8k"))
+    depth = int(shape[6:])
+    per = 4 // (4 if a == "tf32" else BYTES[a])
+    if depth not in {1: (4, 8), 2: (8, 16), 4: (16, 32)}[per] or "row" not in parts or "col" not in parts or any(part in parts for part in ("sp", "xor", "popc")):
+        raise Unsupported("this shape is not known")
+    if to not in (("s32",) if per == 4 else ("f32", "f16")) or c not in (("s32",) if per == 4 else ("f32", "f16")):
+        raise Unsupported("its accumulators are not known")
+    counts = (2 if to == "f16" else 4, depth // (2 * per), depth // (4 * per), 2 if c == "f16" else 4)
+    vectors = [_elements(operand) for operand in operands]
+    if tuple(map(len, vectors)) != counts:
+        raise Unsupported("its operands have another number of registers")
+    slots = [lowering.define(element, 4) for element in vectors[0]]
+    slots += [lowering.use(element, 4, "f32" if c == "f32" else "b32") for vector in vectors[1:] for element in vector]
+    numbers = (depth, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), int(c == "f16"), int("satfinite" in parts))
+    return Lowered("mma.s32" if per == 4 else "mma.f32", [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+
+
+@rule("wmma")
+def _wmma(lowering, parts, operands, _):
+    """`wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {…}, [p], stride`, `wmma.mma.….row.col.m16n16k16.f32.f32 d, a, b, c`,
+    `wmma.store.d.….row.m16n16k16.shared.f32 [p], {…}, stride`. Counted as what ptxas makes of them: see tensor.cpp."""
+    shape = WMMA_SHAPES.index(next(part for part in parts if part.startswith("m") and part[1:2].isdigit()))
+    if parts[1] == "mma":
+        types = parts[parts.index(WMMA_SHAPES[shape]) + 1 :]
+        to, c = types[0], types[-1]
+        element = types[1] if len(types) == 4 else "f16"
+        vectors = [_elements(operand) for operand in operands]
+        slots = [lowering.define(register, 4) for register in vectors[0]]
+        slots += [lowering.use(register, 4, "b32") for vector in vectors[1:] for register in vector]
+        numbers = (shape, ELEMENTS[element], int(to == "f16"), int(c == "f16"), len(vectors[1]), len(vectors[2]))
+        return Lowered("wmma.mma", [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    load = parts[1] == "load"
+    (where, registers) = (operands[1], operands[0]) if load else (operands[0], operands[1])
+    space, type_, operand = _space(parts), parts[-1], "abcd".index(parts[2]) % 3
+    operand = 2 if parts[2] in "cd" else operand
+    base, offset, wide = lowering.address(where, space)
+    slots = [lowering.define(register, 4) if load else lowering.use(register, 4, "b32") for register in _elements(registers)]
+    stride = lowering.use(operands[2], 4, "u32") if len(operands) > 2 else Raw(NONE)
+    element = ELEMENTS.get({"f32": "tf32"}.get(type_, type_))
+    if element is None or element > 2 or (operand == 2 and type_ not in ("f16", "f32")):
+        raise Unsupported("this type is not known")
+    numbers = (wide, {**SPACES, "generic": 3}[space], shape, operand, element, int("col" in parts), int(type_ == "f16"))
+    by_rows = operand < 2 and type_ != "tf32" and space == "shared"
+    kind = "ldmatrix" if by_rows else f"{'load' if load else 'store'}.{space}"
+    access = 16 if by_rows else 2 if operand == 2 and type_ == "f16" else 4
+    out = [base, Raw(offset), *map(Raw, numbers), stride, Raw(len(slots)), *slots]
+    return Lowered(f"wmma.{parts[1]}", out, kind=TOGETHER, target=EVERYONE, category=kind, access=access if space in ("shared", "generic") else 0)
+
+
+@rule("cp")
+def _cp(lowering, parts, operands, _):
+    name = ".".join(parts)
+    if name == "cp.async.commit_group":
+        return Lowered(name, category="control")
+    if name == "cp.async.wait_all":
+        return Lowered(name, category="control")
+    if name == "cp.async.wait_group":
+        return Lowered(name, [Raw(operands[0].value)], category="control")
+    if parts[:2] != ["cp", "async"] or parts[2] not in ("ca", "cg"):
+        raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
+    to, to_offset, to_wide = lowering.address(operands[0], "shared")
+    source, source_offset, source_wide = lowering.address(operands[1], "global")
+    size, flags = operands[2].value, 0
+    if size not in (4, 8, 16) or (parts[2] == "cg" and size != 16):
+        raise Unsupported(f"a copy of {size} bytes does not exist")
+    take: object = Raw(NONE)
+    ignore: object = Raw(NONE)
+    for extra in operands[3:]:
+        if isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred"):
+            ignore, flags = lowering.negatable(extra)
+        elif not (isinstance(extra, Register) and extra.bytes == 8):  # 64 bits: a cache policy
+            take = lowering.use(extra, 4, "u32")
+    out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide)), Raw(size), take, ignore]
+    return Lowered("cp.async", out, flags, category="cp.async", access=size)
+
+
 # ---- control ----
 
 @rule("bra")

@@ -24,8 +24,9 @@ struct Program {
 // tick << 11 | who; the tick is the block's clock, which each synchronisation advances.
 struct Cell { u32 write, read, write_pc, read_pc; };
 constexpr u32 WHO_BITS = 11, WHO_MASK = (1u << WHO_BITS) - 1;
-constexpr u32 WHO_WARP = 1025, WHO_MANY = 1057, WHO_ATOMIC = 1058;  // 1..1024: thread + 1; WHO_WARP + w: lanes of w
+constexpr u32 WHO_WARP = 1025, WHO_MANY = 1057;  // 1..1024: thread + 1; WHO_WARP + w: lanes of w
 constexpr u32 IN_FLIGHT = 1u << 31;                                   // in write_pc: a cp.async will write here
+constexpr u32 BY_ATOMIC = 1u << 30;                                   // in write_pc: the write was an atomic's
 constexpr u32 LAST_TICK = (1u << (32 - WHO_BITS)) - 2;
 
 struct Launch {
@@ -90,8 +91,9 @@ struct Block {
   void halt() { stopped = true; }      // this block ends here, and with it the launch
 
   // sanitizer: `bytes` at `address` of shared memory by `thread`; see shadow.cpp
-  void shadow_read(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
-  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value);
+  void shadow_read(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, bool for_warp = false);
+  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value, bool in_flight = false);
+  void shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
   void shadow_atomic(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
   void synchronise(u32 warps);         // these warps have met: what each did before has happened before what each does next
   void synchronise_lanes(Warp &);
@@ -107,13 +109,17 @@ struct Block {
 };
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
+void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
+void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 // Returns false (after reporting) when the launch must stop.
 bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align);
-void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool store);
+void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
+// Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
+// returned and taken off `*left`; their addresses become those within the space.
+u32 next_space(u32 *left, u64 *address, Space *space);
 u32 wavefronts(const u64 *address, u32 mask, u32 bytes);        // see memory.cpp: the model of the banks
 u32 minimum_wavefronts(u32 mask, u32 bytes);
-void apply_copies(Warp &, int lane, u32 keep_groups);
 
 }  // namespace vm

@@ -65,8 +65,11 @@ static s64 clamp_integer(s64 value, bool from_unsigned, u32 type) {
   return value < low[type] ? low[type] : value;
 }
 
-static s64 floating_to_integer(double x, u32 type) {
-  if (x != x) return 0;
+static s64 floating_to_integer(double x, u32 type, u32 from) {
+  if (x != x) {  // 0, but with 64 bits on either side only the top bit of the result
+    static const u32 top[] = {7, 7, 15, 15, 31, 31, 63, 63};
+    return from == F64 || top[type] == 63 ? s64(1ull << top[type]) : 0;
+  }
   switch (type) {
     case S64: return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : s64(x);
     case U64: return x >= 0x1p64 ? s64(UINT64_MAX) : x <= 0 ? 0 : s64(u64(x));
@@ -88,7 +91,7 @@ static double to_floating(double x, u32 type, Mode mode, u32 flags) {
   }
   if (flags & FTZ && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
   if (flags & SAT) x = x > 0 ? std::min(x, 1.0) : 0;
-  if (flags & RELU) x = x != x ? x : std::max(x, 0.0);
+  if (flags & RELU) x = x != x ? x : x > 0 ? x : 0.0;
   return x;
 }
 
@@ -131,7 +134,7 @@ static void convert(Warp &w, const Instr &i, u32 m) {
         store_floating(w, i.o[0], to, lane, to_floating(x, to, mode >= RNI ? RN : mode, i.flags));
         continue;
       }
-      integer = floating_to_integer(x, to);
+      integer = floating_to_integer(x, to, from);
     } else {
       integer = load_integer(w, i.o[1], from, s_bytes, lane);
       const bool is_unsigned = from & 1;

@@ -97,7 +97,7 @@ void Block::start(u64 block_index) {
     w.groups.assign(1, Group{0, w.live, RUNNABLE});
     std::fill(w.order.begin(), w.order.end(), 1);
     w.oldest = 1;
-    for (auto &copies : w.copies) copies.clear();
+    w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     for (const Constant &c : program.constants)
       if (per_block(c.special)) write_constant(*this, w, c);
@@ -285,8 +285,7 @@ void Block::branch(Warp &w, Group &group, const Instr &i, u32 taken) {
 }
 
 void Block::exit(Warp &w, Group &group, u32 mask) {
-  for (int lane = 0; lane < LANES; ++lane)
-    if (mask >> lane & 1) w.copies[lane].clear();  // nobody will wait for them
+  for (Copy &copy : w.copies) copy.mask &= ~mask;  // nobody will wait for them
   ++group.pc;
   group.mask &= ~mask;
   w.live &= ~mask;
@@ -355,6 +354,7 @@ static void merge(Launch &l, Block &b) {
     Counters &to = l.counters[pc], &from = b.counters[pc];
     to.warps += from.warps, to.threads += from.threads, to.sectors += from.sectors;
     to.wavefronts += from.wavefronts, to.conflicts += from.conflicts, to.bytes += from.bytes;
+    to.requests += from.requests;
   }
   for (const auto &[key, finding] : b.findings) {
     auto [at, fresh] = l.findings.try_emplace(key, finding);

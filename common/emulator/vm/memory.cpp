@@ -106,9 +106,10 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   return true;
 }
 
-void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, bool) {
+void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes) {
   Block &b = *w.block;
   Counters &c = b.counters[i.pc];
+  ++c.requests;
   c.bytes += u64(__builtin_popcount(mask)) * bytes;
   if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes);
   if (space != Space::SHARED) return;
@@ -225,14 +226,17 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
   if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes, false);
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
     if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);
     if (space == Space::SHARED)
-      for (u32 rest = mask; rest; rest &= rest - 1) {
+      for (u32 rest = mask; rest;) {  // neighbours at one address read it together
         const int lane = __builtin_ctz(rest);
-        b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc);
+        rest &= rest - 1;
+        const u32 after = rest;
+        while (rest && address[__builtin_ctz(rest)] == address[lane]) rest &= rest - 1;
+        b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, rest != after);
       }
   }
   u64 from[LANES];
@@ -246,7 +250,7 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
   if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes, true);
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
   if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
   u64 to[LANES];
@@ -279,22 +283,25 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   }
 }
 
-// Lanes with a generic address may mean different spaces. f(space, lanes, addresses within the space)
-template <class F> static void by_space(Warp &w, u32 mask, u64 *address, F f) {
-  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW};
-  u32 left = mask;
-  for (int s = 0; s < 3; ++s) {
-    u32 here = 0;
-    for (int lane = 0; lane < LANES; ++lane) here |= u32((address[lane] & WINDOW_MASK) == windows[s]) << lane;
-    here &= left;
-    left &= ~here;
-    if (!here) continue;
+u32 next_space(u32 *left, u64 *address, Space *space) {
+  const u64 window = address[__builtin_ctz(*left)] & WINDOW_MASK;
+  u32 here = 0;
+  for (int lane = 0; lane < LANES; ++lane) here |= u32((address[lane] & WINDOW_MASK) == window) << lane;
+  here &= *left;
+  *left &= ~here;
+  *space = window == SHARED_WINDOW ? Space::SHARED : window == LOCAL_WINDOW ? Space::LOCAL : Space::GLOBAL;
+  if (*space != Space::GLOBAL)  // an address outside every window stays as it is: out of bounds
     for (int lane = 0; lane < LANES; ++lane)
       if (here >> lane & 1) address[lane] &= ~WINDOW_MASK;
-    f(Space(s), here);
-    if (w.block->stopped) return;
+  return here;
+}
+
+template <class F> static void by_space(Warp &w, u32 mask, u64 *address, F f) {
+  Space space;
+  for (u32 left = mask; left && !w.block->stopped;) {
+    const u32 here = next_space(&left, address, &space);
+    f(space, here);
   }
-  if (left) f(Space::GLOBAL, left);  // outside every window: out of bounds, and reported so
 }
 
 template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE> static void access(Warp &w, const Instr &i, u32 m) {
@@ -328,7 +335,7 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 template <class T, class F> static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
   Block &b = *w.block;
   if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T))) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), true);
+  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T));
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   if (b.launch.sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false);

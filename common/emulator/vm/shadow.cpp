@@ -23,6 +23,8 @@ static u32 thread_of(u32 stamp) {
   return who < WHO_WARP ? who - 1 : MANY_THREADS;
 }
 
+static u32 pc_of(u32 write_pc) { return write_pc & ~(IN_FLIGHT | BY_ATOMIC); }
+
 static void note_read(Cell &c, const Warp &w, u32 tick, u32 who, u32 pc) {
   const u32 stamp = tick << WHO_BITS | who;
   if (c.read == stamp) return;
@@ -35,35 +37,47 @@ static void note_read(Cell &c, const Warp &w, u32 tick, u32 who, u32 pc) {
   c.read_pc = pc;
 }
 
-void Block::shadow_read(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc) {
-  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
+// `for_warp`: what is read goes to more lanes than the one that gave the address.
+void Block::shadow_read(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, bool for_warp) {
+  const u32 who = for_warp ? WHO_WARP + w.index : thread + 1, last = (address + bytes - 1) >> program.granule_log2;
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
     Cell &c = shadow[at];
     const u32 where = at << program.granule_log2;
     if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
     else if (!c.write)
       report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
     else if (c.write >> WHO_BITS >= w.oldest && !ordered(w, c.write, who))
-      report(Problem::RACE_READ_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+      report(Problem::RACE_READ_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
     note_read(c, w, tick, who, pc);
   }
 }
 
 // `value`: what is written, or null if that is not known yet. Two threads may write the same value.
-void Block::shadow_write(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, const void *value) {
+// `in_flight`: a cp.async was issued; the write may happen any time until its wait.
+void Block::shadow_write(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, const void *value, bool in_flight) {
   const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
     Cell &c = shadow[at];
     const u32 where = at << program.granule_log2;
     if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
     else if (c.write >> WHO_BITS >= w.oldest && c.write && !ordered(w, c.write, who) &&
              !(value && !memcmp(shared + address, value, bytes)))
-      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
     if (c.read >> WHO_BITS >= w.oldest && c.read && !ordered(w, c.read, who))
       report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
-    c = {tick << WHO_BITS | who, 0, pc, 0};
+    c = {tick << WHO_BITS | who, 0, pc | (in_flight ? IN_FLIGHT : 0), 0};
+  }
+}
+
+// A cp.async by `thread` has been waited for: from now on it is an ordinary write of that thread.
+void Block::shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc) {
+  const u32 last = (address + bytes - 1) >> program.granule_log2;
+  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
+    Cell &c = shadow[at];
+    c.write = tick << WHO_BITS | (thread + 1);
+    c.write_pc = pc;
   }
 }
 
@@ -72,15 +86,18 @@ void Block::shadow_atomic(const Warp &w, u32 thread, u32 address, u32 bytes, u32
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
     Cell &c = shadow[at];
     const u32 where = at << program.granule_log2;
+    u32 writer = who;
     if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), c.write_pc & ~IN_FLIGHT);
+      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
     else if (!c.write)
       report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
-    else if ((c.write & WHO_MASK) != WHO_ATOMIC && !ordered(w, c.write, who))
-      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), c.write_pc);
+    else if (!ordered(w, c.write, who)) {
+      if (c.write_pc & BY_ATOMIC) writer = WHO_MANY;  // atomics race with everything but each other
+      else report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
+    }
     if (c.read && !ordered(w, c.read, who))
       report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
-    c = {tick << WHO_BITS | WHO_ATOMIC, 0, pc, 0};
+    c = {tick << WHO_BITS | writer, 0, pc | BY_ATOMIC, 0};
   }
 }
 

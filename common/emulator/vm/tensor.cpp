@@ -1,4 +1,415 @@
+// Tensor cores and what feeds them: ldmatrix, stmatrix, mma, wmma, cp.async.
+//
+// In the layouts below g = lane / 4 and t = lane % 4. Products are exact in fp32; a dot product starts from C and adds them
+// with k ascending, each sum rounded to nearest. The hardware adds several at once and truncates: the last bits differ.
+#include <algorithm>
+#include <cmath>
+
 #include "block.h"
+#include "half.h"
+
 namespace vm {
-void register_tensor(Registry &) {}
+
+// ---- ldmatrix, stmatrix, movmatrix: 8×8 matrices of 16 bits; lane L has row g, columns 2t and 2t + 1 ----
+
+// Lane 8n + r gives the address of row r of matrix n.
+static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * matrices) - 1; }
+
+static bool touch_rows(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load) {
+  Block &b = *w.block;
+  if (!check_access(w, i, m, space, address, bytes, bytes)) return false;
+  if (b.launch.count) count_access(w, i, m, space, address, bytes);
+  if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
+  if (!b.launch.sanitize) return true;
+  if (space == Space::GLOBAL) note_global(w, i, m, address, bytes, !load);
+  if (space == Space::SHARED)
+    for (u32 rest = m; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      if (load) b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, true);
+      else b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
+    }
+  return true;
 }
+
+// o: address, offset, 64-bit address | generic << 1, number of matrices, transposed, registers
+static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2] & 1, address);
+  u32 left = m & row_lanes(i.o[3]);
+  Space space = Space::SHARED;
+  if (i.o[2] & 2) next_space(&left, address, &space);
+  if (!touch_rows(w, i, m & row_lanes(i.o[3]), space, address, 16, LDMATRIX, load)) return false;
+  host_pointers(w, space, address, rows);
+  return true;
+}
+
+static void load_matrix(Warp &w, const Instr &i, u32 m) {
+  u64 rows[LANES];
+  if (!matrix_rows(w, i, m, true, rows)) return;
+  for (u32 n = 0; n < i.o[3]; ++n) {
+    u16 matrix[8][8];
+    for (int r = 0; r < 8; ++r)
+      if (m >> (8 * n + r) & 1) memcpy(matrix[r], reinterpret_cast<const void *>(rows[8 * n + r]), 16);
+    u32 out[LANES];
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      out[lane] = i.o[4] ? matrix[2 * t][g] | u32(matrix[2 * t + 1][g]) << 16 : matrix[g][2 * t] | u32(matrix[g][2 * t + 1]) << 16;
+    }
+    blend<1>(w.reg<u32>(i.o[5 + n]), out, m);
+  }
+}
+
+static void store_matrix(Warp &w, const Instr &i, u32 m) {
+  u64 rows[LANES];
+  if (!matrix_rows(w, i, m, false, rows)) return;
+  for (u32 n = 0; n < i.o[3]; ++n) {
+    u16 matrix[8][8];
+    const u32 *in = w.reg<u32>(i.o[5 + n]);
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      (i.o[4] ? matrix[2 * t][g] : matrix[g][2 * t]) = u16(in[lane]);
+      (i.o[4] ? matrix[2 * t + 1][g] : matrix[g][2 * t + 1]) = u16(in[lane] >> 16);
+    }
+    for (int r = 0; r < 8; ++r)
+      if (m >> (8 * n + r) & 1) memcpy(reinterpret_cast<void *>(rows[8 * n + r]), matrix[r], 16);
+  }
+}
+
+static void transpose_matrix(Warp &w, const Instr &i, u32 m) {
+  u16 matrix[8][8];
+  u32 out[LANES];
+  memcpy(matrix, w.reg<u32>(i.o[1]), sizeof matrix);
+  for (int lane = 0; lane < LANES; ++lane)
+    out[lane] = matrix[2 * (lane % 4)][lane / 4] | u32(matrix[2 * (lane % 4) + 1][lane / 4]) << 16;
+  blend<1>(w.reg<u32>(i.o[0]), out, m);
+}
+
+// ---- fragments ----
+//
+// E elements of an operand lie in a 32-bit register (2 for 16-bit types, 1 for tf32, 4 for 8-bit integers).
+//   A (16 × K)  register r, element e: row g + 8 (r % 2), column E t + e + 4 E (r / 2)
+//   B (K × 8)   register r, element e: row E t + e + 4 E r, column g
+//   C, D (16 × 8)  element i: row g + 8 (i / 2), column 2 t + i % 2
+
+enum Element : u32 { ELEMENT_F16, ELEMENT_BF16, ELEMENT_TF32, ELEMENT_S8, ELEMENT_U8 };
+
+// The elements of one register in all lanes, E per lane.
+template <class T> static int read_register(const Warp &w, u32 slot, u32 element, T *out) {
+  switch (element) {
+    case ELEMENT_F16:
+      if constexpr (std::is_same<T, float>::value) widen_array<Format::F16, 64>(w.reg<u16>(slot), out);
+      return 2;
+    case ELEMENT_BF16:
+      if constexpr (std::is_same<T, float>::value) widen_array<Format::BF16, 64>(w.reg<u16>(slot), out);
+      return 2;
+    case ELEMENT_TF32:  // the hardware does not look at the lowest 13 bits
+      for (int lane = 0; lane < LANES; ++lane) out[lane] = T(as<float>(w.reg<u32>(slot)[lane] & 0xffffe000u));
+      return 1;
+    case ELEMENT_S8:
+      for (int n = 0; n < 4 * LANES; ++n) out[n] = T(w.reg<s8>(slot)[n]);
+      return 4;
+    default:
+      for (int n = 0; n < 4 * LANES; ++n) out[n] = T(w.reg<u8>(slot)[n]);
+      return 4;
+  }
+}
+
+constexpr int MOST_K = 32;
+
+template <class T> static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*a)[MOST_K]) {
+  alignas(64) T values[4 * LANES];
+  for (u32 r = 0; r < count; ++r) {
+    const int per = read_register(w, slots[r], element, values);
+    for (int lane = 0; lane < LANES; ++lane) {
+      T *to = &a[lane / 4 + 8 * (r % 2)][per * (lane % 4) + 4 * per * (r / 2)];
+      for (int e = 0; e < per; ++e) to[e] = values[lane * per + e];
+    }
+  }
+}
+
+template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count, u32 element, T (*b)[8]) {
+  alignas(64) T values[4 * LANES];
+  for (u32 r = 0; r < count; ++r) {
+    const int per = read_register(w, slots[r], element, values);
+    for (int lane = 0; lane < LANES; ++lane)
+      for (int e = 0; e < per; ++e) b[per * (lane % 4) + 4 * per * r + e][lane / 4] = values[lane * per + e];
+  }
+}
+
+template <class T> static void multiply(T (*c)[8], const T (*a)[MOST_K], const T (*b)[8], int depth) {
+  for (int row = 0; row < 16; ++row) {
+    T sum[8];
+    memcpy(sum, c[row], sizeof sum);
+    for (int k = 0; k < depth; ++k)
+      for (int n = 0; n < 8; ++n) sum[n] += a[row][k] * b[k][n];
+    memcpy(c[row], sum, sizeof sum);
+  }
+}
+
+// The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each.
+template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8]) {
+  for (int i = 0; i < 4; ++i)
+    for (int lane = 0; lane < LANES; ++lane) {
+      T &to = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+      if (halves) to = T(widen_half(w.reg<u16>(slots[i / 2])[2 * lane + i % 2]));
+      else to = w.reg<T>(slots[i])[lane];
+    }
+}
+
+template <class T> static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32 m) {
+  for (int i = 0; i < 4; ++i)
+    for (u32 rest = m; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const T from = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+      if (halves) w.reg<u16>(slots[i / 2])[2 * lane + i % 2] = narrow_half(float(from));
+      else w.reg<T>(slots[i])[lane] = from;
+    }
+}
+
+// o: K, type of A, type of B, D in halves, C in halves, saturate, registers of D, A, B, C
+template <class T> static void mma(Warp &w, const Instr &i, u32 m) {
+  const u32 depth = i.o[0], per = i.o[1] <= ELEMENT_BF16 ? 2 : i.o[1] == ELEMENT_TF32 ? 1 : 4;
+  const u32 a_count = depth / (2 * per), b_count = depth / (4 * per), d_count = i.o[3] ? 2 : 4;
+  const u32 *d = i.o + 6, *a = d + d_count, *b = a + a_count, *c = b + b_count;
+  alignas(64) T left[16][MOST_K], right[MOST_K][8], tile[16][8];
+  read_a(w, a, a_count, i.o[1], left);
+  read_b(w, b, b_count, i.o[2], right);
+  read_c(w, c, i.o[4], tile);
+  if constexpr (std::is_same<T, float>::value) multiply<float>(tile, left, right, depth);
+  else {  // integers: the sum wraps, or stops at the largest
+    for (int row = 0; row < 16; ++row)
+      for (int n = 0; n < 8; ++n) {
+        s64 sum = tile[row][n];
+        for (u32 k = 0; k < depth; ++k) sum += s64(left[row][k]) * right[k][n];
+        tile[row][n] = T(i.o[5] ? std::min<s64>(std::max<s64>(sum, INT32_MIN), INT32_MAX) : sum);
+      }
+  }
+  write_d<T>(w, d, i.o[3], tile, m);
+}
+
+// ---- wmma: its fragments are whatever the implementation likes ----
+//
+// Ours are those of mma.m16n8k16, tile beside tile, which is also what ptxas makes of them for sm_80 to sm_90. So the
+// accesses are modelled after its code, too: A and B of 16 bits come from shared memory by ldmatrix, from elsewhere in
+// four-byte pieces of each 8 × 8 matrix (transposed afterwards if need be); accumulators go register by register, two
+// neighbours at once where they are neighbours in memory. And wmma.mma counts as the mma it consists of.
+
+struct Shape { int m, n, k; };
+constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}};
+enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
+
+struct Position { int row, col; };
+
+// Where element e of register r of a lane lies in the operand. A shape with m = 8 is the transpose of the one with n = 8.
+static Position position(u32 shape, u32 operand, int per, int lane, int r, int e) {
+  const int g = lane / 4, t = lane % 4;
+  if (shape == 2) {
+    const Position p = position(1, operand == OPERAND_C ? OPERAND_C : OPERAND_A + OPERAND_B - operand, per, lane, r, e);
+    return {p.col, p.row};
+  }
+  if (operand == OPERAND_C) {  // r counts elements here: 4 in each tile of 16 × 8
+    const int tile = r / 4, i = r % 4;
+    return {g + 8 * (i / 2) + (shape == 1 ? 16 * tile : 0), 2 * t + i % 2 + (shape == 1 ? 0 : 8 * tile)};
+  }
+  const int deep = SHAPES[shape].k / (4 * per);  // registers along k: 2
+  if (operand == OPERAND_A) return {g + 8 * (r % 2) + 16 * (r / (2 * deep)), per * t + e + 4 * per * (r / 2 % deep)};
+  return {per * t + e + 4 * per * (r % deep), g + 8 * (r / deep)};
+}
+
+struct Fragment {
+  u32 shape, operand, element, registers;  // registers that hold different elements; halves come in twice as many for m16n16k16
+  int per, rows, cols, bytes;
+  bool column_major;
+  Fragment(u32 shape, u32 operand, u32 element, bool column_major, bool halves)
+      : shape(shape), operand(operand), element(element), column_major(column_major) {
+    const Shape s = SHAPES[shape];
+    rows = operand == OPERAND_B ? s.k : s.m;
+    cols = operand == OPERAND_A ? s.k : s.n;
+    per = operand == OPERAND_C ? (halves ? 2 : 1) : element == ELEMENT_TF32 ? 1 : 2;
+    bytes = 4 / per;
+    registers = rows * cols / LANES / per;
+  }
+  Position at(int lane, int r, int e) const {
+    return operand == OPERAND_C ? position(shape, operand, per, lane, r * per + e, 0) : position(shape, operand, per, lane, r, e);
+  }
+  u64 index(Position p, u64 stride) const { return column_major ? p.col * stride + p.row : p.row * stride + p.col; }
+};
+
+// The accesses that move a fragment. f(lanes, addresses, bytes) for each; false ends it.
+template <class F> static bool accesses(const Fragment &fragment, const u64 *base, const u64 *stride, bool by_rows, F f) {
+  alignas(64) u64 address[LANES];
+  if (fragment.operand != OPERAND_C && fragment.bytes == 2) {
+    const int major = fragment.column_major ? fragment.cols : fragment.rows, minor = fragment.rows + fragment.cols - major;
+    const int matrices = major / 8 * (minor / 8);
+    for (int first = 0; first < matrices; first += by_rows ? 4 : 1) {
+      const int count = by_rows ? std::min(4, matrices - first) : 1;
+      for (int lane = 0; lane < LANES; ++lane) {
+        const int n = by_rows ? std::min(first + lane / 8, matrices - 1) : first, row = by_rows ? lane % 8 : lane / 4;
+        const int col = by_rows ? 0 : lane % 4 * 2;
+        address[lane] = base[lane] + 2 * ((n % (major / 8) * 8 + row) * stride[lane] + n / (major / 8) * 8 + col);
+      }
+      if (!f(by_rows ? row_lanes(count) : ALL, address, by_rows ? 16 : 4)) return false;
+    }
+    return true;
+  }
+  const bool pairs = fragment.operand == OPERAND_C && (fragment.shape == 2) == fragment.column_major;  // neighbours in memory
+  const int step = pairs ? 2 : 1, elements = fragment.registers * fragment.per;
+  for (int n = 0; n < elements; n += step) {
+    for (int lane = 0; lane < LANES; ++lane)
+      address[lane] = base[lane] + fragment.bytes * fragment.index(fragment.at(lane, n / fragment.per, n % fragment.per), stride[lane]);
+    if (!f(ALL, address, fragment.bytes * step)) return false;
+  }
+  return true;
+}
+
+// o: address, offset, 64-bit address, space (3: generic), shape, operand, element, column-major, halves, stride (or ~0), number of registers, registers
+template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
+  const Fragment fragment(i.o[4], i.o[5], i.o[6], i.o[7], i.o[8]);
+  alignas(64) u64 base[LANES], stride[LANES], to[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2], base);
+  u32 left = m;
+  Space space = Space(i.o[3]);
+  if (i.o[3] == 3) next_space(&left, base, &space);
+  for (int lane = 0; lane < LANES; ++lane)
+    stride[lane] = i.o[9] == ALL ? (fragment.column_major ? fragment.rows : fragment.cols) : w.reg<u32>(i.o[9])[lane];
+  u32 count = 0;
+  const bool fine = accesses(fragment, base, stride, i.o[3] == 1, [&](u32 lanes, const u64 *address, u32 bytes) {
+    ++count;
+    return touch_rows(w, i, m & lanes, space, address, bytes, WMMA, LOAD);
+  });
+  if (w.block->launch.count) w.block->counters[i.pc].warps += count - 1;
+  if (!fine) return;
+  host_pointers(w, space, base, to);
+  for (u32 r = 0; r < i.o[10]; ++r)
+    for (u32 rest = m; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      for (int e = 0; e < fragment.per; ++e) {
+        u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(fragment.at(lane, r % fragment.registers, e), stride[lane]);
+        u8 *element = w.frame + i.o[11 + r] + 4 * lane + e * fragment.bytes;
+        if (LOAD) memcpy(element, memory, fragment.bytes);
+        else memcpy(memory, element, fragment.bytes);
+      }
+    }
+}
+
+// o: shape, element, D in halves, C in halves, registers of A, of B, then those of D, A, B, C
+static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
+  const u32 shape = i.o[0], element = i.o[1];
+  const Fragment fa(shape, OPERAND_A, element, false, false), fb(shape, OPERAND_B, element, false, false);
+  const Fragment fc(shape, OPERAND_C, element, false, i.o[3]), fd(shape, OPERAND_C, element, false, i.o[2]);
+  const u32 *d = i.o + 6, *a = d + fd.registers, *b = a + i.o[4], *c = b + i.o[5];
+  alignas(64) float left[32][MOST_K], right[MOST_K][32], tile[32][32], values[4 * LANES];
+  const auto read = [&](const Fragment &f, const u32 *slots, auto place) {
+    for (u32 r = 0; r < f.registers; ++r) {
+      read_register(w, slots[r], element, values);
+      for (int lane = 0; lane < LANES; ++lane)
+        for (int e = 0; e < f.per; ++e) place(f.at(lane, r, e), values[lane * f.per + e]);
+    }
+  };
+  read(fa, a, [&](Position p, float x) { left[p.row][p.col] = x; });
+  read(fb, b, [&](Position p, float x) { right[p.row][p.col] = x; });
+  for (u32 r = 0; r < fc.registers; ++r)
+    for (int lane = 0; lane < LANES; ++lane)
+      for (int e = 0; e < fc.per; ++e) {
+        const Position p = fc.at(lane, r, e);
+        tile[p.row][p.col] = i.o[3] ? widen_half(w.reg<u16>(c[r])[2 * lane + e]) : w.reg<float>(c[r])[lane];
+      }
+  for (int row = 0; row < fa.rows; ++row)
+    for (int k = 0; k < fa.cols; ++k)
+      for (int col = 0; col < fb.cols; ++col) tile[row][col] += left[row][k] * right[k][col];
+  for (u32 r = 0; r < fd.registers; ++r)
+    for (u32 rest = m; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      for (int e = 0; e < fd.per; ++e) {
+        const Position p = fd.at(lane, r, e);
+        if (i.o[2]) w.reg<u16>(d[r])[2 * lane + e] = narrow_half(tile[p.row][p.col]);
+        else w.reg<float>(d[r])[lane] = tile[p.row][p.col];
+      }
+    }
+  if (w.block->launch.count) ++w.block->counters[i.pc].warps;  // two mma
+}
+
+// ---- cp.async: the copy is applied when its thread waits for it, and not before ----
+
+// o: destination, offset, 64-bit, source, offset, 64-bit, bytes, bytes to read (or ~0: all), predicate that says "none" (or ~0)
+static void copy_async(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  alignas(64) u64 to[LANES], from[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2], to);
+  addresses(w, i.o[3], i.o[4], i.o[5], from);
+  const u32 size = i.o[6], ignored = i.o[8] == ALL ? 0 : w.pred(i.o[8]) ^ (i.flags & NOT_PRED ? ALL : 0);
+  Copy copy;
+  copy.mask = m, copy.size = size, copy.pc = i.pc;
+  u32 whole = 0, part = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    to[lane] &= ~WINDOW_MASK, from[lane] &= ~WINDOW_MASK;
+    const u32 bytes = ignored >> lane & 1 ? 0 : i.o[7] == ALL ? size : std::min(w.reg<u32>(i.o[7])[lane], size);
+    copy.copied[lane] = bytes;
+    copy.destination[lane] = u32(to[lane]), copy.source[lane] = from[lane];
+    copy.group[lane] = w.copy_group[lane];
+    whole |= u32(bytes == size) << lane;
+    part |= u32(bytes != 0 && bytes != size) << lane;
+  }
+  whole &= m, part &= m;
+  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size)) return;
+  for (u32 rest = part; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (!check_access(w, i, 1u << lane, Space::GLOBAL, from, copy.copied[lane], size)) return;
+  }
+  if (!check_access(w, i, m, Space::SHARED, to, size, size)) return;
+  if (b.launch.count) {
+    Counters &c = b.counters[i.pc];
+    const Counters before = c;
+    if (whole | part) count_access(w, i, whole | part, Space::GLOBAL, from, size);
+    count_access(w, i, m, Space::SHARED, to, size);
+    c.requests = before.requests + 1;
+    c.bytes = before.bytes + u64(__builtin_popcount(m)) * size;
+  }
+  if (b.traced) {
+    if (whole | part) trace_access(w, i, whole | part, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
+    trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
+  }
+  if (b.launch.sanitize) {
+    if (whole) note_global(w, i, whole, from, size, false);
+    for (u32 rest = m; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      b.shadow_write(w, b.thread(w, lane), to[lane], size, i.pc, nullptr, true);
+    }
+  }
+  w.copies.push_back(copy);
+}
+
+// Apply the copies of the lanes of `m`, but for those of their last `keep` groups.
+static void wait_copies(Warp &w, u32 m, u32 keep) {
+  Block &b = *w.block;
+  for (Copy &copy : w.copies) {
+    u32 ready = 0;
+    for (int lane = 0; lane < LANES; ++lane) ready |= u32(copy.group[lane] + keep < w.copy_group[lane]) << lane;
+    ready &= copy.mask & m;
+    copy.mask &= ~ready;
+    for (u32 rest = ready; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      u8 *to = b.shared + copy.destination[lane];
+      memcpy(to, reinterpret_cast<const void *>(copy.source[lane]), copy.copied[lane]);
+      memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
+      if (b.launch.sanitize) b.shadow_land(w, b.thread(w, lane), copy.destination[lane], copy.size, copy.pc);
+    }
+  }
+  w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }), w.copies.end());
+}
+
+static void commit(Warp &w, u32 m) {
+  for (int lane = 0; lane < LANES; ++lane) w.copy_group[lane] += m >> lane & 1;
+}
+
+void register_tensor(Registry &r) {
+  enter(r, {{"ldmatrix", load_matrix}, {"stmatrix", store_matrix}, {"movmatrix", transpose_matrix},
+            {"mma.f32", mma<float>}, {"mma.s32", mma<s32>},
+            {"wmma.load", wmma_move<true>}, {"wmma.store", wmma_move<false>}, {"wmma.mma", wmma_multiply},
+            {"cp.async", copy_async},
+            {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }},
+            {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }},
+            {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }}});
+}
+
+}  // namespace vm

@@ -83,6 +83,7 @@ struct Counters {
   u64 wavefronts;  // shared memory: passes over the banks
   u64 conflicts;   // shared memory: passes beyond the conflict-free minimum
   u64 bytes;       // bytes that the threads asked for
+  u64 requests;    // times that it accessed memory, for one thread at least
 };
 
 struct TraceRow {
@@ -108,7 +109,8 @@ struct Group {
 };
 constexpr s32 RUNNABLE = -1, FOR_LANES = 1000;
 
-struct Copy { u32 destination; u64 source; u32 size, copied, pc; u32 group; };  // a cp.async of one thread
+// A cp.async of a warp: per lane where from, where to, how many bytes of it (the rest becomes zeros), and its group.
+struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[LANES]; u64 source[LANES]; };
 
 struct Warp {
   u8 *frame;
@@ -120,8 +122,8 @@ struct Warp {
   std::vector<Group> groups;
   std::vector<u32> order; // order[w]: what warp w did before this tick has happened before what this warp does now
   u32 oldest = 0;         // the smallest of them
-  std::vector<Copy> copies[LANES];  // cp.async in flight, per thread
-  u32 copy_group[LANES] = {};       // number of the group that is being filled
+  std::vector<Copy> copies;         // in flight
+  u32 copy_group[LANES] = {};       // number of the group that each lane is filling
 
   template <class T> T *reg(u32 offset) const { return reinterpret_cast<T *>(frame + offset); }
   u32 &pred(u32 offset) const { return *reinterpret_cast<u32 *>(frame + offset); }
