@@ -178,7 +178,8 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             counts = None
             if spec.flops(shape, kernel.variants) <= cli.EMULATOR_FLOPS:
                 with terminal.progress(f"counting {kernel.label} {spec.format(shape)} in the emulator"):
-                    counts = count.emulate(kernel, shape, args.seed, sanitize=False).counters.flat()
+                    report = count.emulate(kernel, shape, args.seed, sanitize=False, arch=_arch(stage))
+                counts = report.counters.flat()
             row = {"name": stage.name, "label": kernel.label, "number": stage.number, "problem": spec.name,
                    "dtype": kernel.dtype, "variants": dict(kernel.variants), "default": not kernel.changed,
                    "source": None if kernel.source == stage.source else str(kernel.source),
@@ -192,6 +193,16 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     if args.json:
         terminal.err.print(f"saved {results.save(made, args.json)}", markup=False)
     return 0
+
+
+def _arch(stage: Stage) -> int:
+    """What the emulator compiles for: the GPU's own compute capability, if it models that one."""
+    import torch
+
+    from common import resources
+
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor if f"{major}.{minor}" in {gpu.capability for gpu in resources.GPUS} else stage.min_arch
 
 
 def _has_ncu() -> bool:

@@ -166,10 +166,11 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError(f"{stage.name} needs compute capability {stage.min_arch / 10:.1f} or newer")
     for kernel in cli.kernels(stage, args):
         shape = cli.shapes(kernel, args, kernel.test_shapes()[:1], "emulator")[0]
-        made = Table(title=f"\n{kernel.label}, launched for {stage.spec.format(shape)}", **terminal.PLAIN)
+        made = Table(title=f"\n{kernel.label}, launched for {stage.spec.format(shape)}", collapse_padding=True,
+                     **terminal.PLAIN)
         made.add_column("GPU", no_wrap=True)
-        for head in ("threads", "registers", "bytes\nspilled", "stack", "shared\nper block", "blocks\nper SM",
-                     "warps\nper SM", "occupancy"):
+        for head in ("threads", "regis-\nters", "bytes\nspilled", "bytes\nstack", "shared\n/ block", "blocks\n/ SM",
+                     "warps\n/ SM", "occu-\npancy"):
             made.add_column(head, justify="right", no_wrap=True)
         made.add_column("limited by")
         for gpu in gpus:

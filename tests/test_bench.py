@@ -226,7 +226,7 @@ def test_printed_ratios_are_those_of_the_run(fake_gpu):
     assert cells["× first"] == ["", "", "2.00", "8.00", ""]
     assert cells["% of\ncuBLAS"] == ["", "6.2%", "12.5%", "50.0%", ""]
     assert cells["MHz"][3] in ("1980", "")
-    assert "peak fp16, 600 TFLOP/s measured on 2026-11-21" in table.caption
+    assert "peak fp16, 600 TFLOP/s, measured 2026-11-21" in table.caption
 
 
 # --- without a GPU ---
