@@ -139,12 +139,16 @@ def totals(launches: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def compare(counts: dict[str, int] | None, measured: dict[str, float]) -> dict[str, dict]:
-    """{counter: {"emulator", "ncu", "metric"}} of the counters that both have; emulator None where it did not run."""
+    """{counter: {"emulator", "ncu", "metric"}} of the counters that both have; emulator None where it did not run.
+
+    WMMA is one instruction to the emulator and several of the others to the hardware: those are not compared then.
+    """
     from common.emulator.report import METRICS
 
+    apart = {"instructions.mma", "instructions.ldmatrix"} if counts and counts.get("instructions.wmma") else set()
     return {key: {"emulator": None if counts is None else int(counts.get(key, 0)), "ncu": int(measured[metric]),
                   "metric": metric}
-            for key, metric in METRICS.items() if metric in measured}
+            for key, metric in METRICS.items() if metric in measured and key not in apart}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ GROUPS = (
     ("global store", r"STG|ST\b"),
     ("local (spills, arrays)", r"LDL|STL"),
     ("constant load", r"LDC|ULDC|LDCU"),
-    ("atomic", r"ATOM|RED|UATOM"),
+    ("atomic", r"ATOM|RED(?!UX)|UATOM"),
     ("fp32", r"FFMA|FADD|FMUL|FMNMX|FSET|FSEL|FCHK|FSWZ|MUFU"),
     ("conversion", r"HADD2\.F32|F2F|F2I|I2F|F2FP|I2I|FRND|I2FP|F2IP"),
     ("fp16, bf16", r"HFMA2|HADD2|HMUL2|HMNMX2|HSET2|HSETP2"),

@@ -80,6 +80,12 @@ def test_counters_stand_beside_each_other_by_name():
     assert profile.compare(None, profile.parse(RAW)[0])["global_load_sectors"]["emulator"] is None
 
 
+def test_the_parts_of_a_wmma_are_not_compared():
+    measured = {"sm__inst_executed_pipe_tensor_op_hmma.sum": 64.0, "smsp__inst_executed_op_ldsm.sum": 16.0}
+    assert set(profile.compare({"instructions.mma": 64}, measured)) == {"instructions.mma", "instructions.ldmatrix"}
+    assert profile.compare({"instructions.wmma": 32, "instructions.mma": 0}, measured) == {}
+
+
 def test_the_table_says_how_many_counters_agree():
     row = {"label": "01_naive fp16", "shape": dict.fromkeys("MNK", 256), "metrics": {"L2 hit rate": 87.5, "stall: barrier": 1.25},
            "counters": {"a": {"emulator": 8, "ncu": 8, "metric": "m.a"}, "b": {"emulator": 11, "ncu": 10, "metric": "m.b"},
