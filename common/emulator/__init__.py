@@ -20,7 +20,7 @@ from torch import Tensor
 from common import toolchain
 from common.emulator import engine
 from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime
-from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain
+from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain, readable
 from common.errors import UserError
 from common.resources import select_gpus
 
@@ -116,6 +116,7 @@ class _Session:
         if len(names) != len(args):
             raise ValueError(f"{len(args)} arguments with {len(names)} names")
         self.module = _module(ptx)
+        self.module.reset()
         self.arena = Arena()
         self.tensors: dict[str, Allocation] = {}
         self.values: list[int | float | None] = []
@@ -130,7 +131,7 @@ class _Session:
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
         self.trace = trace
         self.launches: list[Launch] = []
-        self.findings: list[Finding] = []
+        self.findings: dict[tuple, Finding] = {}
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
 
@@ -186,13 +187,14 @@ class _Session:
             if finding.kind == "unknown instruction":
                 place = finding.place
                 raise UserError(f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}")
-            self.findings.append(explain(finding, self.arena))
+            explained = explain(finding, info, self.arena)
+            self.findings[explained.where] = explained.again(self.findings.get(explained.where))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)
         result.trace["launch"] = len(self.launches)
         self.rows.append(result.trace)
-        self.launches.append(Launch(kernel, grid, block, info.static_shared + shared, total, info.instructions))
+        self.launches.append(Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions))
         return result.code
 
     def report(self, status: int, error: str, started: float) -> Report:
@@ -202,7 +204,7 @@ class _Session:
         rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
         seconds = time.monotonic() - started
         return Report(
-            status, error, self.launches, total, self.lines, self.findings, rows, seconds, self.tensors, self.arena
+            status, error, self.launches, total, self.lines, list(self.findings.values()), rows, seconds, self.tensors, self.arena
         )
 
 

@@ -143,6 +143,7 @@ class KernelInfo:
     params: list[tuple[str, int, int, int]]
     param_bytes: int
     static_shared: int
+    shared: list[tuple[str, int]]  # the shared variables' names and offsets, in order
     max_threads: int | None
     instructions: list[Place]
     local_bytes: int
@@ -191,11 +192,14 @@ class Module:
             base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
             self._storage.append(storage)
             self.variables[variable.name] = ModuleVariable(variable.name, base, variable.size, variable.space)
+        self.reset()
+
+    def reset(self) -> None:
+        """Give the module's variables the values that they start with."""
         addresses = self._addresses()
-        for variable in self._ptx.variables.values():
-            if variable.name in self.variables and variable.initial:
-                data = ptx.initial_bytes(variable, lambda name: addresses.get(name, 0))
-                ctypes.memmove(self.variables[variable.name].address, data, len(data))
+        for name, place in self.variables.items():
+            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: addresses.get(name, 0))
+            ctypes.memmove(place.address, data, len(data))
 
     def _addresses(self) -> dict[str, int]:
         return {name: variable.address for name, variable in self.variables.items()}
@@ -216,7 +220,7 @@ class Module:
             text = lowered.text + (f"  [{lowered.problem}]" if lowered.problem else "")
             places.append(Place(pc, text, lowered.category, files.get(at.call_file, "") if at else "", at.call_line if at else 0,
                                 files.get(at.file, "") if at else "", at.line if at else 0))
-        return KernelInfo(function.name, params, param_bytes, program.static_shared, function.max_threads, places, program.header[2],
+        return KernelInfo(function.name, params, param_bytes, program.static_shared, program.shared, function.max_threads, places, program.header[2],
                           program.header[1], handle)
 
     def launch(

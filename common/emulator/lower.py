@@ -98,6 +98,7 @@ class Program:
     constants: array
     tables: array
     static_shared: int
+    shared: list[tuple[str, int]]  # names and offsets of the shared variables, in order
 
 
 class _Frame:
@@ -1091,7 +1092,8 @@ def _encode(lowering: _Lowering) -> Program:
         tables.extend((len(entries), *entries))
     granule = min((lowered.access for lowered in code if lowered.access), default=16)
     header = array("I", (len(code), offset, lowering.local_bytes, lowering.static_shared, int(math.log2(min(granule, 16))), len(table) // 4, len(tables)))
-    return Program(lowering.function.name, code, list(names), words, header, array("Q", table), tables, lowering.static_shared)
+    return Program(lowering.function.name, code, list(names), words, header, array("Q", table), tables, lowering.static_shared,
+                   sorted(((v.name, offset) for v, offset in lowering.offsets.items() if v.space == "shared"), key=lambda pair: pair[1]))
 
 
 def lower(module: PtxModule, function: Function, addresses: dict[str, int]) -> tuple[Program, list[tuple[str, int, int, int]], int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ _FIELDS = tuple(item.name for item in fields(Counters))
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken rule: the first of `count` times that this instruction broke it."""
+    """A broken rule: the first of the `count` times that this line broke it."""
 
     kind: str  # "out of bounds global", "misaligned", "uninitialised shared read", "shared race" ...
     message: str
@@ -113,8 +114,17 @@ class Finding:
             lines.append(f"    {self.line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
         if self.count > 1:
-            lines.append(f"    and {self.count - 1} more of this kind from this instruction")
+            lines.append(f"    and {self.count - 1} more of this kind at this line")
         return "\n".join(lines)
+
+    @property
+    def where(self) -> tuple[object, ...]:
+        """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
+        return self.kind, self.kernel, self.file, self.line or self.ptx
+
+    def again(self, earlier: Finding | None) -> Finding:
+        """This finding, or the earlier one of the same kind and line with this one counted in."""
+        return self if earlier is None else replace(earlier, count=earlier.count + self.count)
 
 
 @dataclass(frozen=True)
@@ -228,22 +238,38 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
         if group := _MEMORY.get(category):
             for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
                 if f"{group}_{name}" in _FIELDS:
-                    setattr(one, f"{group}_{name}", row["warps" if name == "requests" else name])
+                    setattr(one, f"{group}_{name}", row[name])
         total += one
         lines.setdefault((place.file, place.line), Counters()).__iadd__(one)
     return total, lines
 
 
-def explain(found: engine.Finding, arena: Arena) -> Finding:
-    """An engine's finding with its addresses in the words of the tensors."""
-    message, what = found.message, f"{found.size} bytes at {arena.describe(found.address)}"
+def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: Arena) -> Finding:
+    """An engine's finding with its addresses in the words of the tensors and of the shared arrays."""
+    what = f"{found.size} bytes at {arena.describe(found.address)}"
+    place = next(((name, offset) for name, offset in reversed(kernel.shared) if offset <= found.address), None)
+    at = f"byte {found.address} of shared memory"
+    message = found.message.replace(at, f"{at} ({readable(place[0])} + {found.address - place[1]})" if place else at)
     if found.kind in ("out of bounds global", "null pointer"):
         message = what
     elif found.kind == "uninitialised global read":
         message = f"{what}, which nobody has written"
     elif found.kind == "misaligned" and arena.find(found.address):
         message = f"{what}: the address is no multiple of {found.size}"
-    place = found.place
     return Finding(
-        found.kind, message, found.kernel, found.block, found.thread, place.file, place.line, place.text, found.count
+        found.kind,
+        message,
+        readable(found.kernel),
+        found.block,
+        found.thread,
+        found.place.file,
+        found.place.line,
+        found.place.text,
+        found.count,
     )
+
+
+def readable(symbol: str) -> str:
+    """The name in the source of a mangled kernel or of a mangled variable of one; templates and others as they are."""
+    match = re.match(r"_ZZ.+E(\d+)(\D.*)", symbol) or re.match(r"_Z(\d+)(\D.*)", symbol)
+    return match[2][: int(match[1])] if match else symbol
