@@ -1,7 +1,7 @@
 """Verb `test`: is the result right, and does the kernel keep the rules of the hardware?
 
-An output is right if it is finite everywhere and its error against fp64, over the whole tensor and at its worst element,
-is at most twice the error that torch makes in the same dtype. fp32 may also use up the bound that rounding errors keep
+An output is right if it is finite everywhere and its error against fp64, over the whole tensor and at its worst
+element, is at most twice the error that torch makes in the same dtype. fp32 may also use up the bound that rounding errors keep
 to in all likelihood, √n · 2⁻²⁴ · Σ|terms| for a sum of n terms (Higham and Mary, "A new approach to probabilistic
 rounding error analysis", SIAM J. Sci. Comput. 41, 2019): the order of the summation is the kernel's own affair.
 """
@@ -128,10 +128,8 @@ def explain(
     for accuracy, axes, output in zip(found, spec.output_axes, outputs, strict=True):
         if accuracy.ok:
             continue
-        lines.append(
-            f"  {accuracy.name}: relative error {accuracy.error:.2e}, allowed {accuracy.limit:.2e}; "
-            + (f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "no single one stands out")
-        )
+        wrong = f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "none stands out"
+        lines.append(f"  {accuracy.name}: relative error {accuracy.error:.2e}, allowed {accuracy.limit:.2e}; {wrong}")
         rows = [(*axes, "got", "want", "block", "thread")]
         for index, got, want in accuracy.first:
             block, thread = _owner(owners, accuracy.name, index, got)
@@ -253,7 +251,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     failed = [result for result in results if not result.ok]
     for result in failed:
         terminal.out.print(f"\n{result.report}", markup=False, soft_wrap=True)
-    verdict = f"{len(failed)} of {len(results)} checks failed" if failed else f"all {len(results)} checks passed"
+    verdict = f"{len(failed) or len(results)} of {len(results)} checks {'failed' if failed else 'passed'}"
     rules = ", sanitizer on" if "emulator" in devices else ""
     terminal.out.print(f"\n{stage.name}: {verdict} ({' and '.join(devices)}{rules}; seed {args.seed})", markup=False)
     return 1 if failed else 0

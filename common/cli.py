@@ -84,7 +84,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
         allow_abbrev=False,
     )
     if ladder:
-        parser.add_argument("stages", nargs="*", metavar="STAGE", help="only these stages, such as 01 03 (default: all)")
+        parser.add_argument("stages", nargs="*", metavar="STAGE", help="only these, such as 01 03 (default: all)")
     module.add_arguments(parser)
     args = parser.parse_args(argv[1:])
     if not ladder:
@@ -117,7 +117,8 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(f"takes: {stage.limits}\nsource: {_relative(stage.source)}", markup=False)
         declared = macros(stage.source)
         for name, values in stage.variants.items():
-            out.print(f"variant {name} = {' | '.join(map(str, values))} (default {declared[name].default})", markup=False)
+            choices = " | ".join(map(str, values))
+            out.print(f"variant {name} = {choices} (default {declared[name].default})", markup=False)
             out.print(f"    {declared[name].help}", markup=False)
         out.print(f"\n{program} VERB [--help]", markup=False)
     table = Table(box=None, show_header=False, pad_edge=False)

@@ -8,4 +8,4 @@ class UserError(Exception):
 
 
 class CheckFailed(Exception):
-    """A kernel that computes something wrong or breaks a rule of the hardware: the message is the report. Exit status 1."""
+    """A kernel that is wrong or breaks a rule of the hardware: the message is the report. Exit status 1."""

@@ -36,7 +36,7 @@ class Gemm(Problem):
             multiple = multiples.get(axis, 1)
             return -(-size // multiple) * multiple
 
-        # Blocks and slices cut off at every edge, unless a multiple forbids it; the last K is deeper than a ring of tiles.
+        # Blocks and slices cut off at every edge, unless a multiple forbids it; one K deeper than any ring of tiles.
         shapes = ((1, 1, 1), (150, 70, 33), (70, 270, 233))
         return tuple((fit("M", m), fit("N", n), fit("K", k)) for m, n, k in shapes)
 

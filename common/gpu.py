@@ -1,7 +1,7 @@
 """Running a kernel on the GPU: its source built by torch's load_inline, its launcher called through ctypes.
 
-Only pointers, sizes and the stream cross the border, so that no torch header is compiled: a cold build is nvcc's time for
-the kernel alone. Builds are kept in the cache, named by all that went into them.
+Only pointers, sizes and the stream cross the border, so that no torch header is compiled: a cold build is nvcc's time
+for the kernel alone. Builds are kept in the cache, named by all that went into them.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ def _build(text: str, flags: list[str], include: Path, nvcc: toolchain.Nvcc, dir
 
 def _messages(log: str) -> str:
     """What the compiler said, without ninja's commands and counting."""
-    noise = re.compile(r"Error building extension|\d+ errors? detected|\[\d+/\d+\]|FAILED:|ninja: |/\S*/(nvcc|\S*g?\+\+)( |$)")
+    counting, command = r"\[\d+/\d+\]|FAILED:|ninja: |\d+ errors? detected", r"/\S*/(nvcc|\S*g?\+\+)( |$)"
+    noise = re.compile(rf"Error building extension|{counting}|{command}")
     said = [line for line in log.splitlines() if line.strip() and not noise.match(line)]
     return "\n".join(said) or log

@@ -105,7 +105,7 @@ class Stage:
     @property
     def limits(self) -> str:
         """What the stage takes, in a line: "fp16, bf16; M and N multiples of 128"."""
-        alike = {multiple: [a for a, m in self.multiples.items() if m == multiple] for multiple in self.multiples.values()}
+        alike = {rule: [axis for axis, m in self.multiples.items() if m == rule] for rule in self.multiples.values()}
         rules = [
             f"{' and '.join(axes)} multiples of {m}" if len(axes) > 1 else f"{axes[0]} a multiple of {m}"
             for m, axes in alike.items()
@@ -199,7 +199,7 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """ "01_naive fp16 COALESCED=0": the variants that are not the default, and the file if it is not the stage's."""
+        """In words, "01_naive fp16 COALESCED=0": with the variants that are not the default, and the file if not ours."""
         words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
 

@@ -124,3 +124,11 @@ def test_no_host_compiler(tmp_path):
     )
     assert done.returncode == 2
     assert "no C++ compiler found" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_no_nvcc(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr("common.toolchain._pip_tool", lambda name: None)
+    status, _, err = command("kernels.01_naive", "test", "--device", "emulator")
+    assert status == 2 and 'pip install "cuda-toolkit[nvcc,cccl,cuobjdump]"' in err

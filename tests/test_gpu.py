@@ -20,14 +20,15 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 @pytest.fixture
 def hopper(monkeypatch, tmp_path):
-    """A GPU to build for, if not to run on, with an empty cache; on a CPU build of torch also the libraries it lacks."""
+    """A GPU to build for, if not to run on, with an empty cache; with a CPU build of torch, the libraries it lacks."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
     if not torch.backends.cuda.is_built():
         (tmp_path / "empty.cpp").touch()
         for name in ("c10_cuda", "torch_cuda"):
             library = tmp_path / f"lib{name}.so"
-            toolchain.run([toolchain.find_cxx(), "-shared", tmp_path / "empty.cpp", f"-Wl,-soname,{library}", "-o", library])
+            flags = ["-shared", f"-Wl,-soname,{library}"]
+            toolchain.run([toolchain.find_cxx(), *flags, tmp_path / "empty.cpp", "-o", library])
         monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
 
 

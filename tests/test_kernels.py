@@ -19,8 +19,12 @@ STAGES = kernels.ladder()
 KERNELS = [kernel for stage in STAGES for kernel in stage.kernels()]
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
-# A function at the top level, from its qualifier to the brace that closes it at the start of a line, or on its own line.
-HELPER = re.compile(r"^(?:template[^\n]*\n)?(?:__\w+__ |static |inline )*__device__ [^\n]*?(\w+)\((?:[^\n]*\}\n|.*?^\}\n)", re.M | re.S)
+# The definition of a function at the top level, to the brace that closes it at the start of a line or on the same line.
+HELPER = re.compile(
+    r"^(?:template[^\n]*\n)?(?:__\w+__ |static |inline )*__device__ "
+    r"[^;{(]*?(\w+(?:<[^(]*>)?)\([^;{]*\{(?:[^\n]*\}\n|.*?^\}\n)",
+    re.M | re.S,
+)
 
 
 @every_stage
@@ -112,5 +116,13 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
 
 
 def test_helpers_are_found():
-    text = "__device__ inline float twice(float x) {\n  return 2 * x;\n}\nint f() {\n}\n__host__ __device__ constexpr int g(int a) { return a; }\n"
-    assert [helper[1] for helper in HELPER.finditer(text)] == ["twice", "g"]
+    text = (
+        "template <typename T>\n__device__ void twice(T &x);\n\n"
+        "template <>\n__device__ __forceinline__ void twice<float>(\n    float &x) {\n"
+        "  if (x > 0) {\n    x *= 2;\n  }\n}\n\n"
+        "int not_one() {\n}\n"
+        "__host__ __device__ constexpr int half(int a) { return a / 2; }\n"
+    )
+    found = {helper[1]: helper[0] for helper in HELPER.finditer(text)}
+    assert list(found) == ["twice<float>", "half"]
+    assert found["twice<float>"].startswith("template <>") and found["twice<float>"].endswith("  }\n}\n")
