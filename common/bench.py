@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=timing.ROUNDS, metavar="ROUNDS",
                         help="rounds; each times all contenders in turn (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a first impression")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the run (docs/results/ holds the recorded ones)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the run (docs/results/ holds recorded ones)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw TFLOP/s over size (.png, .svg or .pdf)")
 
 
@@ -167,7 +167,8 @@ def measure(chosen: dict[str, list[Entry]], shapes: dict[str, Sequence[tuple[int
     with terminal.progress("measuring", total=total) as update:
         for dtype, found in chosen.items():
             for shape in shapes[dtype]:
-                made["rows"] += _measure_size(found, dtype, shape, rounds, round_ms, seed, device, made["notes"], update)
+                made["rows"] += _measure_size(found, dtype, shape, rounds, round_ms, seed, device, made["notes"],
+                                              update)
     made["clocks"] = {key: {"min": min(row[key]["min"] for row in made["rows"] if key in row),
                             "max": max(row[key]["max"] for row in made["rows"] if key in row)}
                       for key in ("sm_mhz", "power_w") if any(key in row for row in made["rows"])}
@@ -279,7 +280,8 @@ def record_table(records: Sequence[Record], title: str) -> Table:
     peers = list(dict.fromkeys(r["name"] for record in records for r in record.run["rows"] if r["role"] == "peer"))
     made = Table(title=f"\n{title}", padding=(0, 1), caption_justify="left", **terminal.PLAIN)
     made.add_column("size, kernel", overflow="fold")
-    for head in ("ms", "±", "TFLOP/s", "× prev.", "× first", *(f"% of\n{peer}" for peer in peers), "% of\nlimit", "MHz"):
+    shares_of = (f"% of\n{peer}" for peer in peers)
+    for head in ("ms", "±", "TFLOP/s", "× prev.", "× first", *shares_of, "% of\nlimit", "MHz"):
         made.add_column(head, justify="right", no_wrap=True)
     before = None
     for record in records:
@@ -311,7 +313,7 @@ def record_table(records: Sequence[Record], title: str) -> Table:
 
 
 def _without_gpu(stages: Sequence[Stage], args: argparse.Namespace) -> int:
-    """Check in the emulator, counters beside those of the stage before, recorded times. Exit status 1 if one is wrong."""
+    """Check in the emulator, counters beside those of the stage before, recorded times. Exit status 1 if wrong."""
     wrong = []
     for stage in stages:
         asked = [d for d in dtypes(stage, args) if d in stage.dtypes] if len(stages) == 1 else [stage.dtypes[0]]
@@ -350,8 +352,8 @@ def _emulated(entry: Entry, shape: tuple[int, ...], seed: int):
     found = check.verify(kernel, inputs, outputs)
     if entry.role != "previous":
         worst = max(found, key=lambda accuracy: accuracy.error / accuracy.limit)
-        terminal.out.print(f"{kernel.label}, {name}: right (error {worst.error:.1e}, allowed {worst.limit:.1e}), and the "
-                           f"sanitizer found nothing", markup=False)
+        terminal.out.print(f"{kernel.label}, {name}: right (error {worst.error:.1e}, allowed {worst.limit:.1e}), "
+                           f"and the sanitizer found nothing", markup=False)
     return report
 
 

@@ -19,7 +19,11 @@ from common.stage import Kernel, Stage
 if TYPE_CHECKING:
     from common.emulator import Report
 
-EXAMPLES = ("--sizes 128 --dtype fp32", "--lines    # which source line does it", "--variant COALESCED=0    # of 01_naive")
+EXAMPLES = (
+    "--sizes 128 --dtype fp32",
+    "--lines    # which source line does it",
+    "--variant COALESCED=0    # beside the default (here: of 01_naive)",
+)
 
 Counts = Mapping[str, int]
 
@@ -100,7 +104,7 @@ def change(before: float | None, after: float | None) -> str:
 
 
 def rows(counts: Sequence[Counts], about: Sequence[str] = ()) -> list[tuple[str, list[float | None], bool]]:
-    """(name, value per column, whether the stage is about it): counters, then derived figures; all-zero ones left out."""
+    """(name, value per column, whether the stage is about it): counters, then derived figures; no all-zero rows."""
     names = sorted(dict.fromkeys(name for column in counts for name in column), key=_order)
     derived = [derive(column) for column in counts]
     table = [(name, [column.get(name, 0) for column in counts], name in about) for name in names]

@@ -1,4 +1,4 @@
-"""What NVML (the library behind nvidia-smi) says about a GPU: driver, SM clock, power. Reads only; nothing is ever set."""
+"""What NVML (the library behind nvidia-smi) says about a GPU: driver, SM clock, power. Nothing is ever set."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ HARDWARE = {
     "tensor pipe busy": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
     "FMA pipe busy": ("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active", "%"),
     "issue slots busy": ("smsp__issue_active.avg.pct_of_peak_sustained_active", "%"),
-    "shared-memory wavefronts, of peak": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",
-                                          "%"),
+    "shared-memory wavefronts, of peak": (
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed", "%"),
     "L1 hit rate": ("l1tex__t_sector_hit_rate.pct", "%"),
     "L2 hit rate": ("lts__t_sector_hit_rate.pct", "%"),
     "L2 sectors, of peak": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", "%"),
@@ -64,8 +64,8 @@ STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 NO_NCU = """no ncu found (NVIDIA Nsight Compute), which reads a GPU's counters. On a machine with a GPU: install it \
 (it comes with the CUDA toolkit, or from developer.nvidia.com/nsight-compute) and put it on the PATH.
 Without a GPU: `count` gives the emulator's counters of the same names."""
-NO_PERMISSION = """ncu may not read this GPU's counters: the driver allows it to administrators only. Run as root, or see
-developer.nvidia.com/ERR_NVGPUCTRPERM for how to allow it to all users."""
+NO_PERMISSION = """ncu may not read this GPU's counters: the driver allows it to administrators only. Run as root, or
+see developer.nvidia.com/ERR_NVGPUCTRPERM for how to allow it to all users."""
 
 
 def find_ncu() -> str:
@@ -82,7 +82,8 @@ def metrics() -> list[str]:
     """All metrics that are asked for, the emulator's counterparts first."""
     from common.emulator.report import METRICS
 
-    return [*METRICS.values(), *(name for name, _ in HARDWARE.values()), *(STALL_METRIC.format(s) for s in STALLS.values())]
+    stalls = (STALL_METRIC.format(reason) for reason in STALLS.values())
+    return [*METRICS.values(), *(name for name, _ in HARDWARE.values()), *stalls]
 
 
 def parse(text: str) -> list[dict[str, float]]:
@@ -113,9 +114,9 @@ def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[dict[str
     while True:
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "ncu.csv"
-            words = [ncu, "--clock-control", "none", "--profile-from-start", "off", "--page", "raw", "--csv", "--print-units",
-                     "base", "--metrics", ",".join(wanted), "--log-file", str(log), *command]
-            done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=results.ROOT)
+            words = [ncu, "--clock-control", "none", "--profile-from-start", "off", "--page", "raw", "--csv",
+                     "--print-units", "base", "--metrics", ",".join(wanted), "--log-file", str(log), *command]
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", cwd=results.ROOT)
             said = (log.read_text(errors="replace") if log.exists() else "") + done.stderr
         missing = [name for name in wanted if re.search(rf"(?i)failed to find metric.*{re.escape(name)}", said)]
         if not missing:
@@ -125,7 +126,8 @@ def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[dict[str
     if "ERR_NVGPUCTRPERM" in said:
         raise UserError(NO_PERMISSION)
     if done.returncode:
-        raise UserError(f"ncu failed with exit status {done.returncode}:\n{said.strip()}\n{done.stdout.strip()}".strip())
+        words = "\n".join(filter(None, (said.strip(), done.stdout.strip())))
+        raise UserError(f"ncu failed with exit status {done.returncode}:\n{words}")
     return parse(said), unknown
 
 
@@ -233,7 +235,8 @@ def tables(row: dict, where: str | None) -> list[Table]:
     if any(pair["emulator"] is not None for pair in row["counters"].values()):
         pairs = {key: pair for key, pair in row["counters"].items() if pair["emulator"] or pair["ncu"]}
         equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
-        table = Table(title=f"\n{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})", **terminal.PLAIN)
+        title = f"\n{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
+        table = Table(title=title, **terminal.PLAIN)
         table.add_column("counter", no_wrap=True)
         for head in ("emulator", "ncu", "difference"):
             table.add_column(head, justify="right")
@@ -241,8 +244,8 @@ def tables(row: dict, where: str | None) -> list[Table]:
         for key, pair in pairs.items():
             same = pair["emulator"] == pair["ncu"]
             off = "=" if same else f"{pair['emulator'] / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
-            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style="green" if same else "yellow"),
-                          pair["metric"])
+            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}",
+                          Text(off, style="green" if same else "yellow"), pair["metric"])
         made.append(table)
     table = Table(title=f"\n{row['label']} {size}: what only the hardware knows ({where})",
                   **terminal.PLAIN)

@@ -137,15 +137,12 @@ def select_gpus(names: Sequence[str] | None) -> tuple[Gpu, ...]:
     return tuple(by_name[name] for name in names)
 
 
-def plain_name(mangled: str) -> str:
-    """"_Z11gemm_kernelPKfi" -> "gemm_kernel"; a name that is not of this simple form stays as it is."""
-    match = re.match(r"_Z(\d+)", mangled)
-    return mangled[match.end():match.end() + int(match[1])] if match else mangled
-
-
 def usages(kernel: Kernel, gpu: Gpu) -> dict[str, Usage]:
-    """ptxas' report of each __global__ function of the source, by mangled name."""
-    return {u.kernel: u for u in parse_ptxas(toolchain.cubin(kernel.source, kernel.defines, gpu.arch).log)}
+    """ptxas' report of each __global__ function of the source, by its name there."""
+    from common.emulator.report import readable
+
+    log = toolchain.cubin(kernel.source, kernel.defines, gpu.arch).log
+    return {readable(usage.kernel): usage for usage in parse_ptxas(log)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +196,7 @@ def table_rows(kernel: Kernel, gpu: Gpu, shape: tuple[int, ...]) -> Iterator[lis
         fit = occupancy(gpu, threads, usage.registers, launch.shared)
         spilled = usage.spill_stores + usage.spill_loads
         yield [
-            device if len(launches) == 1 else f"{device}, {plain_name(name)}", str(threads), str(usage.registers),
+            device if len(launches) == 1 else f"{device}, {name}", str(threads), str(usage.registers),
             Text(str(spilled), style="red" if spilled else ""), str(usage.stack), f"{launch.shared:,}", str(fit.blocks),
             f"{fit.warps}/{gpu.warps}", Text(f"{fit.share:.0%}", style="" if fit.blocks else "red"),
             ", ".join(fit.limiters) if fit.blocks else f"does not fit: {', '.join(fit.limiters)}"]

@@ -92,7 +92,8 @@ def _commit() -> tuple[str, bool | None]:
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _ROW = {
-    "bench": {"role": str, "name": str, "problem": str, "dtype": str, "shape": dict, "ms": dict, "tflops": (int, float)},
+    "bench": {"role": str, "name": str, "problem": str, "dtype": str, "shape": dict, "ms": dict,
+              "tflops": (int, float)},
     "ceiling": {"name": str, "dtype": str, "operands": str, "tflops": (int, float), "ms": dict},
     "profile": {"name": str, "problem": str, "dtype": str, "shape": dict, "counters": dict, "metrics": dict},
 }

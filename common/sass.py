@@ -96,6 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
+    from common.emulator.report import readable
+
     gpus = resources.select_gpus(args.arch or [resources.GPUS[0].capability])
     for kernel in cli.kernels(stage, args):
         for gpu in gpus:
@@ -103,7 +105,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
                 cubin = toolchain.cubin(kernel.source, kernel.defines, gpu.arch)
                 functions = parse(toolchain.disassemble(cubin.path))
             for name, instructions in functions.items():
-                title = f"{kernel.label}, {resources.plain_name(name)} for {gpu.capability}"
+                title = f"{kernel.label}, {readable(name)} for {gpu.capability}"
                 if args.full or args.grep:
                     _print_listing(title, select(instructions, args.grep))
                 else:

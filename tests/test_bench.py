@@ -175,11 +175,12 @@ def fake_gpu(monkeypatch):
 
 def test_a_run_checks_then_times_and_saves_what_it_prints(fake_gpu, tmp_path, capsys):
     path, picture = tmp_path / "run.json", tmp_path / "run.png"
-    words = ["--sizes", "128", "256", "--dtype", "fp16,fp32", "--repeat", "2", "--json", str(path), "--plot", str(picture)]
-    assert bench.run(kernels.load("03"), parse(*words)) == 0
+    words = ["--sizes", "128", "256", "--dtype", "fp16,fp32", "--repeat", "2", "--json", str(path)]
+    assert bench.run(kernels.load("03"), parse(*words, "--plot", str(picture))) == 0
     made = results.load(path)
     assert len(made["rows"]) == 2 * 2 * 4  # dtypes, sizes, contenders
-    row, = [r for r in made["rows"] if r["name"] == "03_thread_tile" and r["dtype"] == "fp32" and r["shape"]["M"] == 256]
+    wanted = ("03_thread_tile", "fp32", 256)
+    row, = [r for r in made["rows"] if (r["name"], r["dtype"], r["shape"]["M"]) == wanted]
     assert row["ms"]["median"] == 1.0 and row["ms"]["n"] == 6
     assert row["tflops"] == pytest.approx(2 * 256**3 / 1.0 / 1e9)
     assert 0 < row["check"]["error"] <= row["check"]["limit"]
@@ -217,7 +218,8 @@ def test_the_ladder_leaves_out_what_a_stage_cannot_take_and_says_so(fake_gpu, tm
 
 
 def test_printed_ratios_are_those_of_the_run(fake_gpu):
-    made = bench.measure({"fp16": bench.entries(kernels.load("03"), "fp16", parse())}, {"fp16": [(128, 128, 128)]}, rounds=1)
+    found = bench.entries(kernels.load("03"), "fp16", parse())
+    made = bench.measure({"fp16": found}, {"fp16": [(128, 128, 128)]}, rounds=1)
     table = bench.table(made, "fp16")
     cells = {column.header: list(column.cells) for column in table.columns}
     names = ["128", "01_naive", "02_block_tile", "03_thread_tile", "cuBLAS"]

@@ -26,7 +26,8 @@ def text_of(table, width=200):
 
 def test_derived_figures_follow_from_the_counters():
     counts = {"global_load_sectors": 64, "global_load_requests": 4, "global_store_sectors": 8, "cp_async_sectors": 16,
-              "shared_load_requests": 10, "shared_load_wavefronts": 25, "shared_load_conflicts": 15, "instructions.fma": 40}
+              "shared_load_requests": 10, "shared_load_wavefronts": 25, "shared_load_conflicts": 15,
+              "instructions.fma": 40}
     derived = count.derive(counts)
     assert derived["sectors per global load"] == 16
     assert derived["wavefronts per shared load"] == 2.5
@@ -50,7 +51,8 @@ def test_how_a_counter_moved(before, after, said):
 
 
 def test_rows_leave_out_what_nobody_does_and_mark_what_the_stage_is_about():
-    rows = count.rows([{"instructions": 9, "a": 0, "global_load_sectors": 8}, {"instructions": 3, "a": 0, "b": 2}], ["b"])
+    rows = count.rows([{"instructions": 9, "a": 0, "global_load_sectors": 8},
+                       {"instructions": 3, "a": 0, "b": 2}], ["b"])
     assert [(name, values, mine) for name, values, mine in rows if name in ("instructions", "a", "b")] == [
         ("instructions", [9, 3], False), ("b", [0, 2], True)]
 
@@ -67,7 +69,7 @@ def test_a_stage_is_compared_with_the_one_before_and_a_variant_with_its_default(
 
 
 def test_counters_of_a_kernel_are_what_its_shape_says():
-    """01_naive at 64³ in fp16: every multiplication loads one element of A and one of B, a warp's lanes side by side."""
+    """01_naive at 64³ in fp16: every multiplication loads an element of A and one of B, a warp's lanes side by side."""
     m = n = k = 64
     report = count.emulate(kernels.load("01").kernel("fp16"), (m, n, k))
     warps, c = m * n // 32, report.counters

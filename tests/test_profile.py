@@ -17,11 +17,13 @@ RAW = '''\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)
 ==PROF== Profiling "gemm_kernel" - 0: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 4242
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum","l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum","lts__t_sector_hit_rate.pct"
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"gpu__time_duration.sum","l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum","lts__t_sector_hit_rate.pct"
 "","","","","","","","","","","","ns","sector","%"
-"0","4242","python3.12","127.0.0.1","gemm_kernel(const __half *, const __half *, __half *, int, int, int)","1","7","(256, 1, 1)","(64, 1, 1)","0","9.0","12,345","1,048,576","87.5"
+"0","4242","python3.12","127.0.0.1","gemm_kernel(const __half *, const __half *, __half *, int, int, int)",\
+"1","7","(256, 1, 1)","(64, 1, 1)","0","9.0","12,345","1,048,576","87.5"
 "1","4242","python3.12","127.0.0.1","reduce(float *)","1","7","(256, 1, 1)","(1, 1, 1)","0","9.0","2000","24","10"
-'''  # fmt: skip
+'''
 
 FAKE_NCU = """#!{python}
 import sys
@@ -87,8 +89,10 @@ def test_the_parts_of_a_wmma_are_not_compared():
 
 
 def test_the_table_says_how_many_counters_agree():
-    row = {"label": "01_naive fp16", "shape": dict.fromkeys("MNK", 256), "metrics": {"L2 hit rate": 87.5, "stall: barrier": 1.25},
-           "counters": {"a": {"emulator": 8, "ncu": 8, "metric": "m.a"}, "b": {"emulator": 11, "ncu": 10, "metric": "m.b"},
+    row = {"label": "01_naive fp16", "shape": dict.fromkeys("MNK", 256),
+           "metrics": {"L2 hit rate": 87.5, "stall: barrier": 1.25},
+           "counters": {"a": {"emulator": 8, "ncu": 8, "metric": "m.a"},
+                        "b": {"emulator": 11, "ncu": 10, "metric": "m.b"},
                         "zero": {"emulator": 0, "ncu": 0, "metric": "m.z"}}}
     console = Console(file=io.StringIO(), width=160)
     for table in profile.tables(row, "NVIDIA H200"):
@@ -141,8 +145,8 @@ def test_without_a_gpu_it_says_what_to_do_and_shows_what_is_recorded(tmp_path, m
     with pytest.raises(UserError, match="No GPU: .*\nno ncu found(.|\n)*`count`"):
         profile.run(kernels.load("01"), parse())
     assert capsys.readouterr().out == ""
-    row = {"name": "01_naive", "label": "01_naive fp16", "number": 1, "problem": "gemm", "dtype": "fp16", "variants": {},
-           "default": True, "source": None, "shape": dict.fromkeys("MNK", 256), "metrics": {"L2 hit rate": 87.5},
+    row = {"name": "01_naive", "label": "01_naive fp16", "number": 1, "problem": "gemm", "dtype": "fp16",
+           "variants": {}, "default": True, "source": None, "shape": dict.fromkeys("MNK", 256), "metrics": {"L2 hit rate": 87.5},
            "counters": {"global_load_sectors": {"emulator": 8, "ncu": 8, "metric": "m"}}}
     results.save({"schema": 1, "kind": "profile", "command": "", "date": "2026-11-21T00:00:00+00:00", "commit": "abc",
                   "gpu": "NVIDIA H200", "rows": [row]}, tmp_path / "profile.json")

@@ -38,8 +38,8 @@ int main() {
     memset(&state, 0, sizeof state);
     state.carveoutConfig = 100;
     cudaOccResult result;
-    const cudaOccError error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
-    printf("%d\n", error ? -int(error) : result.activeBlocksPerMultiprocessor);
+    const int error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
+    printf("%d\n", error ? -error : result.activeBlocksPerMultiprocessor);
   }
 }
 """
@@ -88,7 +88,7 @@ ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z3onePf' for 'sm_80'
 ptxas info    : Function properties for _Z3onePf
     408 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
-ptxas info    : Used 255 registers, used 1 barriers, 408 bytes cumulative stack size, 16384 bytes smem, 376 bytes cmem[0]
+ptxas info    : Used 255 registers, used 1 barriers, 408 bytes cumulative stack size, 16384 bytes smem
 ptxas info    : Compile time = 10.1 ms
 ptxas info    : Compiling entry function '_Z3twov' for 'sm_80'
 ptxas info    : Function properties for _Z3twov
@@ -116,11 +116,6 @@ def parse(*words):
     parser = ArgumentParser()
     resources.add_arguments(parser)
     return parser.parse_args(words)
-
-
-def test_names_are_shown_as_the_source_has_them():
-    assert resources.plain_name("_Z11gemm_kernelPK6__halfS1_PS_iii") == "gemm_kernel"
-    assert resources.plain_name("gemm_kernel") == "gemm_kernel"
 
 
 def test_the_command_says_what_each_gpu_holds(capsys, monkeypatch):

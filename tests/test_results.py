@@ -17,8 +17,9 @@ def row(name, tflops, size=4096, role="stage", dtype="fp16", **more):
 
 
 def run(*rows, date="2026-11-21T10:00:00+00:00", kind="bench", **more):
-    return {"schema": 1, "kind": kind, "command": "python -m kernels bench", "date": date, "commit": "abc", "dirty": False,
-            "gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0", "torch": "2.11.0", "rows": list(rows), **more}
+    return {"schema": 1, "kind": kind, "command": "python -m kernels bench", "date": date, "commit": "abc",
+            "dirty": False, "gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0", "torch": "2.11.0",
+            "rows": list(rows), **more}
 
 
 @pytest.fixture
@@ -138,7 +139,8 @@ def test_every_table_can_be_made_of_recorded_runs(recorded):
     recorded("bench", run(row("01_naive", 4.0), row("01_naive", 0.5, default=False, variants={"COALESCED": 0}),
                           row("cuBLAS", 400.0, role="peer")))
     ceiling = {"name": "mma.sync", "key": "fp16", "dtype": "fp16", "operands": "registers", "tflops": 652.4,
-               "ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}, "sustained": {"tflops": 622.0, "sm_mhz": {"median": 1880}}}
+               "ms": {"median": 1, "p20": 1, "p80": 1, "n": 9},
+               "sustained": {"tflops": 622.0, "sm_mhz": {"median": 1880}}}
     recorded("ceiling", run(ceiling, kind="ceiling"))
     counted = {"name": "01_naive", "number": 1, "problem": "gemm", "dtype": "fp16", "variants": {}, "default": True,
                "shape": dict.fromkeys("MNK", 256), "metrics": {},
