@@ -65,7 +65,7 @@ def library() -> ctypes.CDLL:
     vm = ctypes.CDLL(str(toolchain.cached("vm", [cxx, *objects], link) / "vm.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
-        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]), ("vm_free_program", None, [pointer]),
+        ("vm_handlers", ctypes.c_char_p, []), ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]), ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]), ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
         ("vm_cancel", None, [pointer]), ("vm_counters", pointer, [pointer]), ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]), ("vm_stopped_by", number, [pointer]), ("vm_free_launch", None, [pointer]),
@@ -73,6 +73,11 @@ def library() -> ctypes.CDLL:
         function = getattr(vm, name)
         function.restype, function.argtypes = result, arguments
     return vm
+
+
+def handlers() -> frozenset[str]:
+    """The names of all that the machine can do: what `lower` may translate an instruction to."""
+    return frozenset(library().vm_handlers().decode().split())
 
 
 @dataclass(frozen=True)

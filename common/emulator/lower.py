@@ -182,19 +182,20 @@ class _Lowering:
 
     def address_of(self, variable: Variable) -> int:
         """Address within the variable's space; an absolute one for global and const."""
-        variable = self.frame.variables.get(variable, variable)
         if variable.space in ("global", "const"):
             if variable.name not in self.addresses:
                 raise PtxError(f"'{variable.name}' is declared but nowhere defined")
             return self.addresses[variable.name]
-        if variable.space == "shared" or (variable.space == "param" and variable in self.offsets and self.frame.entry):
+        if variable.space == "shared":
             return self.offsets[variable]
-        if not self.frame.entry and variable.space != "param":  # a variable of an expanded function: one per expansion
-            actual = self.frame.variables.setdefault(variable, Variable(variable.name, variable.space, variable.align, variable.size, variable.type))
-            return self.local(actual)
-        if not self.frame.entry and variable not in self.frame.variables.values():
-            variable = self.frame.variables.setdefault(variable, Variable(variable.name, "param", variable.align, variable.size, variable.type))
-        return self.local(variable)
+        return self.local(self.actual(variable))
+
+    def actual(self, variable: Variable) -> Variable:
+        """A formal parameter's argument; a local variable's copy in this expansion of its function."""
+        if self.frame.entry:
+            return variable
+        copy = Variable(variable.name, variable.space, variable.align, variable.size, variable.type)
+        return self.frame.variables.setdefault(variable, copy)
 
     # ---- operands ----
 
@@ -902,25 +903,22 @@ def _call(lowering, parts, operands, instruction):
         if operands[0].name == "__assertfail":
             return Lowered("trap", kind=TRAP, category="control")
         raise Unsupported(f"the function {operands[0].name} is not defined in this module")
-    frame = _Frame(function, False)
-    call = Lowered(category="control")
-    skip = None
+    frame, after = _Frame(function, False), _Frame(function, False)
     if instruction.guard is not None:  # @p call: branch over the body
         skip = Lowered("bra", kind=BRANCH, category="control")
         skip.guard, skip.negated = lowering.register(instruction.guard), not instruction.negated
         skip.text, skip.location = instruction.text, instruction.location
         lowering.code.append(skip)
-        lowering.fixes.append((skip, frame, len(function.instructions)))
+        lowering.fixes.append((skip, after, 0))
     else:
-        lowering.finish(call, instruction)
+        lowering.finish(Lowered(category="control"), instruction)
     copies = []
     for formal, actual in zip((*function.params, *function.results), (*arguments, *results), strict=True):
         if isinstance(formal, Register):
             inner = frame.registers[formal] = Register(formal.name, formal.type)
             copies.append((inner, actual, formal in function.results))
         else:
-            lowering.address_of(actual)  # it has a place now
-            frame.variables[formal] = lowering.frame.variables.get(actual, actual)
+            frame.variables[formal] = lowering.actual(actual)
     for inner, actual, is_result in copies:
         if not is_result:
             width = slot_bytes(inner)
@@ -932,6 +930,7 @@ def _call(lowering, parts, operands, instruction):
             width = slot_bytes(inner)
             lowering.finish(Lowered(f"mov.b{8 * width}" if width else "mov.pred", [lowering.define(actual, width), inner] + [Raw(0)] * (not width)),
                             _unguarded(instruction))
+    after.end = len(lowering.code)
     return None
 
 

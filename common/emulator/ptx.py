@@ -345,8 +345,8 @@ class _Parser:
         function = known if known is not None and not known.defined else Function(name, entry)
         function.params, function.results = params, results
         self.module.functions[name] = function
-        while self.skip() and self.text[self.position] == ".":  # .maxntid 256, 1, 1 and its like; they end with the line
-            match = re.compile(r"\.(\w+)[^\n{;]*").match(self.text, self.position)
+        while self.skip() and self.text[self.position] == ".":  # .maxntid 256, 1, 1 and its like
+            match = re.compile(r"\.(\w+)[^\n{;.]*").match(self.text, self.position)
             function.directives[match[1]] = tuple(int(value) for value in re.findall(r"\b\d+\b", match[0]))
             self.position = match.end()
         for directive in ("maxntid", "reqntid"):

@@ -417,6 +417,16 @@ static const Registry &registry() {
 
 extern "C" {
 
+// The names of all handlers, one per line.
+const char *vm_handlers() {
+  static const std::string names = [] {
+    std::string all;
+    for (const auto &[name, handler] : registry()) all += name + "\n";
+    return all;
+  }();
+  return names.c_str();
+}
+
 // names: one per line. words, per instruction: name, guard, negate, flags, kind, target, number of operands, operands…
 // header: instructions, frame bytes, local bytes, static shared bytes, log2 of the shadow's granule, constants, tables' words
 // constants: offset, width, special, value. tables: length, entries…, and so on. unknown[i] = 1: instruction i has no handler.

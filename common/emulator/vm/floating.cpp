@@ -191,10 +191,6 @@ template <Format F, int PER> static void compare16(Warp &w, const Instr &i, u32 
 u16 add_half(u16 a, u16 b, bool bf16) {
   return bf16 ? narrow_bf16(widen_bf16(a) + widen_bf16(b)) : narrow_half(widen_half(a) + widen_half(b));
 }
-u16 extreme_half(u16 a, u16 b, bool bf16, bool max) {
-  const float x = bf16 ? widen_bf16(a) : widen_half(a), y = bf16 ? widen_bf16(b) : widen_half(b), z = max ? maximum(x, y) : minimum(x, y);
-  return bf16 ? narrow_bf16(z) : narrow_half(z);
-}
 
 #define HALF_FORMAT(suffix, F, PER) \
   HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a * b), \
@@ -211,7 +207,7 @@ u16 extreme_half(u16 a, u16 b, bool bf16, bool max) {
   BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a * b), TERNARY("fma." suffix, T, std::fma(a, b, c)), \
   BINARY("div." suffix, T, a / b), UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)), \
   BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)), \
-  {"compare." suffix, compare<T>}, {"testp." suffix, test<T>}, UNARY("identity." suffix, T, a)
+  {"compare." suffix, compare<T>}, {"testp." suffix, test<T>}
 
 void register_floating(Registry &r) {
   enter(r, {FLOAT_FORMAT("f32", float), FLOAT_FORMAT("f64", double)});

@@ -11,19 +11,18 @@ namespace vm {
 // for 4 bytes and less, halves of the warp for 8, quarters for 16. Within such a part, a pass delivers one 4-byte
 // word of each bank to all lanes that want it.
 u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
-  const u32 words = std::max(bytes / 4, 1u), part = LANES / words;
+  const u32 width = std::max(bytes, 4u), banks = 128 / width, part = banks;  // a wide access takes neighbouring banks as one
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part) {
-    u32 used[LANES][LANES], count[LANES] = {}, most = 0;  // the different words that each bank must deliver
+    u32 used[LANES][LANES], most = 0;  // the different words that each bank must deliver
+    u8 count[LANES] = {};
     for (u32 lane = first; lane < first + part; ++lane) {
       if (!(mask >> lane & 1)) continue;
-      for (u32 n = 0; n < words; ++n) {
-        const u32 word = u32(address[lane] >> 2) + n, bank = word % LANES;
-        u32 k = 0;
-        while (k < count[bank] && used[bank][k] != word) ++k;
-        if (k == count[bank]) used[bank][count[bank]++] = word;
-        most = std::max(most, count[bank]);
-      }
+      const u32 word = u32(address[lane]) / width, bank = word % banks;
+      u32 k = 0;
+      while (k < count[bank] && used[bank][k] != word) ++k;
+      if (k == count[bank]) used[bank][count[bank]++] = word;
+      most = std::max<u32>(most, count[bank]);
     }
     passes += most;
   }
@@ -368,16 +367,11 @@ template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 
 #define ATOM_INTEGER(u, s, U, S) \
   ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), ATOM("exch." u, U, x), \
   ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)), ATOM("max." u, U, std::max(a, x)), \
-  ATOM("min." s, U, S(a) < S(x) ? a : x), ATOM("max." s, U, S(a) > S(x) ? a : x), \
-  ATOM("inc." u, U, a >= x ? 0 : a + 1), ATOM("dec." u, U, a == 0 || a > x ? x : a - 1)
+  ATOM("min." s, U, S(a) < S(x) ? a : x), ATOM("max." s, U, S(a) > S(x) ? a : x)
 
 u16 add_half(u16 a, u16 b, bool bf16);
-u16 extreme_half(u16 a, u16 b, bool bf16, bool maximum);
 template <bool BF16> static u32 add_pair(u32 a, u32 b) {
   return u32(add_half(u16(a), u16(b), BF16)) | u32(add_half(u16(a >> 16), u16(b >> 16), BF16)) << 16;
-}
-template <bool BF16, bool MAX> static u32 extreme_pair(u32 a, u32 b) {
-  return u32(extreme_half(u16(a), u16(b), BF16, MAX)) | u32(extreme_half(u16(a >> 16), u16(b >> 16), BF16, MAX)) << 16;
 }
 
 void register_memory(Registry &r) {
@@ -385,12 +379,10 @@ void register_memory(Registry &r) {
             {"st.global", access<store, 0>}, {"st.shared", access<store, 1>}, {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
             {"ld.param", load_param}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
-            ATOM("cas.u16", u16, a == x ? y : a), ATOM("exch.u16", u16, x),
+            ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1), ATOM("cas.u16", u16, a == x ? y : a),
             ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))), ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM("add.f16", u16, add_half(a, x, false)), ATOM("add.bf16", u16, add_half(a, x, true)),
-            ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x)),
-            ATOM("min.f16x2", u32, (extreme_pair<false, false>(a, x))), ATOM("max.f16x2", u32, (extreme_pair<false, true>(a, x))),
-            ATOM("min.bf16x2", u32, (extreme_pair<true, false>(a, x))), ATOM("max.bf16x2", u32, (extreme_pair<true, true>(a, x)))});
+            ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x))});
 }
 
 }  // namespace vm

@@ -116,53 +116,80 @@ template <class T> static int read_register(const Warp &w, u32 slot, u32 element
 
 constexpr int MOST_K = 32;
 
+// A register of all lanes is an 8 × 4E block of A, row by row, or such a block of B transposed.
 template <class T> static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*a)[MOST_K]) {
   alignas(64) T values[4 * LANES];
   for (u32 r = 0; r < count; ++r) {
-    const int per = read_register(w, slots[r], element, values);
-    for (int lane = 0; lane < LANES; ++lane) {
-      T *to = &a[lane / 4 + 8 * (r % 2)][per * (lane % 4) + 4 * per * (r / 2)];
-      for (int e = 0; e < per; ++e) to[e] = values[lane * per + e];
-    }
+    const int width = 4 * read_register(w, slots[r], element, values);
+    for (int g = 0; g < 8; ++g) memcpy(&a[g + 8 * (r % 2)][width * (r / 2)], values + g * width, width * sizeof(T));
   }
 }
 
 template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count, u32 element, T (*b)[8]) {
   alignas(64) T values[4 * LANES];
   for (u32 r = 0; r < count; ++r) {
-    const int per = read_register(w, slots[r], element, values);
-    for (int lane = 0; lane < LANES; ++lane)
-      for (int e = 0; e < per; ++e) b[per * (lane % 4) + 4 * per * r + e][lane / 4] = values[lane * per + e];
+    const int width = 4 * read_register(w, slots[r], element, values);
+    for (int k = 0; k < width; ++k)
+      for (int g = 0; g < 8; ++g) b[width * r + k][g] = values[g * width + k];
   }
 }
 
-template <class T> static void multiply(T (*c)[8], const T (*a)[MOST_K], const T (*b)[8], int depth) {
-  for (int row = 0; row < 16; ++row) {
-    T sum[8];
-    memcpy(sum, c[row], sizeof sum);
-    for (int k = 0; k < depth; ++k)
-      for (int n = 0; n < 8; ++n) sum[n] += a[row][k] * b[k][n];
-    memcpy(c[row], sum, sizeof sum);
-  }
-}
-
-// The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each.
+// The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each. Pairs are neighbours in a row.
 template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8]) {
-  for (int i = 0; i < 4; ++i)
-    for (int lane = 0; lane < LANES; ++lane) {
-      T &to = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
-      if (halves) to = T(widen_half(w.reg<u16>(slots[i / 2])[2 * lane + i % 2]));
-      else to = w.reg<T>(slots[i])[lane];
+  for (int half = 0; half < 2; ++half) {
+    T *to = c[8 * half];
+    if (halves) {
+      if constexpr (std::is_same<T, float>::value) widen_array<Format::F16, 64>(w.reg<u16>(slots[half]), to);
+      continue;
     }
+    const T *even = w.reg<T>(slots[2 * half]), *odd = w.reg<T>(slots[2 * half + 1]);
+    for (int lane = 0; lane < LANES; ++lane) to[2 * lane] = even[lane], to[2 * lane + 1] = odd[lane];
+  }
 }
 
 template <class T> static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32 m) {
-  for (int i = 0; i < 4; ++i)
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      const T from = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
-      if (halves) w.reg<u16>(slots[i / 2])[2 * lane + i % 2] = narrow_half(float(from));
-      else w.reg<T>(slots[i])[lane] = from;
+  for (int half = 0; half < 2; ++half) {
+    const T *from = c[8 * half];
+    if (halves) {
+      if constexpr (std::is_same<T, float>::value) {
+        alignas(64) u16 out[64];
+        narrow_array<Format::F16, 64>(from, out);
+        blend<2>(w.reg<u16>(slots[half]), out, m);
+      }
+      continue;
+    }
+    T *even = w.reg<T>(slots[2 * half]), *odd = w.reg<T>(slots[2 * half + 1]);
+    for (int lane = 0; lane < LANES; ++lane) {
+      even[lane] = m >> lane & 1 ? from[2 * lane] : even[lane];
+      odd[lane] = m >> lane & 1 ? from[2 * lane + 1] : odd[lane];
+    }
+  }
+}
+
+typedef float Row __attribute__((vector_size(32), aligned(4)));  // 8 columns of an accumulator tile
+
+// c += a · b, 8 rows at a time so that their accumulators stay in registers.
+static void multiply(float (*c)[8], const float (*a)[MOST_K], const float (*b)[8], int depth, bool) {
+  for (int first = 0; first < 16; first += 8) {
+    Row sum[8];
+    memcpy(sum, c[first], sizeof sum);
+    for (int k = 0; k < depth; ++k) {
+      Row row;
+      memcpy(&row, b[k], sizeof row);
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) sum[r] += a[first + r][k] * row;  // an exact product: an FMA would give the same
+    }
+    memcpy(c[first], sum, sizeof sum);
+  }
+}
+
+// Integers: the sum wraps, or stops at the largest.
+static void multiply(s32 (*c)[8], const s32 (*a)[MOST_K], const s32 (*b)[8], int depth, bool saturate) {
+  for (int row = 0; row < 16; ++row)
+    for (int n = 0; n < 8; ++n) {
+      s64 sum = c[row][n];
+      for (int k = 0; k < depth; ++k) sum += s64(a[row][k]) * b[k][n];
+      c[row][n] = s32(saturate ? std::min<s64>(std::max<s64>(sum, INT32_MIN), INT32_MAX) : sum);
     }
 }
 
@@ -175,16 +202,8 @@ template <class T> static void mma(Warp &w, const Instr &i, u32 m) {
   read_a(w, a, a_count, i.o[1], left);
   read_b(w, b, b_count, i.o[2], right);
   read_c(w, c, i.o[4], tile);
-  if constexpr (std::is_same<T, float>::value) multiply<float>(tile, left, right, depth);
-  else {  // integers: the sum wraps, or stops at the largest
-    for (int row = 0; row < 16; ++row)
-      for (int n = 0; n < 8; ++n) {
-        s64 sum = tile[row][n];
-        for (u32 k = 0; k < depth; ++k) sum += s64(left[row][k]) * right[k][n];
-        tile[row][n] = T(i.o[5] ? std::min<s64>(std::max<s64>(sum, INT32_MIN), INT32_MAX) : sum);
-      }
-  }
-  write_d<T>(w, d, i.o[3], tile, m);
+  multiply(tile, left, right, depth, i.o[5]);
+  write_d(w, d, i.o[3], tile, m);
 }
 
 // ---- wmma: its fragments are whatever the implementation likes ----
@@ -229,8 +248,8 @@ struct Fragment {
     bytes = 4 / per;
     registers = rows * cols / LANES / per;
   }
-  Position at(int lane, int r, int e) const {
-    return operand == OPERAND_C ? position(shape, operand, per, lane, r * per + e, 0) : position(shape, operand, per, lane, r, e);
+  Position at(int lane, int n) const {  // of the n-th element of a lane
+    return operand == OPERAND_C ? position(shape, operand, per, lane, n, 0) : position(shape, operand, per, lane, n / per, n % per);
   }
   u64 index(Position p, u64 stride) const { return column_major ? p.col * stride + p.row : p.row * stride + p.col; }
 };
@@ -256,7 +275,7 @@ template <class F> static bool accesses(const Fragment &fragment, const u64 *bas
   const int step = pairs ? 2 : 1, elements = fragment.registers * fragment.per;
   for (int n = 0; n < elements; n += step) {
     for (int lane = 0; lane < LANES; ++lane)
-      address[lane] = base[lane] + fragment.bytes * fragment.index(fragment.at(lane, n / fragment.per, n % fragment.per), stride[lane]);
+      address[lane] = base[lane] + fragment.bytes * fragment.index(fragment.at(lane, n), stride[lane]);
     if (!f(ALL, address, fragment.bytes * step)) return false;
   }
   return true;
@@ -284,7 +303,7 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       for (int e = 0; e < fragment.per; ++e) {
-        u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(fragment.at(lane, r % fragment.registers, e), stride[lane]);
+        u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(fragment.at(lane, r % fragment.registers * fragment.per + e), stride[lane]);
         u8 *element = w.frame + i.o[11 + r] + 4 * lane + e * fragment.bytes;
         if (LOAD) memcpy(element, memory, fragment.bytes);
         else memcpy(memory, element, fragment.bytes);
@@ -294,38 +313,18 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
 
 // o: shape, element, D in halves, C in halves, registers of A, of B, then those of D, A, B, C
 static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
-  const u32 shape = i.o[0], element = i.o[1];
-  const Fragment fa(shape, OPERAND_A, element, false, false), fb(shape, OPERAND_B, element, false, false);
-  const Fragment fc(shape, OPERAND_C, element, false, i.o[3]), fd(shape, OPERAND_C, element, false, i.o[2]);
-  const u32 *d = i.o + 6, *a = d + fd.registers, *b = a + i.o[4], *c = b + i.o[5];
-  alignas(64) float left[32][MOST_K], right[MOST_K][32], tile[32][32], values[4 * LANES];
-  const auto read = [&](const Fragment &f, const u32 *slots, auto place) {
-    for (u32 r = 0; r < f.registers; ++r) {
-      read_register(w, slots[r], element, values);
-      for (int lane = 0; lane < LANES; ++lane)
-        for (int e = 0; e < f.per; ++e) place(f.at(lane, r, e), values[lane * f.per + e]);
-    }
-  };
-  read(fa, a, [&](Position p, float x) { left[p.row][p.col] = x; });
-  read(fb, b, [&](Position p, float x) { right[p.row][p.col] = x; });
-  for (u32 r = 0; r < fc.registers; ++r)
-    for (int lane = 0; lane < LANES; ++lane)
-      for (int e = 0; e < fc.per; ++e) {
-        const Position p = fc.at(lane, r, e);
-        tile[p.row][p.col] = i.o[3] ? widen_half(w.reg<u16>(c[r])[2 * lane + e]) : w.reg<float>(c[r])[lane];
-      }
-  for (int row = 0; row < fa.rows; ++row)
-    for (int k = 0; k < fa.cols; ++k)
-      for (int col = 0; col < fb.cols; ++col) tile[row][col] += left[row][k] * right[k][col];
-  for (u32 r = 0; r < fd.registers; ++r)
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      for (int e = 0; e < fd.per; ++e) {
-        const Position p = fd.at(lane, r, e);
-        if (i.o[2]) w.reg<u16>(d[r])[2 * lane + e] = narrow_half(tile[p.row][p.col]);
-        else w.reg<float>(d[r])[lane] = tile[p.row][p.col];
-      }
-    }
+  const u32 shape = i.o[0], element = i.o[1], depth = SHAPES[shape].k, d_tile = i.o[2] ? 2 : 4, c_tile = i.o[3] ? 2 : 4;
+  const u32 *d = i.o + 6, *a = d + 2 * d_tile, *b = a + i.o[4], *c = b + i.o[5];
+  if (shape == 2) std::swap(a, b);  // the transpose: D' = B' · A'
+  const bool tall = shape == 1 || shape == 2;  // two tiles below each other, or side by side
+  alignas(64) float left[16][MOST_K], right[MOST_K][8], tile[2][16][8];
+  for (int n = 0; n < 2; ++n) {
+    if (n == 0 || tall) read_a(w, a + 4 * n, 4, element, left);
+    if (n == 0 || !tall) read_b(w, b + 2 * n, 2, element, right);
+    read_c(w, c + n * c_tile, i.o[3], tile[n]);
+    multiply(tile[n], left, right, depth, false);
+  }
+  for (int n = 0; n < 2; ++n) write_d(w, d + n * d_tile, i.o[2], tile[n], m);
   if (w.block->launch.count) ++w.block->counters[i.pc].warps;  // two mma
 }
 
