@@ -13,7 +13,7 @@
 //
 // Thread map   lane row = lane / 8, lane column = lane % 8. A thread's 8 rows are 4 neighbours in each half of its
 //              warp's 32 rows, and its 8 columns 4 neighbours in each half of the 64: then the 128-bit reads
-//              of neighbouring lanes are neighbours in shared memory, and no two lanes meet in a bank.
+//              of neighbouring lanes are neighbours in shared memory, and no two lanes of a read meet in a bank.
 // Limits       M and N multiples of 128, K a multiple of 16.
 
 #include <cuda_bf16.h>
@@ -78,8 +78,9 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_kernel(
 #pragma unroll
     for (int chunk = 0; chunk < A_CHUNKS; ++chunk) {
       const int index = chunk * THREADS + thread;
-      const int row = index % BLOCK_M;             // lanes run down the rows: their transposed
-      const int col = index / BLOCK_M * VECTOR;    // stores land side by side, in 32 banks
+      // Neighbours load neighbours: full sectors, at the price of transposed stores that meet in a bank (see stage 06).
+      const int row = index / (BLOCK_K / VECTOR);
+      const int col = index % (BLOCK_K / VECTOR) * VECTOR;
       const Chunk a = *reinterpret_cast<const Chunk *>(&A_block[(size_t)row * K + slice + col]);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) A_tile[col + v][row] = float(a.element[v]);
