@@ -120,24 +120,20 @@ def _boxes(axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors=edge, linewidths=line))
     if labels is None:
         return
-    for left, top, w, h, label in zip(x, y, width, height, labels):
-        if not label:
-            continue
+    sizes = {}  # label -> (points, whether it is turned)
+    for w, h, label in zip(width, height, labels):
         across, down = 72 * inch[0] * w, 72 * inch[1] * h  # in points
-        level = min(9.0, down * 0.62, across / (0.66 * len(label)))
-        upright = min(9.0, across * 0.62, down / (0.66 * len(label)))
-        if max(level, upright) >= 3.5:
-            turned = level < 5 and upright > level
-            axes.text(
-                left + w / 2,
-                top + h / 2,
-                label,
-                ha="center",
-                va="center" if turned else "center_baseline",
-                rotation=90 if turned else 0,
-                fontsize=upright if turned else level,
-                color=INK,
-            )
+        level = min(9.0, down * 0.62, across / (0.66 * max(1, len(label))))
+        upright = min(9.0, across * 0.62, down / (0.66 * max(1, len(label))))
+        turned = level < 5 and upright > level
+        sizes[w, h, label] = (upright if turned else level, turned)
+    common = min(points for points, _ in sizes.values())
+    for left, top, w, h, label in zip(x, y, width, height, labels):
+        points, turned = sizes[w, h, label]
+        if label and points >= 3.5:
+            middle = (left + w / 2, top + h / 2)
+            axes.text(*middle, label, ha="center", va="center" if turned else "center_baseline", color=INK,
+                      rotation=90 if turned else 0, fontsize=common if common >= 5 else points)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- shared memory: banks
@@ -149,13 +145,11 @@ def banks(addresses, size: int, lanes=None, what: str = "request", source: str =
     `addresses` are byte offsets in shared memory, one per active lane, of accesses of `size` bytes.
     """
     served = layout.wavefronts(addresses, size, lanes)
-    if served.conflicts:
-        takeaway = (
-            f"{what}: {plural(served.count, 'wavefront')}, {served.conflicts} of them bank conflicts "
-            f"(without conflicts: {served.minimum})"
-        )
-    else:
-        takeaway = f"{what}: {plural(served.count, 'wavefront')}, no bank conflict"
+    takeaway = f"{what}: {plural(served.count, 'wavefront')}" + (
+        f" where {served.minimum} would do, {plural(served.conflicts, 'bank conflict')}"
+        if served.conflicts
+        else ", no bank conflict"
+    )
     row_of_word = served.word // layout.BANKS
     rows = np.unique(row_of_word)
     lines = np.searchsorted(rows, row_of_word)
@@ -278,7 +272,7 @@ def sectors(
         )
         everywhere = np.arange(4 * len(lines))
         _boxes(axes, everywhere % 4 * unit, everywhere // 4, unit, 1, "none", edge=GRID, line=0.7)
-        _boxes(axes, x, y, unit, 1, "none", edge="#888888", line=0.7)
+        _boxes(axes, x, y, unit, 1, "none", edge="#666666", line=1.0)
         axes.set_xlim(0, per_line)
         axes.set_ylim(len(lines), 0)
         axes.set_xticks((np.arange(4) + 0.5) * unit, [f"sector {n}: bytes {32 * n}–{32 * n + 31}" for n in range(4)])
@@ -342,11 +336,11 @@ def threads(
         _warps(whole, thread, row, column, width, (top, left, bottom, right), scale)
         _frame(whole, (top, left, bottom, right), shape, (scale, scale))
         whole.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, edgecolor=INK, linewidth=1.4, clip_on=False))
-        whole.set_title("the warps of the block")
+        whole.set_title("warps")
         _lanes(zoom, mine_boxes, (across, down))
         _frame(zoom, (y0, x0, y1, x1), shape, (across, down))
         _outline(zoom, thread, row, column, width, warp, lane)
-        zoom.set_title(f"the lanes of warp {warp}" + ("" if lane is None else f"; outlined: lane {lane}"))
+        zoom.set_title(f"lanes of warp {warp}" + ("" if lane is None else f"; outlined: lane {lane}"))
     return figure
 
 

@@ -1,6 +1,8 @@
 """What the notebooks show beside figures: quotes from kernel.cu, the diff, counters, the check and the recorded speed.
 
 Each function returns something that a notebook displays, made from the files and runs at hand: it cannot go stale.
+
+    python -m common.notebook [FILE ...]    execute notebooks (default: all) and save them with their outputs
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,9 @@ from IPython.display import Markdown
 from common.errors import UserError
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+    from common.emulator import Report
     from common.stage import Kernel, Stage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,8 +40,9 @@ def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markd
 def _source(stage: Stage, first: int, last: int) -> Markdown:
     """Lines first to last (from 1) of kernel.cu, and where they stand."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
-    place = stage.source.relative_to(ROOT)
-    return _fence(textwrap.dedent("\n".join(lines)), "cpp", f"`{place}`, lines {first}–{last}:")
+    indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip() and not line.startswith("#"))
+    text = "\n".join(line if line.startswith("#") else line[indent:] for line in lines)
+    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, lines {first}–{last}:")
 
 
 def header(stage: Stage) -> Markdown:
@@ -57,8 +63,10 @@ def phase(stage: Stage, number: int, last: int | None = None) -> Markdown:
     end = marks.get(last + 1)
     if end is None:  # the last phase ends with the kernel
         end = next(n for n, line in enumerate(lines, 1) if n > marks[last] and line.startswith("}"))
-    while not lines[end - 2].strip():
-        end -= 1
+    body = lines[marks[number] - 1 : end - 1]
+    while not body[-1].strip() or (body[-1].strip() == "}" and "".join(body).count("}") > "".join(body).count("{")):
+        del body[-1]  # blank lines, and the end of a block that began in an earlier phase
+    end = marks[number] + len(body)
     return _source(stage, marks[number], end - 1)
 
 
@@ -124,14 +132,18 @@ def counters(kernels: Sequence[Kernel | Stage], shape: Sequence[int], names: Seq
     )
 
 
-def check(stage: Stage, shape: Sequence[int], source: Path | None = None) -> Markdown:
-    """Run the stage, or a version of it, in every dtype in the emulator, and on the GPU if there is one; judge it."""
+def check(
+    stage: Stage, shape: Sequence[int], *, dtypes: Sequence[str] | None = None, source: Path | None = None
+) -> Markdown:
+    """Run the stage, or a version of it, in its dtypes in the emulator, and on the GPU if there is one; judge it."""
     from common import gpu
     from common.check import check
 
     devices = ["emulator"] if gpu.unfit(stage) else ["emulator", "gpu"]
     done = [
-        check(stage.kernel(dtype, source=source), tuple(shape), device) for device in devices for dtype in stage.dtypes
+        check(stage.kernel(dtype, source=source), tuple(shape), device)
+        for device in devices
+        for dtype in dtypes or stage.dtypes
     ]
     body = [
         (
@@ -146,7 +158,7 @@ def check(stage: Stage, shape: Sequence[int], source: Path | None = None) -> Mar
         for a in result.accuracies
     ]
     made = table(["kernel", "where", "output", "error", "allowed", ""], body)
-    reports = [f"```text\n{result.report}\n```" for result in done if not result.ok]
+    reports = [_fence(_short(result.report), "text").data for result in done if not result.ok]
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
@@ -155,6 +167,40 @@ def speed(stage: Stage, *dtypes: str) -> Markdown:
     from common import results
 
     return _recorded(results.stage_table(stage.name, *dtypes))
+
+
+def bound(kernels: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
+    """How busy the FMA units can be beside the shared memory that feeds them, counted at `shape`.
+
+    An SM starts 4 FMA instructions per clock, one for each scheduler, and its shared memory serves one wavefront.
+    """
+    from common import count
+
+    body = []
+    for kernel in kernels:
+        counted = count.emulate(kernel, shape).counters
+        fma, wavefronts = counted["instructions.fma"] / 4, counted["shared_load_wavefronts"]
+        body.append([kernel.label, f"{fma:,.0f}", f"{wavefronts:,}", f"{min(1, fma / wavefronts):.1%}"])
+    return table(["", "clocks of FMA", "clocks of shared memory", "FMA units busy, at most"], body)
+
+
+def _short(report: str, findings: int = 2) -> str:
+    """A report's first findings, and how many more there are."""
+    blocks = report.split("\n\n")
+    more = [f"... and {len(blocks) - findings} more findings"] if len(blocks) > findings else []
+    return "\n\n".join(blocks[:findings] + more)
+
+
+def findings(report: Report) -> None:
+    """Print what the sanitizer found, shortened."""
+    print(_short(str(report)))
+
+
+def variants(stage: Stage, dtype: str, *size: str) -> Markdown:
+    """The recorded speed of a stage's variants side by side."""
+    from common import results
+
+    return _recorded(results.variants_table(stage.name, dtype, *size))
 
 
 def ladder(dtype: str, *sizes: str) -> Markdown:
@@ -180,11 +226,12 @@ def live(stage: Stage, *arguments: str) -> Markdown:
 def command(stage: Stage, *words: str) -> Markdown:
     """What `python -m kernels.NN_name WORDS` prints."""
     line = ["-m", stage.package, *words]
-    environment = os.environ | {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = os.environ | {"COLUMNS": "110", "FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb"}
     done = subprocess.run([sys.executable, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 1):  # 1: a check failed, which is a result
         raise UserError(done.stderr.strip())
-    text = "\n".join(part.rstrip() for part in (done.stdout, done.stderr) if done.returncode or part is done.stdout)
+    text = done.stdout + (done.stderr if done.returncode else "")
+    text = "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
     return _fence(text, "text", f"`$ python {shlex.join(line)}`")
 
 
@@ -221,3 +268,38 @@ def limits() -> Markdown:
         "schedulers per SM": [gpu.quarters for gpu in GPUS],
     }
     return table(head, [[name, *values] for name, values in rows.items()])
+
+
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def execute(path: Path, timeout: int = 600) -> NotebookNode:
+    """The notebook, run from its first cell in a fresh kernel, without what differs from machine to machine.
+
+    nbclient.exceptions.CellExecutionError if a cell fails."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(book, timeout=timeout, kernel_name="python3", record_timing=False, resources=resources).execute()
+    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    return book
+
+
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    import nbformat
+
+    words = sys.argv[1:] if arguments is None else arguments
+    for path in [Path(word).resolve() for word in words] or sorted(NOTEBOOKS.glob("*.ipynb")):
+        started = time.monotonic()
+        nbformat.write(execute(path), path)
+        print(f"{path.name}: {time.monotonic() - started:.0f} s, {path.stat().st_size / 1024:.0f} KB", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

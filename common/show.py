@@ -16,8 +16,8 @@ a few lines of CUDA of your own.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import linecache
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FIGURES = ("footprint", "threads", "registers", "sectors", "banks", "rhythm")
 GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
-LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(6)  # and its kind
+VERBS = {0: "load", 1: "store", 2: "atomic", 3: "copy", 4: "ldmatrix"}  # and its kind
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Traced:
 
     def __init__(self, report: Report, label: str, outputs: Sequence[str], block: int = 0, mosaic: str | None = None):
         self.report, self.label, self.outputs, self.block = report, label, tuple(outputs), block
-        self.tensors = {a.name: a for a in report.arena.allocations if a.tensor is not None}
+        self.tensors = report.tensors
         self.mosaic = mosaic
         rows = report.trace[report.trace["block"] == block]
         if not len(rows):
@@ -97,11 +97,8 @@ class Traced:
 
     def _request(self, rows: np.ndarray) -> tuple[int, str, Request]:
         first = rows[0]
-        line = self.report.source(first)
-        kind, space = int(first["kind"]), int(first["space"])
-        verb = {ATOMIC: "atomic", CP_ASYNC: "copy", LDMATRIX: "ldmatrix"}.get(
-            kind, "store" if "store" in line.kind else "load"
-        )
+        place, space = self.report.source(first), int(first["space"])
+        verb = VERBS.get(int(first["kind"])) or ("store" if "store" in place.category else "load")  # WMMA does both
         request = Request(
             warp=int(first["thread"]) // layout.WARP,
             order=int(first["seq"]),
@@ -110,8 +107,8 @@ class Traced:
             size=int(first["size"]),
             lanes=rows["thread"].astype(np.int64) % layout.WARP,
             addresses=rows["addr"].astype(np.int64),
-            file=line.call_file or line.file,
-            line=line.call_line or line.line,
+            file=place.file,
+            line=place.line,
         )
         return space, self._tensor_at(int(first["addr"])) if space == GLOBAL else "", request
 
@@ -225,10 +222,8 @@ class Traced:
                 f"{self.label}: lane {lane} of warp {warp} in block {self.block} stores nothing in {tensor}"
             )
         whole = int(accesses["width"][accesses["thread"] // layout.WARP == warp].sum())
-        what = (
-            f"{self.label}: a thread holds {figures.plural(total, 'element')} of {tensor}, {rows} rows × {total // rows} "
-            f"columns; a warp holds {whole:,}"
-        )
+        held = f"{figures.plural(total, 'element')} of {tensor}, {rows} rows × {total // rows} columns"
+        what = f"{self.label}: a thread holds {held}; a warp holds {whole:,}"
         return figures.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
 
     def sectors(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
@@ -377,6 +372,7 @@ def trace(
     dtype: str | None = None,
     block: int = 0,
     seed: int = 0,
+    sanitize: bool = False,
     **variants: int,
 ) -> Traced:
     """Run a stage or kernel in the emulator at `shape` (default: figure_shape) and record what `block` accesses."""
@@ -390,7 +386,7 @@ def trace(
     kernel.check_shape(*shape)
     inputs = spec.inputs(shape, kernel.dtype, seed=seed, variants=kernel.variants)
     outputs = spec.outputs(shape, kernel.dtype, variants=kernel.variants)
-    report = kernel.emulate(inputs, outputs, sanitize=False, trace=emulator.Trace(blocks=range(block, block + 1)))
+    report = kernel.emulate(inputs, outputs, sanitize=sanitize, trace=emulator.Trace(blocks=range(block, block + 1)))
     return Traced(report, kernel.label, spec.output_names, block, spec.mosaic)
 
 
@@ -408,10 +404,11 @@ def snippet(
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order, tensors on the CPU by
     the names that the pictures use. What the kernel writes is in the tensors afterwards, findings are in `.report`.
     """
-    from common import emulator
+    from common import emulator, toolchain
 
-    directory = Path(tempfile.mkdtemp(prefix="snippet-"))
-    source = directory / "snippet.cu"
+    name = hashlib.sha256(code.encode()).hexdigest()[:16]
+    source = toolchain.cache_dir() / "snippets" / name / "snippet.cu"
+    source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text(code, encoding="utf-8")
     report = emulator.run(
         source,

@@ -1,0 +1,109 @@
+"""Each notebook runs from top to bottom without a GPU, quickly, and what it quotes is what the files say now."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="jupyter is not installed: pip install nbformat nbclient ipykernel")
+pytest.importorskip("nbclient", reason="jupyter is not installed: pip install nbformat nbclient ipykernel")
+
+import kernels  # noqa: E402
+from common import notebook  # noqa: E402
+
+PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
+SECONDS = 60  # for each, once the emulator is built
+BYTES = 600 * 1024
+QUOTES = ("notebook.header(", "notebook.phase(", "notebook.quote(", "notebook.diff(")
+each = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+
+
+def texts(cell) -> list[str]:
+    return [output.data["text/markdown"] for output in cell.outputs if "text/markdown" in output.get("data", {})]
+
+
+def quotes(book) -> dict[str, list[str]]:
+    return {
+        f"{number}: {cell.source}": texts(cell)
+        for number, cell in enumerate(book.cells)
+        if cell.cell_type == "code" and any(word in cell.source for word in QUOTES)
+    }
+
+
+@pytest.fixture(scope="session")
+def built():
+    """Build the emulator, if that has not happened yet: it is not a notebook's time."""
+    import torch
+
+    from common import show
+
+    show.snippet('extern "C" cudaError_t launch(float *x) { return cudaSuccess; }\n'
+                 "__global__ void kernel(float *x) { *x = 1; }\n"
+                 'extern "C" cudaError_t go(float *x) { kernel<<<1, 1>>>(x); return cudaGetLastError(); }\n',
+                 "go", x=torch.zeros(1))  # fmt: skip
+
+
+def test_there_is_one_per_stage_so_far():
+    """No gaps: notebooks 00 to NN, and those of stages are called like their stage."""
+    numbers = [int(path.stem[:2]) for path in PATHS]
+    assert numbers == list(range(len(PATHS))) and len(PATHS) >= 4
+    names = {stage.number: stage.name for stage in kernels.ladder()}
+    assert [path.stem for path in PATHS[1:]] == [names[number] for number in numbers[1:]]
+
+
+@each
+def test_runs_quickly_and_its_quotes_are_current(path: Path, built):
+    started = time.monotonic()
+    fresh = notebook.execute(path)  # raises if a cell fails
+    assert time.monotonic() - started <= SECONDS
+    committed = quotes(nbformat.read(path, as_version=4))
+    assert committed == quotes(fresh), "run python -m common.notebook, and commit the notebooks"
+
+
+@each
+def test_is_committed_with_its_outputs(path: Path):
+    book = nbformat.read(path, as_version=4)
+    nbformat.validate(book)
+    assert book.metadata.kernelspec.name == "python3"
+    assert path.stat().st_size <= BYTES
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code), "a cell was not executed"
+    assert sum(bool(cell.outputs) for cell in code) >= 0.9 * len(code)
+    assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+    images = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert len(images) >= 4
+
+
+@each
+def test_asks_and_answers(path: Path):
+    """Three to five questions, each answer folded away; links lead to files that exist."""
+    book = nbformat.read(path, as_version=4)
+    answers = [c.source for c in book.cells if c.cell_type == "markdown" and "<summary>Answer</summary>" in c.source]
+    assert 3 <= len(answers) <= 5
+    assert all(text.count("<details>") == text.count("</details>") == 1 for text in answers)
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            for target in cell.source.split("](")[1:]:
+                link = target.split(")")[0]
+                assert link.startswith(("http", "#")) or (path.parent / link).exists() or _to_come(link), link
+
+
+def _to_come(link: str) -> bool:
+    """A stage whose notebook is not there yet is linked to by its number's predecessor only."""
+    return link.endswith(".ipynb") and link[:2].isdigit() and int(link[:2]) == len(PATHS)
+
+
+@pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])
+def test_first_cell_finds_the_course_from(directory: Path):
+    """jupyter starts kernels in the notebook's directory, other tools in the root."""
+    book = nbformat.read(PATHS[1], as_version=4)
+    first = next(cell.source for cell in book.cells if cell.cell_type == "code")
+    code = f"import IPython\n{first}\nprint(stage.name)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == PATHS[1].stem, done.stderr
