@@ -1,7 +1,7 @@
 """The emulator's engine: run kernels of a PTX module on the processor's cores.
 
-The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. This module turns PTX into its programs (`ptx`,
-`lower`), lends it memory, and turns what it found into Python objects.
+The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. This module turns PTX into its programs
+(`ptx`, `lower`), lends it memory, and turns what it found into Python objects.
 """
 
 from __future__ import annotations
@@ -22,41 +22,104 @@ from common.emulator import lower, ptx
 from common.emulator.ptx import PtxError
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
-# Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector code.
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
+# Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
+# code.
+FLAGS = [
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-march=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+]
 
-COUNTERS = np.dtype([(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")])
-TRACE = np.dtype([("launch", "u2"), ("space", "u1"), ("kind", "u1"), ("block", "u4"), ("thread", "u4"), ("seq", "u4"), ("pc", "u4"),
-                  ("size", "u4"), ("addr", "u8")])
+COUNTERS = np.dtype(
+    [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
+)
+TRACE = np.dtype(
+    [
+        ("launch", "u2"),
+        ("space", "u1"),
+        ("kind", "u1"),
+        ("block", "u4"),
+        ("thread", "u4"),
+        ("seq", "u4"),
+        ("pc", "u4"),
+        ("size", "u4"),
+        ("addr", "u8"),
+    ]
+)
 TRACE_SPACES = ("global", "shared", "local")
 TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
-_FINDING = np.dtype([("problem", "u4"), ("pc", "u4"), ("count", "u8"), ("block", "u8"), ("address", "u8"), ("thread", "u4"), ("size", "u4"),
-                     ("other_thread", "u4"), ("other_pc", "u4")])
+_FINDING = np.dtype(
+    [
+        ("problem", "u4"),
+        ("pc", "u4"),
+        ("count", "u8"),
+        ("block", "u8"),
+        ("address", "u8"),
+        ("thread", "u4"),
+        ("size", "u4"),
+        ("other_thread", "u4"),
+        ("other_pc", "u4"),
+    ]
+)
 _NOBODY = 0xFFFFFFFF
 
 # Problem numbers of vm.h: kind, and whether the launch ends there (with which cudaError_t).
 PROBLEMS = {
-    1: ("out of bounds global", 700), 2: ("out of bounds shared", 700), 3: ("out of bounds local", 700), 4: ("null pointer", 700),
-    5: ("misaligned", 716), 6: ("uninitialised global read", 0), 7: ("uninitialised shared read", 0), 8: ("shared race", 0), 9: ("shared race", 0),
-    10: ("shared race", 0), 11: ("barrier divergence", 0), 12: ("warp divergence", 0), 13: ("barrier divergence", 719), 14: ("endless loop", 702),
-    15: ("unknown instruction", 719), 16: ("trap", 719), 17: ("copy in flight", 0), 18: ("write to constant memory", 700),
-    19: ("uninitialised local read", 0), 20: ("wrong state space", 717),
+    1: ("out of bounds global", 700),
+    2: ("out of bounds shared", 700),
+    3: ("out of bounds local", 700),
+    4: ("null pointer", 700),
+    5: ("misaligned", 716),
+    6: ("uninitialised global read", 0),
+    7: ("uninitialised shared read", 0),
+    8: ("shared race", 0),
+    9: ("shared race", 0),
+    10: ("shared race", 0),
+    11: ("barrier divergence", 0),
+    12: ("warp divergence", 0),
+    13: ("barrier divergence", 719),
+    14: ("endless loop", 702),
+    15: ("unknown instruction", 719),
+    16: ("trap", 719),
+    17: ("copy in flight", 0),
+    18: ("write to constant memory", 700),
+    19: ("uninitialised local read", 0),
+    20: ("wrong state space", 717),
 }
 
 
 class _Spec(ctypes.Structure):
-    _fields_ = [("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("dynamic_shared", ctypes.c_uint32), ("threads", ctypes.c_uint32),
-                ("count", ctypes.c_uint32), ("sanitize", ctypes.c_uint32), ("param_bytes", ctypes.c_uint32), ("allocation_count", ctypes.c_uint32),
-                ("params", ctypes.c_char_p), ("allocations", ctypes.c_void_p),
-                ("trace_first", ctypes.c_uint64), ("trace_end", ctypes.c_uint64), ("trace_limit", ctypes.c_uint64), ("budget", ctypes.c_uint64)]
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_shared", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("sanitize", ctypes.c_uint32),
+        ("param_bytes", ctypes.c_uint32),
+        ("allocation_count", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+        ("allocations", ctypes.c_void_p),
+        ("trace_first", ctypes.c_uint64),
+        ("trace_end", ctypes.c_uint64),
+        ("trace_limit", ctypes.c_uint64),
+        ("budget", ctypes.c_uint64),
+    ]
 
 
 @lru_cache
 def library() -> ctypes.CDLL:
     """The machine, compiled if this is the first time. UserError if there is no C++ compiler."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES))
+        objects = list(
+            pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES)
+        )
     cxx = toolchain.find_cxx()
 
     def link(out: Path) -> None:
@@ -65,10 +128,17 @@ def library() -> ctypes.CDLL:
     vm = ctypes.CDLL(str(toolchain.cached("vm", [cxx, *objects], link) / "vm.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
-        ("vm_handlers", ctypes.c_char_p, []), ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]), ("vm_free_program", None, [pointer]),
-        ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]), ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
-        ("vm_cancel", None, [pointer]), ("vm_counters", pointer, [pointer]), ("vm_findings", number, [pointer, pointer, number]),
-        ("vm_trace", pointer, [pointer, pointer]), ("vm_stopped_by", number, [pointer]), ("vm_free_launch", None, [pointer]),
+        ("vm_handlers", ctypes.c_char_p, []),
+        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]),
+        ("vm_free_program", None, [pointer]),
+        ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
+        ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
+        ("vm_cancel", None, [pointer]),
+        ("vm_counters", pointer, [pointer]),
+        ("vm_findings", number, [pointer, pointer, number]),
+        ("vm_trace", pointer, [pointer, pointer]),
+        ("vm_stopped_by", number, [pointer]),
+        ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
         function.restype, function.argtypes = result, arguments
@@ -82,8 +152,8 @@ def handlers() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Global memory that a kernel may touch: `size` bytes at address `base`. `written`: one byte per byte, 0 where nobody has
-    written yet (np.uint8, changed by the launch), or None if all of it is initialised."""
+    """Global memory that a kernel may touch: `size` bytes at address `base`. `written`: one byte per byte, 0 where
+    nobody has written yet (np.uint8, changed by the launch), or None if all of it is initialised."""
 
     base: int
     size: int
@@ -93,9 +163,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Place:
-    """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function (through
-    inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no line information.
-    `category`: the kind under which it is counted."""
+    """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
+    (through inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no
+    line information. `category`: the kind under which it is counted."""
 
     pc: int
     text: str
@@ -108,7 +178,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a kernel must not do; the first occurrence, and how many there were of the same kind at the same instruction."""
+    """Something that a kernel must not do; the first occurrence, and how many there were of the same kind at the same
+    instruction."""
 
     kind: str
     message: str
@@ -129,8 +200,8 @@ class Finding:
 
 @dataclass
 class LaunchResult:
-    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `trace`: dtype TRACE, in the order of blocks.
-    `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how many ran."""
+    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `trace`: dtype TRACE, in the order of
+    blocks. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how many ran."""
 
     counters: np.ndarray
     findings: list[Finding]
@@ -175,7 +246,9 @@ class Module:
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._place_variables()
-        self.kernel_names = [function.name for function in self._ptx.functions.values() if function.entry and function.defined]
+        self.kernel_names = [
+            function.name for function in self._ptx.functions.values() if function.entry and function.defined
+        ]
 
     @property
     def kernels(self) -> dict[str, KernelInfo]:
@@ -213,7 +286,10 @@ class Module:
         program, params, param_bytes = lower.lower(self._ptx, function, self._addresses())
         unknown = np.zeros(len(program.instructions), np.uint8)
         names = "".join(name + "\n" for name in program.names).encode()
-        buffers = [np.frombuffer(part if len(part) else bytes(8), np.uint8) for part in (program.words, program.header, program.constants, program.tables)]
+        buffers = [
+            np.frombuffer(part if len(part) else bytes(8), np.uint8)
+            for part in (program.words, program.header, program.constants, program.tables)
+        ]
         handle = library().vm_program(names, *(buffer.ctypes.data for buffer in buffers), unknown.ctypes.data)
         self._handles.append(handle)
         files = self._ptx.files
@@ -223,31 +299,79 @@ class Module:
                 lowered.problem = lowered.problem or f"the machine has no '{lowered.name}'"
             at = lowered.location
             text = lowered.text + (f"  [{lowered.problem}]" if lowered.problem else "")
-            places.append(Place(pc, text, lowered.category, files.get(at.call_file, "") if at else "", at.call_line if at else 0,
-                                files.get(at.file, "") if at else "", at.line if at else 0))
-        return KernelInfo(function.name, params, param_bytes, program.static_shared, program.shared, function.max_threads, places, program.header[2],
-                          program.header[1], handle)
+            places.append(
+                Place(
+                    pc,
+                    text,
+                    lowered.category,
+                    files.get(at.call_file, "") if at else "",
+                    at.call_line if at else 0,
+                    files.get(at.file, "") if at else "",
+                    at.line if at else 0,
+                )
+            )
+        return KernelInfo(
+            function.name,
+            params,
+            param_bytes,
+            program.static_shared,
+            program.shared,
+            function.max_threads,
+            places,
+            program.header[2],
+            program.header[1],
+            handle,
+        )
 
     def launch(
-        self, kernel: str, grid: Sequence[int], block: Sequence[int], dynamic_shared: int, params: bytes, memory: Sequence[Allocation], *,
-        counters: bool = True, sanitize: bool = True, trace: range | None = None, trace_rows: int = 1_000_000, threads: int | None = None,
-        instructions: int = 400_000_000, progress: Callable[[int, int], None] | None = None,
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        dynamic_shared: int,
+        params: bytes,
+        memory: Sequence[Allocation],
+        *,
+        counters: bool = True,
+        sanitize: bool = True,
+        trace: range | None = None,
+        trace_rows: int = 1_000_000,
+        threads: int | None = None,
+        instructions: int = 400_000_000,
+        progress: Callable[[int, int], None] | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
-        `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables. `trace`: the blocks
-        (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`: how many the warps of a block may
-        execute together before it counts as an endless loop. `progress(done, blocks)` is called some times per second.
-        Ctrl-C ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
+        `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
+        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
+        how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
+        blocks)` is called some times per second. Ctrl-C ends the launch. Raises PtxError if the kernel or the size of
+        `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         allocations = [*memory, *(Allocation(v.address, v.size, v.name) for v in self.variables.values())]
-        table = np.array([(a.base, a.size, 0 if a.written is None else a.written.ctypes.data) for a in allocations], np.uint64).reshape(-1, 3)
+        table = np.array(
+            [(a.base, a.size, 0 if a.written is None else a.written.ctypes.data) for a in allocations], np.uint64
+        ).reshape(-1, 3)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        spec = _Spec((ctypes.c_uint32 * 3)(*grid), (ctypes.c_uint32 * 3)(*block), dynamic_shared, threads or cores, counters, sanitize, len(params),
-                     len(allocations), params, table.ctypes.data, trace.start if trace else 0, trace.stop if trace else 0, trace_rows, instructions)
+        spec = _Spec(
+            (ctypes.c_uint32 * 3)(*grid),
+            (ctypes.c_uint32 * 3)(*block),
+            dynamic_shared,
+            threads or cores,
+            counters,
+            sanitize,
+            len(params),
+            len(allocations),
+            params,
+            table.ctypes.data,
+            trace.start if trace else 0,
+            trace.stop if trace else 0,
+            trace_rows,
+            instructions,
+        )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
         running = vm.vm_launch(info.handle, ctypes.byref(spec))
@@ -262,7 +386,9 @@ class Module:
             vm.vm_cancel(running)
             vm.vm_free_launch(running)
 
-    def _result(self, running: int, info: KernelInfo, block, grid, allocations, counters: bool, done: int, start: float) -> LaunchResult:
+    def _result(
+        self, running: int, info: KernelInfo, block, grid, allocations, counters: bool, done: int, start: float
+    ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
         size = len(info.instructions)
@@ -312,7 +438,9 @@ def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) 
         8: lambda: f"{shared} is read here and written by {someone}{there}, with no barrier between them",
         9: lambda: f"{shared} is written here and read by {someone}{there}, with no barrier between them",
         10: lambda: f"{shared} is written here and by {someone}{there}, with no barrier between them",
-        11: lambda: f"barrier {address}: threads of the block wait at different barriers, here and{there} (thread {_thread(other_thread, block)})",
+        11: lambda: (
+            f"barrier {address}: threads of the block wait at different barriers, here and{there} (thread {_thread(other_thread, block)})"
+        ),
         12: lambda: f"lanes of the mask 0x{address:08x} are not here: only 0x{size:08x} are",
         13: lambda: f"barrier {address}: {size} threads have arrived and wait, and no other thread can come",
         14: lambda: f"the block has executed {address} instructions",
@@ -324,7 +452,18 @@ def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) 
         20: lambda: f"0x{address:x}",
     }[problem]()
     index = int(row["block"])
-    return Finding(kind, message, info.name, _thread(index, grid), _thread(int(row["thread"]), block), place, count, address, size, bool(code))
+    return Finding(
+        kind,
+        message,
+        info.name,
+        _thread(index, grid),
+        _thread(int(row["thread"]), block),
+        place,
+        count,
+        address,
+        size,
+        bool(code),
+    )
 
 
 def _nearest(address: int, size: int, allocations: list[Allocation]) -> str:

@@ -1,12 +1,14 @@
 """From PTX to the virtual machine's program: one kernel, flat, one machine instruction for each PTX instruction.
 
-- Calls are expanded where they stand (device code has no recursion worth emulating); parameters of calls lie in local memory.
-- Registers get slots in the warp's frame by live ranges (linear scan), so that the frame of a large unrolled kernel stays small
-  enough for the cache. Liveness is a property of one thread's path, and slots are arrays over the lanes: sharing a slot is as safe
-  under divergence as without.
+- Calls are expanded where they stand (device code has no recursion worth emulating); parameters of calls lie in local
+  memory.
+- Registers get slots in the warp's frame by live ranges (linear scan), so that the frame of a large unrolled kernel
+  stays small enough for the cache. Liveness is a property of one thread's path, and slots are arrays over the lanes:
+  sharing a slot is as safe under divergence as without.
 - Immediates, addresses and special registers are constants of the frame, written once per launch or block.
 
-An instruction without a handler does not fail here: it becomes an `unknown` one, which ends the kernel only if it is executed.
+An instruction without a handler does not fail here: it becomes an `unknown` one, which ends the kernel only if it is
+executed.
 """
 
 from __future__ import annotations
@@ -17,8 +19,24 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from common.emulator.ptx import (BYTES, SINK, Address, Function, Immediate, Instruction, Location, Name, Not, Pair, PtxError, PtxModule,
-                                 Register, Special, Variable, Vector)
+from common.emulator.ptx import (
+    BYTES,
+    SINK,
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Location,
+    Name,
+    Not,
+    Pair,
+    PtxError,
+    PtxModule,
+    Register,
+    Special,
+    Variable,
+    Vector,
+)
 
 # Flags and kinds: those of vm.h.
 FTZ, SAT, RELU, NOT_PRED = 1, 2, 16, 64
@@ -26,23 +44,33 @@ ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, TOGETHER = range(8)
 NONE = 0xFFFFFFFF
 
-SPECIALS = {name: number + 1 for number, name in enumerate((
-    "%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y",
-    "%nctaid.z", "%laneid", "%warpid", "%nwarpid", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt",
-    "%dynamic_smem_size", "%total_smem_size", "%smid", "%nsmid", "%gridid"))}
+
+def _numbered(names: str, first: int = 0) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names.split(), first)}
+
+
+SPECIALS = _numbered(
+    "%tid.x %tid.y %tid.z %ntid.x %ntid.y %ntid.z %ctaid.x %ctaid.y %ctaid.z %nctaid.x %nctaid.y %nctaid.z %laneid "
+    "%warpid %nwarpid %lanemask_eq %lanemask_le %lanemask_lt %lanemask_ge %lanemask_gt %dynamic_smem_size "
+    "%total_smem_size %smid %nsmid %gridid",
+    first=1,
+)
 CLUSTER_OF_ONE = {"%clusterid": "%ctaid", "%nclusterid": "%nctaid"}  # a launch without clusters: each block is its own
 CLOCKS = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 SPACES = {"global": 0, "const": 0, "shared": 1, "local": 2}
 
-RELATIONS = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ne": 5, "ge": 6, "num": 7, "nan": 8, "ltu": 9, "equ": 10, "leu": 11, "gtu": 12,
-             "neu": 13, "geu": 14, "lo": 1, "ls": 3, "hi": 4, "hs": 6}
+# Which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
+RELATIONS = _numbered("lt eq le gt ne ge num nan ltu equ leu gtu neu geu", first=1)
+RELATIONS |= {"lo": 1, "ls": 3, "hi": 4, "hs": 6}
 COMBINE = {"and": 1, "or": 2, "xor": 3}
 HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 
-CVT_TYPES = {name: number for number, name in enumerate(("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "f16", "bf16", "f32", "f64", "tf32"))}
-CVT_MODES = {name: number for number, name in enumerate(("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"))}
-CVT_QUICK = frozenset(("f32.f16", "f32.bf16", "f16.f32", "bf16.f32", "f32.s32", "f32.u32", "f64.f32", "f32.f64", "s64.s32", "u64.u32",
-                       "u32.u64", "u32.u16", "s32.s16", "u16.u32", "u64.u16"))
+CVT_TYPES = _numbered("s8 u8 s16 u16 s32 u32 s64 u64 f16 bf16 f32 f64 tf32")
+CVT_MODES = _numbered("rn rz rm rp rna rni rzi rmi rpi")
+CVT_QUICK = frozenset(
+    "f32.f16 f32.bf16 f16.f32 bf16.f32 f32.s32 f32.u32 f64.f32 f32.f64 s64.s32 u64.u32 u32.u64 u32.u16 s32.s16 "
+    "u16.u32 u64.u16".split()
+)
 
 
 class Unsupported(Exception):
@@ -142,8 +170,8 @@ class _Lowering:
         self.param_bytes = offset
 
     def lay_out_shared(self) -> None:
-        """Static variables first, those of the module that the kernel's functions name; then the dynamic part, which all
-        `extern` arrays share."""
+        """Static variables first, those of the module that the kernel's functions name; then the dynamic part, which
+        all `extern` arrays share."""
         named: list[Variable] = []
         dynamic: list[Variable] = []
         seen: set[str] = set()
@@ -155,7 +183,12 @@ class _Lowering:
             named.extend(variable for variable in function.variables if variable.space == "shared")
             for instruction in function.instructions:
                 for word in _symbols(instruction.operands):
-                    if isinstance(word, Variable) and word.space == "shared" and word not in named and word not in dynamic:
+                    if (
+                        isinstance(word, Variable)
+                        and word.space == "shared"
+                        and word not in named
+                        and word not in dynamic
+                    ):
                         (dynamic if word.extern or word.size == 0 else named).append(word)
                     elif isinstance(word, Name) and word.name in self.module.functions:
                         visit(self.module.functions[word.name])
@@ -241,7 +274,11 @@ class _Lowering:
             name = f"{CLUSTER_OF_ONE[family]}.{axis}"
         if family in ("%cluster_nctaid", "%cluster_nctarank"):
             return Constant(width, 1)
-        if family in ("%cluster_ctaid", "%cluster_ctarank") or family.startswith(("%envreg", "%pm")) or name.endswith(".w"):
+        if (
+            family in ("%cluster_ctaid", "%cluster_ctarank")
+            or family.startswith(("%envreg", "%pm"))
+            or name.endswith(".w")
+        ):
             return Constant(width, 0)
         if name in ("%is_explicit_cluster",):
             return Constant(0, 0)
@@ -264,7 +301,11 @@ class _Lowering:
             return self.use(operand.base, 8 if wide else 4), operand.offset & 0xFFFFFFFF, wide
         if isinstance(operand.base, (Variable, Immediate)):
             at = self.address_of(operand.base) if isinstance(operand.base, Variable) else operand.base.value
-            if space == "generic" and isinstance(operand.base, Variable) and operand.base.space not in ("global", "const"):
+            if (
+                space == "generic"
+                and isinstance(operand.base, Variable)
+                and operand.base.space not in ("global", "const")
+            ):
                 raise Unsupported("a generic address cannot name a variable of another space")
             return Constant(8, at + operand.offset), 0, True
         if isinstance(operand.base, Name):
@@ -275,7 +316,15 @@ class _Lowering:
 
     def lower(self) -> Program:
         self.expand(self.frame)
-        self.code.append(Lowered("exit", kind=EXIT, category="control", text="ret;", location=self.code[-1].location if self.code else None))
+        self.code.append(
+            Lowered(
+                "exit",
+                kind=EXIT,
+                category="control",
+                text="ret;",
+                location=self.code[-1].location if self.code else None,
+            )
+        )
         for lowered, frame, index in self.fixes:
             lowered.target = frame.pc[index] if index < len(frame.pc) else frame.end
         for table, frame, indices in self.table_fixes:
@@ -325,7 +374,11 @@ def slot_bytes(register: Register) -> int:
 
 def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
     value = operand.value
-    if operand.notation == "decimal" or (operand.notation == "f64" and type_ == "f32") or (operand.notation == "int" and type_ in ("f32", "f64")):
+    if (
+        operand.notation == "decimal"
+        or (operand.notation == "f64" and type_ == "f32")
+        or (operand.notation == "int" and type_ in ("f32", "f64"))
+    ):
         number = struct.unpack("<d", struct.pack("<Q", value))[0] if operand.notation == "f64" else float(value)
         return int.from_bytes(struct.pack("<f" if width == 4 else "<d", number), "little")
     if operand.notation == "f32" and width == 8:
@@ -358,7 +411,9 @@ def rule(*mnemonics: str):
 
 
 def unsigned(type_: str) -> str:
-    return {"s": "u", "b": "u"}.get(type_[0], type_[0]) + type_[1:] if type_[0] in "sb" and type_[1:].isdigit() else type_
+    return (
+        {"s": "u", "b": "u"}.get(type_[0], type_[0]) + type_[1:] if type_[0] in "sb" and type_[1:].isdigit() else type_
+    )
 
 
 def is_float(type_: str) -> bool:
@@ -376,15 +431,50 @@ def float_flags(parts: list[str]) -> int:
     return flags
 
 
-def simple(lowering: _Lowering, name: str, operands, widths: list[int], types: list[str], flags: int = 0, category_: str = "integer", extra=()) -> Lowered:
+def simple(
+    lowering: _Lowering,
+    name: str,
+    operands,
+    widths: list[int],
+    types: list[str],
+    flags: int = 0,
+    category_: str = "integer",
+    extra=(),
+) -> Lowered:
     """First operand defined, the others used."""
     out = [lowering.define(operands[0], widths[0])]
-    out += [lowering.use(operand, width, type_) for operand, width, type_ in zip(operands[1:], widths[1:], types[1:], strict=True)]
+    out += [
+        lowering.use(operand, width, type_)
+        for operand, width, type_ in zip(operands[1:], widths[1:], types[1:], strict=True)
+    ]
     return Lowered(name, out + [Raw(value) for value in extra], flags, category=category_)
 
 
-@rule("add", "sub", "mul", "div", "rem", "abs", "neg", "min", "max", "fma", "mad", "sad", "copysign", "rcp", "sqrt", "rsqrt", "ex2", "lg2",
-      "sin", "cos", "tanh", "mul24", "mad24")
+@rule(
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "rem",
+    "abs",
+    "neg",
+    "min",
+    "max",
+    "fma",
+    "mad",
+    "sad",
+    "copysign",
+    "rcp",
+    "sqrt",
+    "rsqrt",
+    "ex2",
+    "lg2",
+    "sin",
+    "cos",
+    "tanh",
+    "mul24",
+    "mad24",
+)
 def _arithmetic(lowering, parts, operands, _):
     base, type_ = parts[0], parts[-1]
     if base in ("add", "sub", "mad") and "cc" in parts:
@@ -397,12 +487,20 @@ def _arithmetic(lowering, parts, operands, _):
         modifiers = [part for part in ("NaN", "xorsign", "abs") if part in parts[1:]]
         name = ".".join([base, *modifiers, type_])
         kind = "fma" if base == "fma" and category(type_) == "float" else category(type_)
-        return simple(lowering, name, operands, [width] * len(operands), [type_] * len(operands), float_flags(parts[1:-1]), kind)
+        return simple(
+            lowering, name, operands, [width] * len(operands), [type_] * len(operands), float_flags(parts[1:-1]), kind
+        )
     kind = next((part for part in ("lo", "hi", "wide") if part in parts), "")
     if type_ in ("u16x2", "s16x2"):
         raise Unsupported("packed 16-bit integers are not known")
     if "sat" in parts:
-        return simple(lowering, ".".join([base, *filter(None, [kind]), "sat", type_]), operands, [width] * len(operands), [type_] * len(operands))
+        return simple(
+            lowering,
+            ".".join([base, *filter(None, [kind]), "sat", type_]),
+            operands,
+            [width] * len(operands),
+            [type_] * len(operands),
+        )
     signless = base in ("add", "sub", "neg") or kind == "lo" and base in ("mul", "mad")
     name = ".".join(filter(None, [base, kind, unsigned(type_) if signless else type_]))
     widths = [width] * len(operands)
@@ -454,7 +552,9 @@ def _fields(lowering, parts, operands, _):
         return simple(lowering, ".".join(parts), operands, [4, 4, 4], ["", "u32", "u32"])
     type_ = unsigned(type_) if type_[0] == "b" else type_
     name = f"{base}.shiftamt.{type_}" if "shiftamt" in parts else f"{base}.{type_}"
-    widths = {"bfe": [width, width, 4, 4], "bfi": [width, width, width, 4, 4], "brev": [width, width]}.get(base, [4, width])
+    widths = {"bfe": [width, width, 4, 4], "bfi": [width, width, width, 4, 4], "brev": [width, width]}.get(
+        base, [4, width]
+    )
     return simple(lowering, name, operands, widths, [type_] * len(widths))
 
 
@@ -498,7 +598,16 @@ def _comparison(lowering, parts, operands, type_: str, mode: int, first, second)
     if combine:
         third, negate = lowering.negatable(operands[3])
         flags |= negate
-    out = [Raw(mode), first, second, lowering.use(operands[1], width, type_), lowering.use(operands[2], width, type_), Raw(combine), third, Raw(RELATIONS[relation])]
+    out = [
+        Raw(mode),
+        first,
+        second,
+        lowering.use(operands[1], width, type_),
+        lowering.use(operands[2], width, type_),
+        Raw(combine),
+        third,
+        Raw(RELATIONS[relation]),
+    ]
     return Lowered(name, out, flags, category="predicate")
 
 
@@ -512,7 +621,17 @@ def _setp(lowering, parts, operands, _):
 @rule("set")
 def _set(lowering, parts, operands, _):
     to, type_ = parts[-2], parts[-1]
-    mode = {"u32": 1, "s32": 1, "f32": 2, "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80, "u16": 0xFFFF, "s16": 0xFFFF}[to]
+    mode = {
+        "u32": 1,
+        "s32": 1,
+        "f32": 2,
+        "f16": 0x3C00,
+        "f16x2": 0x3C00,
+        "bf16": 0x3F80,
+        "bf16x2": 0x3F80,
+        "u16": 0xFFFF,
+        "s16": 0xFFFF,
+    }[to]
     if type_.endswith("x2") and mode == 1:
         mode = 0xFFFF
     return _comparison(lowering, parts, operands, type_, mode, lowering.define(operands[0], BYTES[to]), Raw(NONE))
@@ -523,7 +642,12 @@ def _selp(lowering, parts, operands, _):
     type_ = parts[-1]
     width = BYTES[type_]
     predicate, negate = lowering.negatable(operands[3])
-    out = [lowering.define(operands[0], width), lowering.use(operands[1], width, type_), lowering.use(operands[2], width, type_), predicate]
+    out = [
+        lowering.define(operands[0], width),
+        lowering.use(operands[1], width, type_),
+        lowering.use(operands[2], width, type_),
+        predicate,
+    ]
     return Lowered(f"selp.b{8 * width}", out, negate, category="predicate")
 
 
@@ -531,7 +655,14 @@ def _selp(lowering, parts, operands, _):
 def _slct(lowering, parts, operands, _):
     type_, by = parts[-2], parts[-1]
     width = BYTES[type_]
-    return simple(lowering, f"slct.b{8 * width}.{by}", operands, [width, width, width, 4], [type_, type_, type_, by], category_="predicate")
+    return simple(
+        lowering,
+        f"slct.b{8 * width}.{by}",
+        operands,
+        [width, width, width, 4],
+        [type_, type_, type_, by],
+        category_="predicate",
+    )
 
 
 @rule("mov")
@@ -551,7 +682,15 @@ def _mov(lowering, parts, operands, _):
         return Lowered("pack", [lowering.define(to, width), Raw(part), Raw(len(uses)), *uses])
     if isinstance(to, Vector) and not isinstance(source, Vector):
         part = width // len(to.elements)
-        return Lowered("unpack", [lowering.use(source, width, type_), Raw(part), Raw(len(to.elements)), *(lowering.define(element, max(part, 2)) for element in to.elements)])
+        return Lowered(
+            "unpack",
+            [
+                lowering.use(source, width, type_),
+                Raw(part),
+                Raw(len(to.elements)),
+                *(lowering.define(element, max(part, 2)) for element in to.elements),
+            ],
+        )
     return Lowered(f"mov.b{8 * width}", [lowering.define(to, width), lowering.use(source, width, type_)])
 
 
@@ -561,16 +700,28 @@ def _cvt(lowering, parts, operands, _):
     flags = FTZ * ("ftz" in parts) | SAT * ("sat" in parts or "satfinite" in parts) | RELU * ("relu" in parts)
     mode = next((part for part in parts[1:-2] if part in CVT_MODES), "")
     if to in ("f16x2", "bf16x2") and source == "f32":
-        out = [lowering.define(operands[0], 4), lowering.use(operands[1], 4, "f32"), lowering.use(operands[2], 4, "f32")]
+        out = [
+            lowering.define(operands[0], 4),
+            lowering.use(operands[1], 4, "f32"),
+            lowering.use(operands[2], 4, "f32"),
+        ]
         return Lowered("cvt.pair", [*out, Raw(CVT_TYPES[to[:-2]]), Raw(CVT_MODES[mode])], flags, category="conversion")
-    target_bytes, source_bytes = (slot_bytes(operand) if isinstance(operand, Register) else max(2, BYTES[type_])
-                                  for operand, type_ in zip(operands, (to, source), strict=True))
+    target_bytes, source_bytes = (
+        slot_bytes(operand) if isinstance(operand, Register) else max(2, BYTES[type_])
+        for operand, type_ in zip(operands, (to, source), strict=True)
+    )
     if target_bytes < BYTES[to] or source_bytes < BYTES[source]:
         raise Unsupported("its register is too narrow")
     if is_float(to) and target_bytes != BYTES[to] or is_float(source) and source_bytes != BYTES[source]:
         raise Unsupported("a floating register must have the size of its type")
     out = [lowering.define(operands[0], target_bytes), lowering.use(operands[1], source_bytes, source)]
-    if not flags and f"{to}.{source}" in CVT_QUICK and mode in ("", "rn") and target_bytes == BYTES[to] and source_bytes == BYTES[source]:
+    if (
+        not flags
+        and f"{to}.{source}" in CVT_QUICK
+        and mode in ("", "rn")
+        and target_bytes == BYTES[to]
+        and source_bytes == BYTES[source]
+    ):
         return Lowered(f"cvt.{to}.{source}", out, category="conversion")
     numbers = (CVT_TYPES[to], CVT_TYPES[source], CVT_MODES.get(mode, len(CVT_MODES)), target_bytes, source_bytes)
     return Lowered("cvt", out + [Raw(number) for number in numbers], flags, category="conversion")
@@ -578,7 +729,14 @@ def _cvt(lowering, parts, operands, _):
 
 @rule("cvta")
 def _cvta(lowering, parts, operands, _):
-    space = next((part.split("::")[0] for part in parts if part.split("::")[0] in ("global", "const", "shared", "local", "param")), None)
+    space = next(
+        (
+            part.split("::")[0]
+            for part in parts
+            if part.split("::")[0] in ("global", "const", "shared", "local", "param")
+        ),
+        None,
+    )
     if space is None:
         raise Unsupported("its state space is not known")
     width = BYTES[parts[-1]]
@@ -586,13 +744,21 @@ def _cvta(lowering, parts, operands, _):
     if space == "param" and not lowering.frame.entry:
         window = 2
     out = [lowering.define(operands[0], width), lowering.use(operands[1], width, "u64")]
-    return Lowered("cvta", [*out, Raw(window), Raw(int("to" in parts)), Raw(int(width == 8)), Raw(int(width == 8))], category="integer")
+    return Lowered(
+        "cvta",
+        [*out, Raw(window), Raw(int("to" in parts)), Raw(int(width == 8)), Raw(int(width == 8))],
+        category="integer",
+    )
 
 
 @rule("isspacep")
 def _isspacep(lowering, parts, operands, _):
     window = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3}[parts[1].split("::")[0]]
-    return Lowered("isspacep", [lowering.predicate(operands[0]), lowering.use(operands[1], 8, "u64"), Raw(window)], category="predicate")
+    return Lowered(
+        "isspacep",
+        [lowering.predicate(operands[0]), lowering.use(operands[1], 8, "u64"), Raw(window)],
+        category="predicate",
+    )
 
 
 def _space(parts: list[str]) -> str:
@@ -634,9 +800,13 @@ def _memory(lowering: _Lowering, parts: list[str], where, what, load: bool) -> L
             machine = "local"  # a parameter of a call
     base, offset, wide = lowering.address(where, machine)
     shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25
-    registers = [lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements]
+    registers = [
+        lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
+    ]
     access = size * count if machine in ("shared", "generic") else 0
-    return Lowered(f"{'ld' if load else 'st'}.{machine}", [base, Raw(offset), Raw(shape), *registers], category=kind, access=access)
+    return Lowered(
+        f"{'ld' if load else 'st'}.{machine}", [base, Raw(offset), Raw(shape), *registers], category=kind, access=access
+    )
 
 
 def _is_kernel_parameter(lowering: _Lowering, where: Address) -> bool:
@@ -646,7 +816,9 @@ def _is_kernel_parameter(lowering: _Lowering, where: Address) -> bool:
 @rule("atom", "red")
 def _atom(lowering, parts, operands, _):
     space, type_ = _space(parts), parts[-1]
-    operation = next(part for part in parts[1:-1] if part in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"))
+    operation = next(
+        part for part in parts[1:-1] if part in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+    )
     if any(part in ("v2", "v4", "v8") for part in parts):
         raise Unsupported("vector atomics are not known")
     width = BYTES[type_]
@@ -659,7 +831,9 @@ def _atom(lowering, parts, operands, _):
     code = {**SPACES, "generic": 3}[space] | wide << 8
     out = [target, base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
     out.append(lowering.use(operands[2], width, type_) if operation == "cas" else Raw(NONE))
-    return Lowered(f"atom.{operation}.{type_}", out, category="atomic", access=width if space in ("shared", "generic") else 0)
+    return Lowered(
+        f"atom.{operation}.{type_}", out, category="atomic", access=width if space in ("shared", "generic") else 0
+    )
 
 
 # ---- lanes together ----
@@ -672,14 +846,21 @@ def _shfl(lowering, parts, operands, _):
     mode = ("up", "down", "bfly", "idx").index(next(part for part in parts if part in ("up", "down", "bfly", "idx")))
     target = operands[0]
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, SINK)
-    out = [lowering.define(first, 4), lowering.predicate(second), *(lowering.use(operand, 4, "b32") for operand in operands[1:4]), Raw(mode)]
+    out = [
+        lowering.define(first, 4),
+        lowering.predicate(second),
+        *(lowering.use(operand, 4, "b32") for operand in operands[1:4]),
+        Raw(mode),
+    ]
     members = lowering.use(operands[4], 4, "b32") if "sync" in parts else Constant(4, 0)
     return Lowered("shfl", out, kind=TOGETHER, target=members, category="shuffle")
 
 
 @rule("vote")
 def _vote(lowering, parts, operands, _):
-    mode = ("ballot", "all", "any", "uni").index(next(part for part in parts if part in ("ballot", "all", "any", "uni")))
+    mode = ("ballot", "all", "any", "uni").index(
+        next(part for part in parts if part in ("ballot", "all", "any", "uni"))
+    )
     predicate, negate = lowering.negatable(operands[1])
     target = lowering.predicate(operands[0]) if mode else lowering.define(operands[0], 4)
     members = lowering.use(operands[2], 4, "b32") if "sync" in parts else Constant(4, 0)
@@ -691,8 +872,15 @@ def _match(lowering, parts, operands, _):
     width = BYTES[parts[-1]]
     target = operands[0]
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, SINK)
-    out = [lowering.define(first, 4), lowering.predicate(second), lowering.use(operands[1], width, parts[-1]), Raw(int("all" in parts))]
-    return Lowered(f"match.b{8 * width}", out, kind=TOGETHER, target=lowering.use(operands[2], 4, "b32"), category="vote")
+    out = [
+        lowering.define(first, 4),
+        lowering.predicate(second),
+        lowering.use(operands[1], width, parts[-1]),
+        Raw(int("all" in parts)),
+    ]
+    return Lowered(
+        f"match.b{8 * width}", out, kind=TOGETHER, target=lowering.use(operands[2], 4, "b32"), category="vote"
+    )
 
 
 @rule("redux")
@@ -731,7 +919,12 @@ def _bar(lowering, parts, operands, _):
         return Lowered("barrier", out, flags, BARRIER, category="barrier")
     count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else Raw(NONE)
     what = int("arrive" in parts)
-    return Lowered("barrier", [lowering.use(operands[0], 4, "u32"), count, Raw(what), Raw(NONE), Raw(NONE), Raw(aligned)], kind=BARRIER, category="barrier")
+    return Lowered(
+        "barrier",
+        [lowering.use(operands[0], 4, "u32"), count, Raw(what), Raw(NONE), Raw(NONE), Raw(aligned)],
+        kind=BARRIER,
+        category="barrier",
+    )
 
 
 # ---- tensor cores, and what feeds them ----
@@ -754,14 +947,22 @@ def _matrix(lowering, parts, operands, _):
         raise Unsupported("only matrices of 8 × 8 elements of 16 bits are known")
     space = _space(parts)
     base, offset, wide = lowering.address(where, space)
-    slots = [lowering.define(element, 4) if load else lowering.use(element, 4, "b32") for element in _elements(registers)]
+    slots = [
+        lowering.define(element, 4) if load else lowering.use(element, 4, "b32") for element in _elements(registers)
+    ]
     out = [base, Raw(offset), Raw(wide | (space == "generic") << 1), Raw(count), Raw(int("trans" in parts)), *slots]
     return Lowered(parts[0], out, kind=TOGETHER, target=EVERYONE, category=parts[0], access=16)
 
 
 @rule("movmatrix")
 def _movmatrix(lowering, parts, operands, _):
-    return Lowered("movmatrix", [lowering.define(operands[0], 4), lowering.use(operands[1], 4, "b32")], kind=TOGETHER, target=EVERYONE, category="shuffle")
+    return Lowered(
+        "movmatrix",
+        [lowering.define(operands[0], 4), lowering.use(operands[1], 4, "b32")],
+        kind=TOGETHER,
+        target=EVERYONE,
+        category="shuffle",
+    )
 
 
 @rule("mma")
@@ -771,7 +972,12 @@ def _mma(lowering, parts, operands, _):
     shape = next(part for part in parts if part.startswith("m16n8k"))
     depth = int(shape[6:])
     per = 4 // (4 if a == "tf32" else BYTES[a])
-    if depth not in {1: (4, 8), 2: (8, 16), 4: (16, 32)}[per] or "row" not in parts or "col" not in parts or any(part in parts for part in ("sp", "xor", "popc")):
+    if (
+        depth not in {1: (4, 8), 2: (8, 16), 4: (16, 32)}[per]
+        or "row" not in parts
+        or "col" not in parts
+        or any(part in parts for part in ("sp", "xor", "popc"))
+    ):
         raise Unsupported("this shape is not known")
     if to not in (("s32",) if per == 4 else ("f32", "f16")) or c not in (("s32",) if per == 4 else ("f32", "f16")):
         raise Unsupported("its accumulators are not known")
@@ -782,13 +988,20 @@ def _mma(lowering, parts, operands, _):
     slots = [lowering.define(element, 4) for element in vectors[0]]
     slots += [lowering.use(element, 4, "f32" if c == "f32" else "b32") for vector in vectors[1:] for element in vector]
     numbers = (depth, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), int(c == "f16"), int("satfinite" in parts))
-    return Lowered("mma.s32" if per == 4 else "mma.f32", [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    return Lowered(
+        "mma.s32" if per == 4 else "mma.f32",
+        [*map(Raw, numbers), *slots],
+        kind=TOGETHER,
+        target=EVERYONE,
+        category="mma",
+    )
 
 
 @rule("wmma")
 def _wmma(lowering, parts, operands, _):
-    """`wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {…}, [p], stride`, `wmma.mma.….row.col.m16n16k16.f32.f32 d, a, b, c`,
-    `wmma.store.d.….row.m16n16k16.shared.f32 [p], {…}, stride`. Counted as what ptxas makes of them: see tensor.cpp."""
+    """`wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {…}, [p], stride`, `wmma.mma.….row.col.m16n16k16.f32.f32 d,
+    a, b, c`, `wmma.store.d.….row.m16n16k16.shared.f32 [p], {…}, stride`. Counted as what ptxas makes of them: see
+    tensor.cpp."""
     shape = WMMA_SHAPES.index(next(part for part in parts if part.startswith("m") and part[1:2].isdigit()))
     if parts[1] == "mma":
         types = parts[parts.index(WMMA_SHAPES[shape]) + 1 :]
@@ -804,7 +1017,9 @@ def _wmma(lowering, parts, operands, _):
     space, type_, operand = _space(parts), parts[-1], "abcd".index(parts[2]) % 3
     operand = 2 if parts[2] in "cd" else operand
     base, offset, wide = lowering.address(where, space)
-    slots = [lowering.define(register, 4) if load else lowering.use(register, 4, "b32") for register in _elements(registers)]
+    slots = [
+        lowering.define(register, 4) if load else lowering.use(register, 4, "b32") for register in _elements(registers)
+    ]
     stride = lowering.use(operands[2], 4, "u32") if len(operands) > 2 else Raw(NONE)
     element = ELEMENTS.get({"f32": "tf32"}.get(type_, type_))
     if element is None or element > 2 or (operand == 2 and type_ not in ("f16", "f32")):
@@ -814,7 +1029,14 @@ def _wmma(lowering, parts, operands, _):
     kind = "ldmatrix" if by_rows else f"{'load' if load else 'store'}.{space}"
     access = 16 if by_rows else 2 if operand == 2 and type_ == "f16" else 4
     out = [base, Raw(offset), *map(Raw, numbers), stride, Raw(len(slots)), *slots]
-    return Lowered(f"wmma.{parts[1]}", out, kind=TOGETHER, target=EVERYONE, category=kind, access=access if space in ("shared", "generic") else 0)
+    return Lowered(
+        f"wmma.{parts[1]}",
+        out,
+        kind=TOGETHER,
+        target=EVERYONE,
+        category=kind,
+        access=access if space in ("shared", "generic") else 0,
+    )
 
 
 @rule("cp")
@@ -840,11 +1062,22 @@ def _cp(lowering, parts, operands, _):
             ignore, flags = lowering.negatable(extra)
         elif not (isinstance(extra, Register) and extra.bytes == 8):  # 64 bits: a cache policy
             take = lowering.use(extra, 4, "u32")
-    out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide)), Raw(size), take, ignore]
+    out = [
+        to,
+        Raw(to_offset),
+        Raw(int(to_wide)),
+        source,
+        Raw(source_offset),
+        Raw(int(source_wide)),
+        Raw(size),
+        take,
+        ignore,
+    ]
     return Lowered("cp.async", out, flags, category="cp.async", access=size)
 
 
 # ---- control ----
+
 
 @rule("bra")
 def _bra(lowering, parts, operands, instruction):
@@ -862,7 +1095,9 @@ def _brx(lowering, parts, operands, instruction):
     table: list[int] = []
     lowering.tables.append(table)
     lowering.table_fixes.append((table, lowering.frame, [instruction.scope.label(label) for label in labels]))
-    return Lowered("brx", [lowering.use(operands[0], 4, "u32")], kind=TABLE, target=len(lowering.tables) - 1, category="control")
+    return Lowered(
+        "brx", [lowering.use(operands[0], 4, "u32")], kind=TABLE, target=len(lowering.tables) - 1, category="control"
+    )
 
 
 @rule("ret", "exit")
@@ -876,10 +1111,25 @@ def _ret(lowering, parts, operands, _):
 
 @rule("trap", "brkpt")
 def _trap(lowering, parts, operands, _):
-    return Lowered("trap", kind=TRAP if parts[0] == "trap" else PLAIN, category="control") if parts[0] == "trap" else Lowered(category="control")
+    return (
+        Lowered("trap", kind=TRAP if parts[0] == "trap" else PLAIN, category="control")
+        if parts[0] == "trap"
+        else Lowered(category="control")
+    )
 
 
-@rule("membar", "fence", "nanosleep", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "griddepcontrol", "setmaxnreg")
+@rule(
+    "membar",
+    "fence",
+    "nanosleep",
+    "prefetch",
+    "prefetchu",
+    "discard",
+    "applypriority",
+    "pmevent",
+    "griddepcontrol",
+    "setmaxnreg",
+)
 def _nothing(lowering, parts, operands, _):
     return Lowered(category="control")
 
@@ -922,23 +1172,36 @@ def _call(lowering, parts, operands, instruction):
     for inner, actual, is_result in copies:
         if not is_result:
             width = slot_bytes(inner)
-            lowering.finish(Lowered(f"mov.b{8 * width}" if width else "mov.pred", [Def(inner), lowering.use(actual, width, inner.type)] + [Raw(0)] * (not width)),
-                            _unguarded(instruction))
+            lowering.finish(
+                Lowered(
+                    f"mov.b{8 * width}" if width else "mov.pred",
+                    [Def(inner), lowering.use(actual, width, inner.type)] + [Raw(0)] * (not width),
+                ),
+                _unguarded(instruction),
+            )
     lowering.expand(frame)
     for inner, actual, is_result in copies:
         if is_result:
             width = slot_bytes(inner)
-            lowering.finish(Lowered(f"mov.b{8 * width}" if width else "mov.pred", [lowering.define(actual, width), inner] + [Raw(0)] * (not width)),
-                            _unguarded(instruction))
+            lowering.finish(
+                Lowered(
+                    f"mov.b{8 * width}" if width else "mov.pred",
+                    [lowering.define(actual, width), inner] + [Raw(0)] * (not width),
+                ),
+                _unguarded(instruction),
+            )
     after.end = len(lowering.code)
     return None
 
 
 def _unguarded(instruction: Instruction) -> Instruction:
-    return Instruction(instruction.opcode, instruction.operands, None, False, instruction.location, instruction.text, instruction.scope)
+    return Instruction(
+        instruction.opcode, instruction.operands, None, False, instruction.location, instruction.text, instruction.scope
+    )
 
 
 # ---- slots and encoding ----
+
 
 def _uses(lowered: Lowered):
     for operand in lowered.operands:
@@ -1052,7 +1315,9 @@ def _encode(lowering: _Lowering) -> Program:
     for lowered in code:
         for operand in (*lowered.operands, lowered.target):
             if isinstance(operand, Constant):
-                constants.setdefault(Constant(operand.width, operand.value & (1 << 8 * max(operand.width, 1)) - 1, operand.special), 0)
+                constants.setdefault(
+                    Constant(operand.width, operand.value & (1 << 8 * max(operand.width, 1)) - 1, operand.special), 0
+                )
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants.
     offset = 0
     base: dict[int, int] = {}
@@ -1084,21 +1349,57 @@ def _encode(lowering: _Lowering) -> Program:
     for lowered in code:
         guard = place(lowered.guard) if lowered.guard is not None else always
         target = lowered.target if isinstance(lowered.target, int) else place(lowered.target)
-        words.extend((names.setdefault(lowered.name, len(names)), guard, 0xFFFFFFFF if lowered.negated else 0, lowered.flags, lowered.kind, target,
-                      len(lowered.operands), *map(place, lowered.operands)))
+        words.extend(
+            (
+                names.setdefault(lowered.name, len(names)),
+                guard,
+                0xFFFFFFFF if lowered.negated else 0,
+                lowered.flags,
+                lowered.kind,
+                target,
+                len(lowered.operands),
+                *map(place, lowered.operands),
+            )
+        )
     tables = array("I")
     for entries in lowering.tables:
         tables.extend((len(entries), *entries))
     granule = min((lowered.access for lowered in code if lowered.access), default=16)
-    header = array("I", (len(code), offset, lowering.local_bytes, lowering.static_shared, int(math.log2(min(granule, 16))), len(table) // 4, len(tables)))
-    return Program(lowering.function.name, code, list(names), words, header, array("Q", table), tables, lowering.static_shared,
-                   sorted(((v.name, offset) for v, offset in lowering.offsets.items() if v.space == "shared"), key=lambda pair: pair[1]))
+    header = array(
+        "I",
+        (
+            len(code),
+            offset,
+            lowering.local_bytes,
+            lowering.static_shared,
+            int(math.log2(min(granule, 16))),
+            len(table) // 4,
+            len(tables),
+        ),
+    )
+    return Program(
+        lowering.function.name,
+        code,
+        list(names),
+        words,
+        header,
+        array("Q", table),
+        tables,
+        lowering.static_shared,
+        sorted(
+            ((v.name, offset) for v, offset in lowering.offsets.items() if v.space == "shared"),
+            key=lambda pair: pair[1],
+        ),
+    )
 
 
-def lower(module: PtxModule, function: Function, addresses: dict[str, int]) -> tuple[Program, list[tuple[str, int, int, int]], int]:
+def lower(
+    module: PtxModule, function: Function, addresses: dict[str, int]
+) -> tuple[Program, list[tuple[str, int, int, int]], int]:
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
-    `addresses`: where the module's .global and .const variables are. Raises `PtxError` for a module that contradicts itself."""
+    `addresses`: where the module's .global and .const variables are. Raises `PtxError` for a module that contradicts
+    itself."""
     lowering = _Lowering(module, function, addresses)
     program = lowering.lower()
     return program, lowering.params, lowering.param_bytes

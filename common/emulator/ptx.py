@@ -1,8 +1,8 @@
 """Read PTX text: variables, functions, instructions, and for each instruction the source line it came from.
 
-The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested ``{ }`` scopes
-with their own registers and labels (so the same label may stand in many scopes), vectors, pairs ``%r|%p``, the sink ``_``,
-several statements on a line. Nothing here knows what an instruction does; `lower` does.
+The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested
+``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs ``%r|%p``,
+the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 from common.errors import UserError
 
-BYTES = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
-         "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 0}
+_TYPES = {
+    0: "pred", 1: "b8 u8 s8", 2: "b16 u16 s16 f16 bf16", 4: "b32 u32 s32 f32 f16x2 bf16x2 tf32",
+    8: "b64 u64 s64 f64 f32x2", 16: "b128",
+}  # fmt: skip
+BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 
 
 class PtxError(UserError):
@@ -180,7 +183,10 @@ _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _SUM = re.compile(rf"({_NAME}(?:\.[a-z]\w*)?)\s*([-+])\s*(.+)$")
 _DECLARATION = re.compile(
-    rf"(?P<words>(?:\.[a-z]\w*(?:::\w+)?\s+|\.align\s+\d+\s+|\.ptr\s+)*)(?P<name>{_NAME})(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$", re.S)
+    rf"(?P<words>(?:\.[a-z]\w*(?:::\w+)?\s+|\.align\s+\d+\s+|\.ptr\s+)*)(?P<name>{_NAME})"
+    r"(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
+    re.S,
+)
 _SPACES = ("global", "const", "shared", "local", "param")
 
 
@@ -268,7 +274,9 @@ class _Parser:
                 value = self.line().split(None, 1)[1].strip()
                 if match[1] != "address_size":
                     setattr(self.module, match[1], value)
-            elif re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b").match(self.text, self.position):
+            elif re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b").match(
+                self.text, self.position
+            ):
                 self.function()
             elif self.text.startswith((".loc", "@@"), self.position):
                 self.line()
@@ -319,7 +327,9 @@ class _Parser:
             if number is not None:
                 values.append(number)
                 continue
-            match = re.fullmatch(rf"(?:(0x[0-9a-fA-F]+)\s*\()?\s*(generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:\+\s*(\d+))?\s*\)?", item)
+            match = re.fullmatch(
+                rf"(?:(0x[0-9a-fA-F]+)\s*\()?\s*(generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:\+\s*(\d+))?\s*\)?", item
+            )
             if match is None:
                 raise self.fail(f"an initial value that cannot be read: {item}")
             values.append((match[3], int(match[4] or 0), match[2] is not None, int(match[1], 16) if match[1] else None))
@@ -334,7 +344,9 @@ class _Parser:
         self.position = start + len(header)
         scope = Scope(self.root)
         results: list = []
-        if not entry and not re.search(rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()):  # .func (results) name
+        if not entry and not re.search(
+            rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()
+        ):  # .func (results) name
             results = self.parameters(scope)
             header = re.compile(r"[^({;]*").match(self.text, self.position)[0]
             self.position += len(header)
@@ -447,7 +459,8 @@ class _Parser:
                 code.append(self.instruction(self.until(";"), scope, location))
 
     def locate(self, file: int, line: int, call_file: int, call_line: int) -> Location:
-        """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it outwards."""
+        """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
+        outwards."""
         if not call_file:
             return Location(file, line, file, line)
         self.inlined[file, line] = place = (call_file, call_line)

@@ -16,8 +16,8 @@ REGISTERS = """
 
 
 def module(body: str, arrays: int, outside: str = "") -> engine.Module:
-    """A kernel `k` of `arrays` pointers. Before the body runs, %rd0, %rd1, ... are the pointers, %r0 is the thread's number
-    and %r1 its lane."""
+    """A kernel `k` of `arrays` pointers. Before the body runs, %rd0, %rd1, ... are the pointers, %r0 is the thread's
+    number and %r1 its lane."""
     params = ", ".join(f".param .u64 p{n}" for n in range(arrays))
     loads = "".join(f"ld.param.u64 %rd{n}, [p{n}];\n" for n in range(arrays))
     return engine.Module(f""".version 8.3
@@ -35,11 +35,15 @@ def module(body: str, arrays: int, outside: str = "") -> engine.Module:
         }}""")
 
 
-def launch(body: str, *arrays: np.ndarray, grid=(1,), block=(32,), shared=0, outside="", unwritten=(), **options) -> engine.LaunchResult:
+def launch(
+    body: str, *arrays: np.ndarray, grid=(1,), block=(32,), shared=0, outside="", unwritten=(), **options
+) -> engine.LaunchResult:
     """Run it; the arrays change in place. `unwritten`: numbers of the arrays that count as not yet written."""
     built = module(body, len(arrays), outside)
     memory = [
-        engine.Allocation(array.ctypes.data, array.nbytes, f"array {n}", np.zeros(array.nbytes, np.uint8) if n in unwritten else None)
+        engine.Allocation(
+            array.ctypes.data, array.nbytes, f"array {n}", np.zeros(array.nbytes, np.uint8) if n in unwritten else None
+        )
         for n, array in enumerate(arrays)
     ]
     params = np.array([array.ctypes.data for array in arrays], np.uint64).tobytes()

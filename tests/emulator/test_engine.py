@@ -1,4 +1,5 @@
-"""The engine: control flow, calls, barriers, what lanes do together, memory, counters, trace. Arithmetic is in test_instructions."""
+"""The engine: control flow, calls, barriers, what lanes do together, memory, counters, trace. Arithmetic is in
+test_instructions."""
 
 from __future__ import annotations
 
@@ -24,14 +25,17 @@ def out(threads: int = 32) -> np.ndarray:
 
 def test_branches_diverge_and_meet_again():
     c = out()
-    result = launch(f"""
+    result = launch(
+        f"""
         and.b32 %r2, %r0, 1;
         setp.eq.u32 %p0, %r2, 0;
         @%p0 bra EVEN;
         mul.lo.u32 %r3, %r0, 3;
         bra.uni JOIN;
     EVEN: add.u32 %r3, %r0, 100;
-    JOIN: {OUT.format("%r3")}""", c)
+    JOIN: {OUT.format("%r3")}""",
+        c,
+    )
     lanes = np.arange(32)
     assert np.array_equal(c, np.where(lanes % 2, 3 * lanes, lanes + 100))
     assert executed(result, "mul.lo.u32 %r3") == executed(result, "add.u32 %r3") == 1
@@ -41,13 +45,16 @@ def test_branches_diverge_and_meet_again():
 
 def test_lanes_leave_a_loop_one_by_one():
     c = out()
-    result = launch(f"""
+    result = launch(
+        f"""
         mov.u32 %r3, 0; mov.u32 %r4, 0;
     AGAIN: add.u32 %r3, %r3, %r4;
         add.u32 %r4, %r4, 1;
         setp.le.u32 %p0, %r4, %r0;
         @%p0 bra AGAIN;
-        {OUT.format("%r3")}""", c)
+        {OUT.format("%r3")}""",
+        c,
+    )
     assert np.array_equal(c, [n * (n + 1) // 2 for n in range(32)])
     assert executed(result, "add.u32 %r3") == 32
     assert executed(result, "add.u32 %r3", "threads") == 32 * 33 // 2
@@ -55,46 +62,57 @@ def test_lanes_leave_a_loop_one_by_one():
 
 
 def test_code_behind_the_end_still_meets_before_it():
-    """The compiler puts rare code last: the join has a smaller pc than the branch's body. The shuffle must wait for it."""
+    """The compiler puts rare code last: the join has a smaller pc than the branch's body. The shuffle must wait for
+    it."""
     c = out()
-    result = launch(f"""
+    result = launch(
+        f"""
         setp.lt.u32 %p0, %r0, 5;
         @%p0 bra RARE;
     JOIN: shfl.sync.bfly.b32 %r3, %r0, 31, 31, -1;
         {OUT.format("%r3")}
         ret;
     RARE: add.u32 %r0, %r0, 0;
-        bra.uni JOIN;""", c)
+        bra.uni JOIN;""",
+        c,
+    )
     assert not result.findings
     assert np.array_equal(c, np.arange(32)[::-1])
 
 
 def test_early_exit_of_some_lanes():
     c = out()
-    result = launch(f"""
+    result = launch(
+        f"""
         setp.ge.u32 %p0, %r0, 7;
         @%p0 exit;
-        {OUT.format("%r0")}""", c)
+        {OUT.format("%r0")}""",
+        c,
+    )
     assert np.array_equal(c[:7], np.arange(7)) and (c[7:] == 0xDEADBEEF).all()
     assert executed(result, "st.global.u32", "threads") == 7
 
 
 def test_jump_table():
     c = out()
-    launch(f"""
+    launch(
+        f"""
         rem.u32 %r2, %r0, 3;
         ts: .branchtargets L0, L1, L2;
         brx.idx %r2, ts;
     L0: mov.u32 %r3, 10; bra END;
     L1: mov.u32 %r3, 11; bra END;
     L2: mov.u32 %r3, 12;
-    END: {OUT.format("%r3")}""", c)
+    END: {OUT.format("%r3")}""",
+        c,
+    )
     assert np.array_equal(c, 10 + np.arange(32) % 3)
 
 
 def test_a_block_of_a_few_lanes_and_three_dimensions():
     c = np.zeros((2, 3, 4, 5, 3, 2), np.uint32)  # block z, y, x; thread z, y, x
-    launch("""
+    launch(
+        """
         mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z;
         mad.lo.u32 %r4, %r3, 3, %r2; mad.lo.u32 %r4, %r4, 2, %r0;
         mov.u32 %r5, %ctaid.x; mov.u32 %r6, %ctaid.y; mov.u32 %r7, %ctaid.z; mov.u32 %r8, %nctaid.y;
@@ -102,18 +120,49 @@ def test_a_block_of_a_few_lanes_and_three_dimensions():
         mad.lo.u32 %r9, %r9, 30, %r4;
         mad.wide.u32 %rd1, %r9, 4, %rd0;
         add.u32 %r9, %r9, 1;
-        st.global.u32 [%rd1], %r9;""", c, grid=(4, 3, 2), block=(2, 3, 5))
+        st.global.u32 [%rd1], %r9;""",
+        c,
+        grid=(4, 3, 2),
+        block=(2, 3, 5),
+    )
     assert np.array_equal(c.ravel(), 1 + np.arange(c.size))
 
 
 def test_special_registers():
     c = np.zeros((12, 64), np.uint32)
-    names = ("%laneid", "%warpid", "%nwarpid", "%ntid.x", "%lanemask_lt", "%lanemask_le", "%lanemask_eq", "%lanemask_ge", "%lanemask_gt",
-             "%dynamic_smem_size", "%total_smem_size", "%nctaid.x")
+    names = (
+        "%laneid",
+        "%warpid",
+        "%nwarpid",
+        "%ntid.x",
+        "%lanemask_lt",
+        "%lanemask_le",
+        "%lanemask_eq",
+        "%lanemask_ge",
+        "%lanemask_gt",
+        "%dynamic_smem_size",
+        "%total_smem_size",
+        "%nctaid.x",
+    )
     stores = "".join(f"mov.u32 %r3, {name}; st.global.u32 [%rd1+{256 * n}], %r3;\n" for n, name in enumerate(names))
-    launch(f".shared .b32 s[4]; mad.wide.u32 %rd1, %r0, 4, %rd0; {stores} st.shared.u32 [s], 0;", c, block=(64,), shared=32)
+    launch(
+        f".shared .b32 s[4]; mad.wide.u32 %rd1, %r0, 4, %rd0; {stores} st.shared.u32 [s], 0;", c, block=(64,), shared=32
+    )
     lane = np.arange(64) % 32
-    expected = [lane, np.arange(64) // 32, 2, 64, (1 << lane) - 1, (2 << lane) - 1, 1 << lane, ~((1 << lane) - 1), ~((2 << lane) - 1), 32, 48, 1]
+    expected = [
+        lane,
+        np.arange(64) // 32,
+        2,
+        64,
+        (1 << lane) - 1,
+        (2 << lane) - 1,
+        1 << lane,
+        ~((1 << lane) - 1),
+        ~((2 << lane) - 1),
+        32,
+        48,
+        1,
+    ]
     for name, row, value in zip(names, c, expected, strict=True):
         assert np.array_equal(row, np.broadcast_to(np.asarray(value, np.int64) & 0xFFFFFFFF, 64)), name
 
@@ -133,7 +182,11 @@ def test_an_unknown_instruction_matters_only_if_it_is_reached():
     text = "setp.eq.u32 %p0, %r0, 77; @%p0 bra ODD; bra END; ODD: frobnicate.u32 %r1, %r2; END: " + OUT.format("5")
     assert not launch(text, c).findings and (c == 5).all()
     (finding,) = launch(text.replace("77", "3"), out()).findings
-    assert finding.kind == "unknown instruction" and "frobnicate.u32 %r1, %r2" in finding.place.text and finding.thread == (3, 0, 0)
+    assert (
+        finding.kind == "unknown instruction"
+        and "frobnicate.u32 %r1, %r2" in finding.place.text
+        and finding.thread == (3, 0, 0)
+    )
     (finding,) = launch("add.u32 %rd1, %rd1, 1;", out()).findings
     assert "%rd1" in finding.place.text and "bits" in finding.place.text
 
@@ -157,14 +210,20 @@ def test_slots_are_never_shared_too_early(seed):
         operation = rng.choice(["add", "xor", "sub"])
         mnemonic = f"{operation}.{'b32' if operation == 'xor' else 'u32'}"
         function = {"add": np.add, "xor": np.bitwise_xor, "sub": np.subtract}[operation]
-        return f"{mnemonic} {d}, {a}, {b};", lambda: state.update({d: np.where(mask(), function(state[a], state[b]) & 0xFFFFFFFF, state[d])})
+        return f"{mnemonic} {d}, {a}, {b};", lambda: state.update(
+            {d: np.where(mask(), function(state[a], state[b]) & 0xFFFFFFFF, state[d])}
+        )
 
     lanes = np.arange(32)
     for part in range(12):
         steps = [step(lambda: np.ones(32, bool)) for _ in range(6)]
         kind = rng.integers(3)
         if kind == 0:  # a loop of three turns
-            text += [f"mov.u32 %r2, 0; L{part}:", *(code for code, _ in steps), f"add.u32 %r2, %r2, 1; setp.lt.u32 %p0, %r2, 3; @%p0 bra L{part};"]
+            text += [
+                f"mov.u32 %r2, 0; L{part}:",
+                *(code for code, _ in steps),
+                f"add.u32 %r2, %r2, 1; setp.lt.u32 %p0, %r2, 3; @%p0 bra L{part};",
+            ]
             for _ in range(3):
                 for _, act in steps:
                     act()
@@ -181,7 +240,10 @@ def test_slots_are_never_shared_too_early(seed):
             for _, act in steps:
                 act()
     c = np.zeros((len(registers), 32), np.uint32)
-    text += ["mad.wide.u32 %rd1, %r1, 4, %rd0;", *(f"st.global.u32 [%rd1+{128 * n}], {register};" for n, register in enumerate(registers))]
+    text += [
+        "mad.wide.u32 %rd1, %r1, 4, %rd0;",
+        *(f"st.global.u32 [%rd1+{128 * n}], {register};" for n, register in enumerate(registers)),
+    ]
     result = launch("\n".join(text), c)
     assert not result.findings
     assert np.array_equal(c, np.array([state[register] for register in registers], np.uint32))
@@ -223,14 +285,18 @@ CALLS = """
 
 def test_calls_with_parameters_and_within_calls():
     c = out()
-    result = launch(f"""
+    result = launch(
+        f"""
         {{ .param .align 4 .b8 a0[8]; .param .b32 a1; .param .b32 back;
           st.param.b32 [a0], %r0; st.param.b32 [a0+4], 1000; st.param.b32 [a1], 7;
           call.uni (back), add_all, (a0, a1);
           ld.param.b32 %r3, [back]; }}
         setp.lt.u32 %p0, %r0, 4;
         @%p0 call (%r3), twice, (%r3);
-        {OUT.format("%r3")}""", c, outside=CALLS)
+        {OUT.format("%r3")}""",
+        c,
+        outside=CALLS,
+    )
     lanes = np.arange(32)
     assert not result.findings
     assert np.array_equal(c, np.where(lanes < 4, 2, 1) * (lanes + 1007))
@@ -269,7 +335,9 @@ def test_a_write_after_a_read_is_a_race_too():
     body = REVERSE.format(barrier="bar.sync 0;") + "{} st.shared.u32 [%r2], %r5;"
     assert not launch(body.format("bar.sync 0;"), out(), block=(256,)).findings
     result = launch(body.format(""), out(), block=(256,))
-    assert set(kinds(result)) == {"shared race"} and any("written here and read by" in finding.message for finding in result.findings)
+    assert set(kinds(result)) == {"shared race"} and any(
+        "written here and read by" in finding.message for finding in result.findings
+    )
 
 
 def test_a_warp_may_synchronise_itself_only():
@@ -300,24 +368,36 @@ def test_named_barriers_order_their_warps_only():
     assert "shared race" in kinds(launch(body.format(""), out(128), block=(128,)))
 
 
-@pytest.mark.parametrize(("operation", "target", "expected"), [("popc.u32", "%r5", 20), ("and.pred", "%p2", 0), ("or.pred", "%p2", 1)])
+@pytest.mark.parametrize(
+    ("operation", "target", "expected"), [("popc.u32", "%r5", 20), ("and.pred", "%p2", 0), ("or.pred", "%p2", 1)]
+)
 def test_barrier_reductions(operation, target, expected):
     c = out(96)
-    launch(f"""
+    launch(
+        f"""
         setp.lt.u32 %p1, %r0, 20;
         barrier.red.{operation} {target}, 3, %p1;
         {"" if target == "%r5" else "selp.u32 %r5, 1, 0, %p2;"}
-        {OUT.format("%r5")}""", c, block=(96,))
+        {OUT.format("%r5")}""",
+        c,
+        block=(96,),
+    )
     assert (c == expected).all()
 
 
 def test_threads_at_different_barriers():
-    result = launch("setp.lt.u32 %p0, %r0, 32; @%p0 bra B; bar.sync 0; bra END; B: bar.sync 0; END:", out(), block=(64,))
+    result = launch(
+        "setp.lt.u32 %p0, %r0, 32; @%p0 bra B; bar.sync 0; bra END; B: bar.sync 0; END:", out(), block=(64,)
+    )
     assert kinds(result) == ["barrier divergence"] and result.findings[0].place.text == "bar.sync 0"
 
 
 def test_half_a_warp_at_a_barrier_blocks_for_ever():
-    result = launch("setp.lt.u32 %p0, %r0, 16; @%p0 bra B; shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; B: bar.sync 1, 64;", out(), block=(32,))
+    result = launch(
+        "setp.lt.u32 %p0, %r0, 16; @%p0 bra B; shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; B: bar.sync 1, 64;",
+        out(),
+        block=(32,),
+    )
     assert "barrier divergence" in kinds(result) and result.code == 719
 
 
@@ -332,10 +412,19 @@ def test_threads_that_have_exited_are_not_waited_for():
 
 def test_shuffles():
     c = np.zeros((6, 32), np.uint32)
-    forms = ("up.b32 %r3|%p0, %r0, 3, 0", "down.b32 %r3|%p0, %r0, 3, 31", "bfly.b32 %r3|%p0, %r0, 5, 31", "idx.b32 %r3|%p0, %r0, 40, 31",
-             "down.b32 %r3|%p0, %r0, 3, 0x181f", "up.b32 %r3|%p0, %r0, 1, 0x1800")
-    body = "".join(f"shfl.sync.{form}, -1; selp.u32 %r4, 1000, 0, %p0; add.u32 %r3, %r3, %r4; st.global.u32 [%rd1+{128 * n}], %r3;\n"
-                   for n, form in enumerate(forms))
+    forms = (
+        "up.b32 %r3|%p0, %r0, 3, 0",
+        "down.b32 %r3|%p0, %r0, 3, 31",
+        "bfly.b32 %r3|%p0, %r0, 5, 31",
+        "idx.b32 %r3|%p0, %r0, 40, 31",
+        "down.b32 %r3|%p0, %r0, 3, 0x181f",
+        "up.b32 %r3|%p0, %r0, 1, 0x1800",
+    )
+    body = "".join(
+        f"shfl.sync.{form}, -1; selp.u32 %r4, 1000, 0, %p0; add.u32 %r3, %r3, %r4; "
+        f"st.global.u32 [%rd1+{128 * n}], %r3;\n"
+        for n, form in enumerate(forms)
+    )
     launch("mad.wide.u32 %rd1, %r1, 4, %rd0;" + body, c)
     lane = np.arange(32)
 
@@ -352,7 +441,8 @@ def test_shuffles():
 
 def test_votes_matches_and_reductions():
     c = np.zeros((8, 32), np.uint32)
-    launch("""
+    launch(
+        """
         mad.wide.u32 %rd1, %r1, 4, %rd0;
         setp.lt.u32 %p0, %r0, 9;
         vote.sync.ballot.b32 %r3, %p0, -1; st.global.u32 [%rd1], %r3;
@@ -364,7 +454,9 @@ def test_votes_matches_and_reductions():
         sub.s32 %r5, 3, %r0;
         redux.sync.min.s32 %r3, %r5, -1; st.global.u32 [%rd1+640], %r3;
         elect.sync %r3|%p1, -1; selp.u32 %r3, 1, 0, %p1; st.global.u32 [%rd1+768], %r3;
-        @%p0 activemask.b32 %r3; st.global.u32 [%rd1+896], %r3;""", c)
+        @%p0 activemask.b32 %r3; st.global.u32 [%rd1+896], %r3;""",
+        c,
+    )
     lane = np.arange(32)
     assert (c[0] == 0x1FF).all() and (c[2] == 1).all() and (c[4] == 31 * 16).all()
     assert np.array_equal(c[3], 0xFF << (lane // 8 * 8))
@@ -374,8 +466,11 @@ def test_votes_matches_and_reductions():
 
 
 def test_a_shuffle_without_its_partners_is_found():
-    result = launch("setp.lt.u32 %p0, %r0, 8; @%p0 exit; bra A; A: setp.lt.u32 %p1, %r0, 16; @%p1 bra B;"
-                    "shfl.sync.idx.b32 %r3, %r0, 9, 31, -1; bra C; B: add.u32 %r3, %r0, 1; C: ret;", out())
+    result = launch(
+        "setp.lt.u32 %p0, %r0, 8; @%p0 exit; bra A; A: setp.lt.u32 %p1, %r0, 16; @%p1 bra B;"
+        "shfl.sync.idx.b32 %r3, %r0, 9, 31, -1; bra C; B: add.u32 %r3, %r0, 1; C: ret;",
+        out(),
+    )
     assert kinds(result) == ["warp divergence"]
 
 
@@ -385,7 +480,8 @@ def test_a_shuffle_without_its_partners_is_found():
 def test_vectors_sinks_and_extension():
     c = np.zeros((5, 32), np.uint32)
     source = np.arange(256, dtype=np.uint8) + 128
-    launch("""
+    launch(
+        """
         mad.wide.u32 %rd2, %r0, 4, %rd0;
         mad.wide.u32 %rd3, %r0, 8, %rd1;
         ld.global.v4.u8 {%h1, _, %h2, %h3}, [%rd3+4];
@@ -394,7 +490,10 @@ def test_vectors_sinks_and_extension():
         ld.global.s8 %r3, [%rd3+1]; st.global.u32 [%rd2+128], %r3;
         ld.global.u16 %r3, [%rd3+2]; st.global.u32 [%rd2+256], %r3;
         mov.u32 %r3, 0; st.global.u8 [%rd2+385], 255;
-        ld.global.v2.b32 {%r3, %r4}, [%rd3]; st.global.b32 [%rd2+512], %r4;""", c, source)
+        ld.global.v2.b32 {%r3, %r4}, [%rd3]; st.global.b32 [%rd2+512], %r4;""",
+        c,
+        source,
+    )
     by_thread = source.reshape(32, 8).astype(np.uint32)
     assert np.array_equal(c[0], by_thread[:, 4] | by_thread[:, 7] << 8)
     assert np.array_equal(c[1], source.reshape(32, 8)[:, 1].view(np.int8).astype(np.int32).view(np.uint32))
@@ -405,7 +504,8 @@ def test_vectors_sinks_and_extension():
 
 def test_generic_addresses_reach_every_space():
     c = out(64)
-    result = launch("""
+    result = launch(
+        """
         .shared .align 4 .b32 s[64]; .local .align 8 .b8 depot[16];
         mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2; cvt.u64.u32 %rd1, %r2; cvta.shared.u64 %rd1, %rd1;
         mov.u64 %rd2, depot; cvta.local.u64 %rd2, %rd2;
@@ -413,7 +513,10 @@ def test_generic_addresses_reach_every_space():
         and.b32 %r3, %r0, 1; setp.eq.u32 %p0, %r3, 0; selp.b64 %rd4, %rd1, %rd2, %p0;
         st.u32 [%rd4], %r0; ld.u32 %r5, [%rd4];
         isspacep.shared %p1, %rd4; selp.u32 %r6, 1000, 0, %p1; add.u32 %r5, %r5, %r6;
-        st.u32 [%rd3], %r5;""", c, block=(64,))
+        st.u32 [%rd3], %r5;""",
+        c,
+        block=(64,),
+    )
     assert not result.findings
     threads = np.arange(64)
     assert np.array_equal(c, threads + 1000 * (threads % 2 == 0))
@@ -421,10 +524,15 @@ def test_generic_addresses_reach_every_space():
 
 def test_local_arrays_belong_to_their_threads():
     c = out(64)
-    launch("""
+    launch(
+        """
         .local .align 4 .b8 a[64];
         mov.u64 %rd1, a; and.b32 %r2, %r0, 15; mul.wide.u32 %rd2, %r2, 4; add.s64 %rd2, %rd1, %rd2;
-        st.local.u32 [%rd2], %r0; ld.local.u32 %r3, [%rd2];""" + OUT.format("%r3"), c, block=(64,))
+        st.local.u32 [%rd2], %r0; ld.local.u32 %r3, [%rd2];"""
+        + OUT.format("%r3"),
+        c,
+        block=(64,),
+    )
     assert np.array_equal(c, np.arange(64))
 
 
@@ -442,7 +550,9 @@ def test_module_variables():
     built = module(body, 1, outside)
     c = out()
     for launches in (1, 2):
-        built.launch("k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [engine.Allocation(c.ctypes.data, c.nbytes, "c")])
+        built.launch(
+            "k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [engine.Allocation(c.ctypes.data, c.nbytes, "c")]
+        )
         calls = built.variables["calls"]
         assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.address))[0] == 96 * launches
     assert (c == np.float32(3.0).view(np.uint32) | 105 << 24).all()
@@ -450,7 +560,8 @@ def test_module_variables():
 
 def test_atomics_lose_nothing():
     counts, bins = np.zeros(8, np.uint32), np.zeros(1, np.float32)
-    result = launch("""
+    result = launch(
+        """
         .shared .align 4 .u32 s[8];
         setp.lt.u32 %p0, %r0, 8; mov.u32 %r2, s; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r2;
         @%p0 st.shared.u32 [%r3], 0;
@@ -462,19 +573,29 @@ def test_atomics_lose_nothing():
         bar.sync 0;
         @!%p0 exit;
         ld.shared.u32 %r7, [%r3]; mul.wide.u32 %rd2, %r0, 4; add.s64 %rd2, %rd2, %rd0;
-        red.global.add.u32 [%rd2], %r7;""", counts, bins, grid=(50,), block=(256,))
+        red.global.add.u32 [%rd2], %r7;""",
+        counts,
+        bins,
+        grid=(50,),
+        block=(256,),
+    )
     assert not result.findings
     assert (counts == 50 * 32).all() and bins[0] == 50 * 256 / 2
 
 
 def test_compare_and_swap_as_a_lock_free_loop():
     c = np.zeros(1, np.uint32)
-    launch("""
+    launch(
+        """
     AGAIN: ld.global.relaxed.gpu.u32 %r3, [%rd0];
         add.u32 %r4, %r3, 2;
         atom.global.cas.b32 %r5, [%rd0], %r3, %r4;
         setp.ne.u32 %p0, %r5, %r3;
-        @%p0 bra AGAIN;""", c, grid=(20,), block=(64,))
+        @%p0 bra AGAIN;""",
+        c,
+        grid=(20,),
+        block=(64,),
+    )
     assert c[0] == 2 * 20 * 64
 
 
@@ -489,13 +610,21 @@ MISTAKES = {
     "uninitialised shared read": ".shared .b32 s[4]; ld.shared.u32 %r3, [s];",
     "out of bounds local": ".local .b32 l[4]; st.local.u32 [l+16], %r0;",
 }
-FATAL = {"out of bounds global": 700, "null pointer": 700, "misaligned": 716, "out of bounds shared": 700, "out of bounds local": 700}
+FATAL = {
+    "out of bounds global": 700,
+    "null pointer": 700,
+    "misaligned": 716,
+    "out of bounds shared": 700,
+    "out of bounds local": 700,
+}
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_mistakes(kind):
     c = out()
-    result = launch(f"setp.ne.u32 %p0, %r0, 5; @%p0 bra END; {MISTAKES[kind]} END: {OUT.format('1')}", c, grid=(2,), unwritten=(0,))
+    result = launch(
+        f"setp.ne.u32 %p0, %r0, 5; @%p0 bra END; {MISTAKES[kind]} END: {OUT.format('1')}", c, grid=(2,), unwritten=(0,)
+    )
     (finding,) = result.findings
     assert finding.kind == kind and finding.thread == (5, 0, 0) and finding.place.text in MISTAKES[kind]
     assert result.code == FATAL.get(kind, 0)
@@ -516,21 +645,28 @@ def test_two_lanes_write_one_place():
 
 
 def test_a_finding_counts_its_occurrences_and_names_the_first_block():
-    result = launch(".shared .align 4 .b32 s[32]; mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2; ld.shared.u32 %r3, [%r2];", out(), grid=(7,))
+    result = launch(
+        ".shared .align 4 .b32 s[32]; mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2; ld.shared.u32 %r3, [%r2];",
+        out(),
+        grid=(7,),
+    )
     (finding,) = result.findings
     assert (finding.count, finding.block, finding.thread) == (7 * 32, (0, 0, 0), (0, 0, 0))
 
 
 def test_sanitizer_granules_follow_the_smallest_access():
     """Neighbouring bytes by different threads are no race, also when others use whole words."""
-    result = launch("""
+    result = launch(
+        """
         .shared .align 16 .b8 s[128];
         mov.u32 %r2, s; add.u32 %r3, %r2, %r0;
         st.shared.u8 [%r3], %r0;
         bar.sync 0;
         shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r2;
         setp.lt.u32 %p0, %r0, 8;
-        @%p0 ld.shared.u32 %r5, [%r4];""", out())
+        @%p0 ld.shared.u32 %r5, [%r4];""",
+        out(),
+    )
     assert not result.findings
 
 
@@ -539,11 +675,20 @@ def test_sanitizer_granules_follow_the_smallest_access():
 SHARED = ".shared .align 16 .b8 s[8192]; mov.u32 %r2, s; mad.lo.u32 %r3, %r0, {stride}, %r2; "
 
 
-@pytest.mark.parametrize(("stride", "instruction", "wavefronts", "conflicts"), [  # REFERENCE: ncu on an H200
-    (4, "st.shared.u32 [%r3], %r0", 1, 0), (128, "st.shared.u32 [%r3], %r0", 32, 31), (8, "st.shared.u32 [%r3], %r0", 2, 1),
-    (0, "ld.shared.u32 %r5, [%r3]", 1, 0), (16, "ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r3]", 4, 0), (2, "ld.shared.u16 %h1, [%r3]", 1, 0),
-    (8, "ld.shared.v2.f32 {%f1, %f2}, [%r3]", 2, 0), (132, "ld.shared.u32 %r5, [%r3]", 1, 0), (64, "ld.shared.u32 %r5, [%r3]", 16, 15),
-])
+@pytest.mark.parametrize(
+    ("stride", "instruction", "wavefronts", "conflicts"),
+    [  # REFERENCE: ncu on an H200
+        (4, "st.shared.u32 [%r3], %r0", 1, 0),
+        (128, "st.shared.u32 [%r3], %r0", 32, 31),
+        (8, "st.shared.u32 [%r3], %r0", 2, 1),
+        (0, "ld.shared.u32 %r5, [%r3]", 1, 0),
+        (16, "ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r3]", 4, 0),
+        (2, "ld.shared.u16 %h1, [%r3]", 1, 0),
+        (8, "ld.shared.v2.f32 {%f1, %f2}, [%r3]", 2, 0),
+        (132, "ld.shared.u32 %r5, [%r3]", 1, 0),
+        (64, "ld.shared.u32 %r5, [%r3]", 16, 15),
+    ],
+)
 def test_wavefronts(stride, instruction, wavefronts, conflicts):
     result = launch(SHARED.format(stride=stride) + instruction + ";", out(), sanitize=False)
     assert executed(result, instruction, "wavefronts") == wavefronts
@@ -564,12 +709,18 @@ def test_sectors(stride, sectors):
 
 def test_trace_tells_who_touched_what_and_when():
     c = out(64)
-    result = launch(f"""
+    result = launch(
+        f"""
         .shared .align 4 .b8 s[256];
         mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2;
         st.shared.u32 [%r2], %r0;
         ld.shared.u32 %r3, [%r2];
-        {OUT.format("%r3")}""", c, grid=(3,), block=(64,), trace=range(1, 2))
+        {OUT.format("%r3")}""",
+        c,
+        grid=(3,),
+        block=(64,),
+        trace=range(1, 2),
+    )
     rows = result.trace
     assert set(rows["block"]) == {1} and len(rows) == 3 * 64
     store = rows[rows["seq"] == 2]
@@ -589,8 +740,12 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_progress_is_told():
     seen = []
-    launch("mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %p0, %r3, 50000; @%p0 bra L;", out(), grid=(64,),
-           progress=lambda done, blocks: seen.append((done, blocks)))
+    launch(
+        "mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %p0, %r3, 50000; @%p0 bra L;",
+        out(),
+        grid=(64,),
+        progress=lambda done, blocks: seen.append((done, blocks)),
+    )
     assert seen[-1] == (64, 64) and seen == sorted(seen)
 
 
@@ -599,11 +754,17 @@ def test_progress_is_told():
 
 def test_scopes_have_their_own_registers_and_labels():
     c = out()
-    launch("""
+    launch(
+        """
         mov.u32 %r3, 0;
-        { .reg .pred p; .reg .b32 x; mov.u32 x, %r0; L: add.u32 %r3, %r3, 1; sub.u32 x, x, 1; setp.ne.s32 p, x, -1; @p bra L; }
-        { .reg .pred p; .reg .u32 x; mov.u32 x, 2; L: add.u32 %r3, %r3, 100; sub.u32 x, x, 1; setp.ne.s32 p, x, 0; @p bra L; }
-        """ + OUT.format("%r3"), c)
+        { .reg .pred p; .reg .b32 x; mov.u32 x, %r0;
+          L: add.u32 %r3, %r3, 1; sub.u32 x, x, 1; setp.ne.s32 p, x, -1; @p bra L; }
+        { .reg .pred p; .reg .u32 x; mov.u32 x, 2;
+          L: add.u32 %r3, %r3, 100; sub.u32 x, x, 1; setp.ne.s32 p, x, 0; @p bra L; }
+        """
+        + OUT.format("%r3"),
+        c,
+    )
     assert np.array_equal(c, np.arange(32) + 201)
 
 
@@ -626,12 +787,20 @@ def test_syntax():
     assert parsed.files == {1: '/a//b "c".cu'} and function.max_threads == 128
     assert [(p.name, p.size, p.align) for p in function.params] == [("p", 24, 8), ("q", 4, 4)]
     pack, unpack, store = function.instructions
-    assert [r.name for r in pack.operands[1].elements] == ["%rs1", "%rs2"] and unpack.operands[0].elements[1] is ptx.SINK
-    assert store.negated and store.guard.name == "%p1" and store.operands[0].offset == -8 and store.operands[1].value == 31
-    assert (store.location.line, store.location.call_line) == (30, 10), "through two inlined calls to the outermost line"
+    assert [r.name for r in pack.operands[1].elements] == ["%rs1", "%rs2"] and unpack.operands[0].elements[
+        1
+    ] is ptx.SINK
+    assert (
+        store.negated and store.guard.name == "%p1" and store.operands[0].offset == -8 and store.operands[1].value == 31
+    )
+    assert (store.location.line, store.location.call_line) == (30, 10), (
+        "through two inlined calls to the outermost line"
+    )
 
 
-@pytest.mark.parametrize("text", [".visible .entry k() {", ".visible .entry k() { add.u32 %r1, ?; }", ".visible .entry k() { .reg .q9 %r; }"])
+@pytest.mark.parametrize(
+    "text", [".visible .entry k() {", ".visible .entry k() { add.u32 %r1, ?; }", ".visible .entry k() { .reg .q9 %r; }"]
+)
 def test_broken_ptx_is_an_error_with_its_line(text):
     with pytest.raises(UserError, match=r"PTX line \d"):
         ptx.parse(text)

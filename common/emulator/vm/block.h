@@ -10,7 +10,10 @@
 
 namespace vm {
 
-struct Constant { u32 offset, width, special; u64 value; };  // width in bytes, 0 = predicate; special: see special_value
+struct Constant {
+  u32 offset, width, special;  // width: bytes of a lane, 0 for a predicate; special: see special_value
+  u64 value;
+};
 
 struct Program {
   std::vector<u32> words;          // all operands
@@ -87,15 +90,17 @@ struct Block {
   void run();
 
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
-  void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS, u32 other_pc = NO_PC);
+  void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS,
+              u32 other_pc = NO_PC);
   void halt() { stopped = true; }      // this block ends here, and with it the launch
 
   // sanitizer: `bytes` at `address` of shared memory by `thread`; see shadow.cpp
   void shadow_read(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, bool for_warp = false);
-  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value, bool in_flight = false);
+  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value,
+                    bool in_flight = false);
   void shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
   void shadow_atomic(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
-  void synchronise(u32 warps);         // these warps have met: what each did before has happened before what each does next
+  void synchronise(u32 warps);  // these warps have met: what each did before has happened before what each does next
   void synchronise_lanes(Warp &);
 
  private:

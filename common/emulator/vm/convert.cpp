@@ -1,5 +1,5 @@
-// cvt: every type to every other, in one handler. Integers pass through 64 bits and floating values through double, both
-// exactly; then one rounding to the destination. The conversions that kernels are full of have a short cut.
+// cvt: every type to every other, in one handler. Integers pass through 64 bits and floating values through double,
+// both exactly; then one rounding to the destination. The conversions that kernels are full of have a short cut.
 #include <algorithm>
 #include <cfenv>
 #include <cmath>
@@ -114,7 +114,9 @@ static double integer_to_floating(s64 value, bool is_unsigned, u32 type, Mode mo
   const int drop = length - digits;
   u64 kept = magnitude >> drop;
   const u64 rest = magnitude & ((1ull << drop) - 1), middle = 1ull << (drop - 1);
-  const bool up = mode == RN ? rest > middle || (rest == middle && kept & 1) : mode == RZ ? false : rest && (mode == RP) == (v > 0);
+  const bool up = mode == RN   ? rest > middle || (rest == middle && kept & 1)
+                  : mode == RZ ? false
+                               : rest && (mode == RP) == (v > 0);
   kept += up;
   return std::ldexp(v < 0 ? -double(kept) : double(kept), drop);
 }
@@ -139,7 +141,8 @@ static void convert(Warp &w, const Instr &i, u32 m) {
       integer = load_integer(w, i.o[1], from, s_bytes, lane);
       const bool is_unsigned = from & 1;
       if (to >= TYPE_F16) {
-        store_floating(w, i.o[0], to, lane, to_floating(integer_to_floating(integer, is_unsigned, to, mode == NONE ? RN : mode), to, mode, i.flags));
+        const double x = integer_to_floating(integer, is_unsigned, to, mode == NONE ? RN : mode);
+        store_floating(w, i.o[0], to, lane, to_floating(x, to, mode, i.flags));
         continue;
       }
       if (i.flags & SAT) integer = clamp_integer(integer, is_unsigned, to);
@@ -172,8 +175,9 @@ static void convert_pair(Warp &w, const Instr &i, u32 m) {
   alignas(64) u32 out[LANES];
   if (i.o[4] == RN && !(i.flags & (SAT | RELU | FTZ))) {
     alignas(64) u16 high[LANES], low[LANES];
-    if (type == TYPE_F16) narrow_array<Format::F16, LANES>(w.reg<float>(i.o[1]), high), narrow_array<Format::F16, LANES>(w.reg<float>(i.o[2]), low);
-    else narrow_array<Format::BF16, LANES>(w.reg<float>(i.o[1]), high), narrow_array<Format::BF16, LANES>(w.reg<float>(i.o[2]), low);
+    const auto narrow = type == TYPE_F16 ? narrow_array<Format::F16, LANES> : narrow_array<Format::BF16, LANES>;
+    narrow(w.reg<float>(i.o[1]), high);
+    narrow(w.reg<float>(i.o[2]), low);
     for (int lane = 0; lane < LANES; ++lane) out[lane] = u32(high[lane]) << 16 | low[lane];
   } else
     for (int lane = 0; lane < LANES; ++lane) {
@@ -193,7 +197,8 @@ void register_convert(Registry &r) {
   enter(r, {{"cvt", convert}, {"cvt.pair", convert_pair},
             {"cvt.f32.f16", widen_lanes<Format::F16>}, {"cvt.f32.bf16", widen_lanes<Format::BF16>},
             {"cvt.f16.f32", narrow_lanes<Format::F16>}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>},
-            {"cvt.f32.s32", quick<float, s32>}, {"cvt.f32.u32", quick<float, u32>}, {"cvt.f64.f32", quick<double, float>},
+            {"cvt.f32.s32", quick<float, s32>}, {"cvt.f32.u32", quick<float, u32>},
+            {"cvt.f64.f32", quick<double, float>},
             {"cvt.f32.f64", quick<float, double>}, {"cvt.s64.s32", quick<s64, s32>}, {"cvt.u64.u32", quick<u64, u32>},
             {"cvt.u32.u64", quick<u32, u64>}, {"cvt.u32.u16", quick<u32, u16>}, {"cvt.s32.s16", quick<s32, s16>},
             {"cvt.u16.u32", quick<u16, u32>}, {"cvt.u64.u16", quick<u64, u16>}});

@@ -121,7 +121,7 @@ void Block::run() {
       if (stopped || launch.stop.load(std::memory_order_relaxed)) return;
     }
     if (moved) continue;
-    // Nobody can move. Lanes that wait for others of their warp go on without them; if there are none, it is a deadlock.
+    // Nobody can move. Lanes that wait for others of their warp go on without them; without such, it is a deadlock.
     bool released = false;
     for (Warp &w : warps) released |= release_lanes(w);
     if (released) continue;
@@ -164,7 +164,8 @@ bool Block::schedule(Warp &w, size_t &chosen, u32 &limit) {
     }
   }
   if (chosen < groups.size()) return true;
-  const bool only_lanes = !groups.empty() && std::all_of(groups.begin(), groups.end(), [](const Group &g) { return g.waiting == FOR_LANES; });
+  const bool only_lanes = !groups.empty() && std::all_of(groups.begin(), groups.end(),
+                                                         [](const Group &g) { return g.waiting == FOR_LANES; });
   return only_lanes && release_lanes(w) && schedule(w, chosen, limit);
 }
 
@@ -290,7 +291,8 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
-  w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }), w.groups.end());
+  w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
+                 w.groups.end());
   complete_barriers();  // threads that have exited are not waited for
 }
 
@@ -427,10 +429,12 @@ const char *vm_handlers() {
   return names.c_str();
 }
 
-// names: one per line. words, per instruction: name, guard, negate, flags, kind, target, number of operands, operands…
-// header: instructions, frame bytes, local bytes, static shared bytes, log2 of the shadow's granule, constants, tables' words
-// constants: offset, width, special, value. tables: length, entries…, and so on. unknown[i] = 1: instruction i has no handler.
-Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables, u8 *unknown) {
+// names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
+// header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
+// constants, words of all tables. constants: offset, width, special, value of each. tables: length and entries of each.
+// unknown[i] becomes 1 if instruction i has no handler.
+Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
+                    u8 *unknown) {
   std::vector<Handler> handlers;
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');

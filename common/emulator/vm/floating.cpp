@@ -1,8 +1,9 @@
 // Floating point: f32, f64, and the 16-bit formats alone and in pairs.
 //
-// What the manual calls exact is exact: add, sub, mul, fma, div.rn, rcp.rn, sqrt.rn with each rounding mode, subnormals and
-// signed zeros included; a NaN result of an f32 or 16-bit operation is the canonical one. What it calls .approx is computed
-// more accurately than the hardware does: the exact result, rounded to nearest (sin, cos, lg2, tanh: as good as libm's double).
+// What the manual calls exact is exact: add, sub, mul, fma, div.rn, rcp.rn, sqrt.rn with each rounding mode, subnormals
+// and signed zeros included; a NaN result of an f32 or 16-bit operation is the canonical one. What it calls .approx is
+// computed more accurately than the hardware does: the exact result, rounded to nearest (sin, cos, lg2, tanh: as good
+// as libm's double).
 #include <cfenv>
 #include <cmath>
 
@@ -49,7 +50,10 @@ template <class T, class F, class... S> static inline void compute(Warp &w, cons
   blend<1>(d, result, m);
 }
 
-template <class T, class F> static inline void unary(Warp &w, const Instr &i, u32 m, F f) { compute<T>(w, i, m, f, w.reg<T>(i.o[1])); }
+template <class T, class F>
+static inline void unary(Warp &w, const Instr &i, u32 m, F f) {
+  compute<T>(w, i, m, f, w.reg<T>(i.o[1]));
+}
 template <class T, class F> static inline void binary(Warp &w, const Instr &i, u32 m, F f) {
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]), w.reg<T>(i.o[2]));
 }
@@ -57,15 +61,21 @@ template <class T, class F> static inline void ternary(Warp &w, const Instr &i, 
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]), w.reg<T>(i.o[2]), w.reg<T>(i.o[3]));
 }
 
-#define UNARY(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }}
-#define BINARY(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
-#define TERNARY(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }}
+#define UNARY(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }}
+#define BINARY(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
+#define TERNARY(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }}
 
 // One NaN gives the other operand, and -0 < +0.
 template <class T> static inline T minimum(T a, T b) { return a < b || b != b || (a == b && std::signbit(a)) ? a : b; }
 template <class T> static inline T maximum(T a, T b) { return a > b || b != b || (a == b && !std::signbit(a)) ? a : b; }
 template <class T> static inline T either_nan(T a, T b, T otherwise) { return a != a ? a : b != b ? b : otherwise; }
-template <class T> static inline T xor_sign(T magnitude, T a, T b) { return std::signbit(a) != std::signbit(b) ? -std::fabs(magnitude) : std::fabs(magnitude); }
+template <class T>
+static inline T xor_sign(T magnitude, T a, T b) {
+  return std::signbit(a) != std::signbit(b) ? -std::fabs(magnitude) : std::fabs(magnitude);
+}
 
 // abs, neg and copysign only touch the sign: a NaN stays as it is, but .ftz flushes.
 template <class F> static void sign_f32(Warp &w, const Instr &i, u32 m, F f) {
@@ -81,7 +91,8 @@ static inline float exp2_exact(float x) {
   const double clamped = x < -200.0f ? -200.0 : x > 200.0f ? 200.0 : double(x);
   const double n = std::nearbyint(clamped), r = (clamped - n) * 0.693147180559945309417;
   double p = 1.0 / 3628800;
-  p = p * r + 1.0 / 362880, p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720, p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 362880, p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720,
+  p = p * r + 1.0 / 120;
   p = p * r + 1.0 / 24, p = p * r + 1.0 / 6, p = p * r + 0.5, p = p * r + 1, p = p * r + 1;
   const double power = as<double>(u64(s64(n) + 1023) << 52);
   return x == x ? float(p * power) : x;
@@ -109,7 +120,8 @@ template <class T> static void test(Warp &w, const Instr &i, u32 m) {
   u32 truth = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     const int kind = std::fpclassify(a[lane]);
-    const bool is[] = {kind != FP_NAN && kind != FP_INFINITE, kind == FP_INFINITE, kind != FP_NAN, kind == FP_NAN, kind == FP_NORMAL, kind == FP_SUBNORMAL};
+    const bool is[] = {kind != FP_NAN && kind != FP_INFINITE, kind == FP_INFINITE, kind != FP_NAN,
+                       kind == FP_NAN, kind == FP_NORMAL, kind == FP_SUBNORMAL};
     truth |= u32(is[i.o[2]]) << lane;
   }
   w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth & m);
@@ -121,7 +133,8 @@ template <Format F> static inline u16 flush16(u16 h) {
   return h & (F == Format::F16 ? 0x7c00 : 0x7f80) ? h : h & 0x8000;
 }
 
-template <Format F, int PER, class G, class... S> static inline void compute16(Warp &w, const Instr &i, u32 m, G g, const S *...slot) {
+template <Format F, int PER, class G, class... S>
+static inline void compute16(Warp &w, const Instr &i, u32 m, G g, const S *...slot) {
   constexpr int N = LANES * PER;
   alignas(64) float in[sizeof...(S)][N], result[N];
   alignas(64) u16 out[N];
@@ -149,18 +162,28 @@ template <Format F, int PER, class G, class... S> static inline void compute16(W
 }
 
 template <Format F, int PER> static void fma16(Warp &w, const Instr &i, u32 m) {
-  compute16<F, PER>(w, i, m, [](float a, float b, float c) { return odd_fma(a, b, c); }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2]), w.reg<u16>(i.o[3]));
+  compute16<F, PER>(
+      w, i, m, [](float a, float b, float c) { return odd_fma(a, b, c); }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2]),
+      w.reg<u16>(i.o[3]));
 }
 
-#define HALF1(name, F, PER, expr) {name, [](Warp &w, const Instr &i, u32 m) { compute16<F, PER>(w, i, m, [](float a) -> float { return expr; }, w.reg<u16>(i.o[1])); }}
-#define HALF2(name, F, PER, expr) {name, [](Warp &w, const Instr &i, u32 m) { compute16<F, PER>(w, i, m, [](float a, float b) -> float { return expr; }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); }}
+#define HALF1(name, F, PER, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { \
+     compute16<F, PER>(w, i, m, [](float a) -> float { return expr; }, w.reg<u16>(i.o[1])); \
+   }}
+#define HALF2(name, F, PER, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { \
+     compute16<F, PER>(w, i, m, [](float a, float b) -> float { return expr; }, \
+                       w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); \
+   }}
 
 // Sign bits alone: exact for NaN too.
 template <int PER, class G> static void bits16(Warp &w, const Instr &i, u32 m, G g) {
   lanes<PER>(m, w.reg<u16>(i.o[0]), g, w.reg<u16>(i.o[1]));
 }
 
-// setp, set on 16 bits. o as for compare; a pair gives p for the low half and q for the high one (setp), or both halves (set).
+// setp, set on 16 bits. o as for compare; a pair gives p for the low half and q for the high one (setp), or both halves
+// (set).
 template <Format F, int PER> static void compare16(Warp &w, const Instr &i, u32 m) {
   constexpr int N = LANES * PER;
   alignas(64) float x[N], y[N];
@@ -196,40 +219,59 @@ u16 add_half(u16 a, u16 b, bool bf16) {
   HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a * b), \
   {"fma." suffix, fma16<F, PER>}, {"compare." suffix, compare16<F, PER>}, \
   HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)), \
-  HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))), HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))), \
+  HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))), \
+  HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))), \
   HALF2("min.xorsign.abs." suffix, F, PER, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)), \
   HALF2("max.xorsign.abs." suffix, F, PER, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)), \
   HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))), \
-  {"abs." suffix, [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); }}, \
+  {"abs." suffix, [](Warp &w, const Instr &i, u32 m) { \
+     bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); \
+   }}, \
   {"neg." suffix, [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); }}
 
 #define FLOAT_FORMAT(suffix, T) \
-  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a * b), TERNARY("fma." suffix, T, std::fma(a, b, c)), \
+  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a * b), \
+  TERNARY("fma." suffix, T, std::fma(a, b, c)), \
   BINARY("div." suffix, T, a / b), UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)), \
   BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)), \
   {"compare." suffix, compare<T>}, {"testp." suffix, test<T>}
 
 void register_floating(Registry &r) {
   enter(r, {FLOAT_FORMAT("f32", float), FLOAT_FORMAT("f64", double)});
-  enter(r, {UNARY("rsqrt.f32", float, 1.0 / std::sqrt(double(a))), UNARY("rsqrt.f64", double, 1.0L / std::sqrt((long double)a)),
-            UNARY("ex2.f32", float, exp2_exact(a)), UNARY("lg2.f32", float, std::log2(double(a))),
-            UNARY("sin.f32", float, std::sin(double(a))), UNARY("cos.f32", float, std::cos(double(a))),
-            UNARY("tanh.f32", float, std::tanh(double(a))),
-            BINARY("min.NaN.f32", float, either_nan(a, b, minimum(a, b))), BINARY("max.NaN.f32", float, either_nan(a, b, maximum(a, b))),
+  enter(r, {UNARY("rsqrt.f32", float, 1.0 / std::sqrt(double(a))),
+            UNARY("rsqrt.f64", double, 1.0L / std::sqrt((long double)a)), UNARY("ex2.f32", float, exp2_exact(a)),
+            UNARY("lg2.f32", float, std::log2(double(a))), UNARY("sin.f32", float, std::sin(double(a))),
+            UNARY("cos.f32", float, std::cos(double(a))), UNARY("tanh.f32", float, std::tanh(double(a))),
+            BINARY("min.NaN.f32", float, either_nan(a, b, minimum(a, b))),
+            BINARY("max.NaN.f32", float, either_nan(a, b, maximum(a, b))),
             BINARY("min.xorsign.abs.f32", float, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),
             BINARY("max.xorsign.abs.f32", float, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),
-            BINARY("min.NaN.xorsign.abs.f32", float, either_nan(a, b, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b))),
-            BINARY("max.NaN.xorsign.abs.f32", float, either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
-  enter(r, {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); }},
-            {"neg.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a ^ 0x80000000u; }); }},
-            {"abs.f64", [](Warp &w, const Instr &i, u32 m) { lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a & ~(1ull << 63); }, w.reg<u64>(i.o[1])); }},
-            {"neg.f64", [](Warp &w, const Instr &i, u32 m) { lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a ^ 1ull << 63; }, w.reg<u64>(i.o[1])); }},
-            {"copysign.f32", [](Warp &w, const Instr &i, u32 m) {  // the sign of a, the magnitude of b
-               lanes(m, w.reg<u32>(i.o[0]), [](u32 a, u32 b) { return (a & 1u << 31) | (b & ~(1u << 31)); }, w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]));
-             }},
-            {"copysign.f64", [](Warp &w, const Instr &i, u32 m) {
-               lanes(m, w.reg<u64>(i.o[0]), [](u64 a, u64 b) { return (a & 1ull << 63) | (b & ~(1ull << 63)); }, w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
-             }}});
+            BINARY("min.NaN.xorsign.abs.f32", float,
+                   either_nan(a, b, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b))),
+            BINARY("max.NaN.xorsign.abs.f32", float,
+                   either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
+  enter(r,
+        {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); }},
+         {"neg.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a ^ 0x80000000u; }); }},
+         {"abs.f64",
+          [](Warp &w, const Instr &i, u32 m) {
+            lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a & ~(1ull << 63); }, w.reg<u64>(i.o[1]));
+          }},
+         {"neg.f64",
+          [](Warp &w, const Instr &i, u32 m) {
+            lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a ^ 1ull << 63; }, w.reg<u64>(i.o[1]));
+          }},
+         {"copysign.f32",
+          [](Warp &w, const Instr &i, u32 m) {  // the sign of a, the magnitude of b
+            lanes(
+                m, w.reg<u32>(i.o[0]), [](u32 a, u32 b) { return (a & 1u << 31) | (b & ~(1u << 31)); },
+                w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]));
+          }},
+         {"copysign.f64", [](Warp &w, const Instr &i, u32 m) {
+            lanes(
+                m, w.reg<u64>(i.o[0]), [](u64 a, u64 b) { return (a & 1ull << 63) | (b & ~(1ull << 63)); },
+                w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
+          }}});
   enter(r, {HALF_FORMAT("f16", Format::F16, 1), HALF_FORMAT("f16x2", Format::F16, 2)});
   enter(r, {HALF_FORMAT("bf16", Format::BF16, 1), HALF_FORMAT("bf16x2", Format::BF16, 2)});
 }

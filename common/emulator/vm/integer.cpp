@@ -15,12 +15,22 @@ template <class D, class A, class B, class C, class F> static inline void ternar
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<A>(i.o[1]), w.reg<B>(i.o[2]), w.reg<C>(i.o[3]));
 }
 
-#define UNARY(name, D, S, expr) {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }}
-#define BINARY(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
-#define WIDE(name, D, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }}
-#define SHIFT(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }}
-#define TERNARY(name, T, expr) {name, [](Warp &w, const Instr &i, u32 m) { ternary<T, T, T, T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }}
-#define MIXED(name, D, A, B, C, expr) {name, [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }}
+#define UNARY(name, D, S, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }}
+#define BINARY(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
+#define WIDE(name, D, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }}
+#define SHIFT(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }}
+#define TERNARY(name, T, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { \
+     ternary<T, T, T, T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); \
+   }}
+#define MIXED(name, D, A, B, C, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { \
+     ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); \
+   }}
 
 __extension__ typedef unsigned __int128 u128;
 __extension__ typedef __int128 s128;
@@ -71,7 +81,7 @@ template <class U> static inline U insert(U from, U into, u32 position, u32 leng
   return (into & ~mask) | (from << position & mask);
 }
 
-// Index of the most significant bit that is not a sign bit, or all ones; `shift`: the left shift that brings it to the top.
+// Index of the most significant bit that is not a sign bit, or all ones; `shift`: the shift that brings it to the top.
 template <class T> static inline u32 find_bit(T value, bool shift) {
   using U = typename std::make_unsigned<T>::type;
   constexpr u32 WIDTH = 8 * sizeof(T);
@@ -219,8 +229,8 @@ static void unpack(Warp &w, const Instr &i, u32 m) {
   }
 }
 
-// setp and set. o: what to write (see write_truth), d, q (or ~0), a, b, combine (0 no, 1 and, 2 or, 3 xor), c, relation:
-// the bits of `relation` say which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
+// setp and set. o: what to write (see write_truth), d, q (or ~0), a, b, combine (0 no, 1 and, 2 or, 3 xor), c,
+// relation: the bits of `relation` say which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
 void write_truth(Warp &w, const Instr &i, u32 m, u32 truth) {
   u32 other = ~truth;
   if (i.o[5]) {
@@ -262,13 +272,16 @@ template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
   UNARY("neg." suffix, T, T, 0 - a), SHIFT("shl." suffix, T, b >= 8 * sizeof(T) ? T(0) : T(a << b))
 
 #define ORDERED(suffix, T) \
-  BINARY("min." suffix, T, a < b ? a : b), BINARY("max." suffix, T, a > b ? a : b), BINARY("div." suffix, T, divide<T>(a, b)), \
-  BINARY("rem." suffix, T, remainder<T>(a, b)), SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
+  BINARY("min." suffix, T, a < b ? a : b), BINARY("max." suffix, T, a > b ? a : b), \
+  BINARY("div." suffix, T, divide<T>(a, b)), \
+  BINARY("rem." suffix, T, remainder<T>(a, b)), \
+  SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
   TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), {"compare." suffix, compare<T>}
 
 #define PRODUCTS(suffix, T, W) \
   WIDE("mul.wide." suffix, W, T, W(a) * W(b)), BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T)), \
-  TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c), MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c)
+  TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c), \
+  MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c)
 
 #define FIELDS(u, s, U, S) \
   MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c)), MIXED("bfe." s, S, S, u32, u32, extract<S>(a, b, c)), \
@@ -284,11 +297,14 @@ static inline s32 clamp(s64 value) { return s32(std::min<s64>(std::max<s64>(valu
 
 void register_integer(Registry &r) {
   enter(r, {BITWISE("u16", u16), BITWISE("u32", u32), BITWISE("u64", u64)});
-  enter(r, {ORDERED("u16", u16), ORDERED("u32", u32), ORDERED("u64", u64), ORDERED("s16", s16), ORDERED("s32", s32), ORDERED("s64", s64)});
-  enter(r, {UNARY("abs.s16", s16, s16, absolute(a)), UNARY("abs.s32", s32, s32, absolute(a)), UNARY("abs.s64", s64, s64, absolute(a))});
+  enter(r, {ORDERED("u16", u16), ORDERED("u32", u32), ORDERED("u64", u64), ORDERED("s16", s16), ORDERED("s32", s32),
+            ORDERED("s64", s64)});
+  enter(r, {UNARY("abs.s16", s16, s16, absolute(a)), UNARY("abs.s32", s32, s32, absolute(a)),
+            UNARY("abs.s64", s64, s64, absolute(a))});
   enter(r, {PRODUCTS("u16", u16, u32), PRODUCTS("s16", s16, s32), PRODUCTS("u32", u32, u64), PRODUCTS("s32", s32, s64),
             BINARY("mul.hi.u64", u64, u128(a) * b >> 64), BINARY("mul.hi.s64", s64, s128(a) * b >> 64),
-            TERNARY("mad.hi.u64", u64, u64(u128(a) * b >> 64) + c), TERNARY("mad.hi.s64", s64, u64(s128(a) * b >> 64) + c)});
+            TERNARY("mad.hi.u64", u64, u64(u128(a) * b >> 64) + c),
+            TERNARY("mad.hi.s64", s64, u64(s128(a) * b >> 64) + c)});
   enter(r, {BINARY("mul24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu)),
             BINARY("mul24.lo.s32", s32, u32(s32(a << 8) >> 8) * u32(s32(b << 8) >> 8)),
             BINARY("mul24.hi.u32", u32, u64(a & 0xffffffu) * (b & 0xffffffu) >> 16),
@@ -302,18 +318,23 @@ void register_integer(Registry &r) {
             MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
             MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
             MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)),
-            BINARY("bmsk.clamp.b32", u32, u32(std::min<u64>(b, 32) ? ((std::min<u64>(b, 32) == 32 ? ~0ull : (1ull << b) - 1) << std::min(a, 32u)) : 0)),
+            BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
             BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
             BINARY("szext.clamp.u32", u32, b >= 32 ? a : b == 0 ? 0 : a & ((1ull << b) - 1)),
             BINARY("szext.clamp.s32", s32, u32(b) >= 32 ? a : b == 0 ? 0 : s32(u32(a) << (32 - b)) >> (32 - b)),
             BINARY("szext.wrap.u32", u32, a & ((1ull << (b & 31)) - 1)),
             BINARY("szext.wrap.s32", s32, (b & 31) == 0 ? 0 : s32(u32(a) << (32 - (b & 31))) >> (32 - (b & 31)))});
-  enter(r, {TERNARY("dp4a.u32.u32", u32, (dot4<u8, u8>(a, b, c))), TERNARY("dp4a.s32.s32", u32, (dot4<s8, s8>(a, b, c))),
-            TERNARY("dp4a.u32.s32", u32, (dot4<u8, s8>(a, b, c))), TERNARY("dp4a.s32.u32", u32, (dot4<s8, u8>(a, b, c))),
-            TERNARY("dp2a.lo.u32.u32", u32, (dot2<u8, u8, 0>(a, b, c))), TERNARY("dp2a.lo.s32.s32", u32, (dot2<s8, s8, 0>(a, b, c))),
-            TERNARY("dp2a.lo.u32.s32", u32, (dot2<u8, s8, 0>(a, b, c))), TERNARY("dp2a.lo.s32.u32", u32, (dot2<s8, u8, 0>(a, b, c))),
-            TERNARY("dp2a.hi.u32.u32", u32, (dot2<u8, u8, 1>(a, b, c))), TERNARY("dp2a.hi.s32.s32", u32, (dot2<s8, s8, 1>(a, b, c))),
-            TERNARY("dp2a.hi.u32.s32", u32, (dot2<u8, s8, 1>(a, b, c))), TERNARY("dp2a.hi.s32.u32", u32, (dot2<s8, u8, 1>(a, b, c)))});
+  enter(r,
+        {TERNARY("dp4a.u32.u32", u32, (dot4<u8, u8>(a, b, c))), TERNARY("dp4a.s32.s32", u32, (dot4<s8, s8>(a, b, c))),
+         TERNARY("dp4a.u32.s32", u32, (dot4<u8, s8>(a, b, c))), TERNARY("dp4a.s32.u32", u32, (dot4<s8, u8>(a, b, c))),
+         TERNARY("dp2a.lo.u32.u32", u32, (dot2<u8, u8, 0>(a, b, c))),
+         TERNARY("dp2a.lo.s32.s32", u32, (dot2<s8, s8, 0>(a, b, c))),
+         TERNARY("dp2a.lo.u32.s32", u32, (dot2<u8, s8, 0>(a, b, c))),
+         TERNARY("dp2a.lo.s32.u32", u32, (dot2<s8, u8, 0>(a, b, c))),
+         TERNARY("dp2a.hi.u32.u32", u32, (dot2<u8, u8, 1>(a, b, c))),
+         TERNARY("dp2a.hi.s32.s32", u32, (dot2<s8, s8, 1>(a, b, c))),
+         TERNARY("dp2a.hi.u32.s32", u32, (dot2<u8, s8, 1>(a, b, c))),
+         TERNARY("dp2a.hi.s32.u32", u32, (dot2<s8, u8, 1>(a, b, c)))});
   enter(r, {{"prmt.b32", [](Warp &w, const Instr &i, u32 m) {
                const u32 mode = i.o[4];
                lanes(m, w.reg<u32>(i.o[0]), [mode](u32 a, u32 b, u32 c) { return permute(a, b, c, mode); },
@@ -337,9 +358,12 @@ void register_integer(Registry &r) {
             {"mov.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32) { return a; }); }}});
   enter(r, {{"mov.b16", move<u16>}, {"mov.b32", move<u32>}, {"mov.b64", move<u64>}, {"mov.b128", move<Wide>},
             {"selp.b16", select<u16>}, {"selp.b32", select<u32>}, {"selp.b64", select<u64>},
-            MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b), MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
-            MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b), MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
-            MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b), MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
+            MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b),
+            MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
+            MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b),
+            MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
+            MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b),
+            MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
             {"pack", pack}, {"unpack", unpack}, {"nop", [](Warp &, const Instr &, u32) {}}});
 }
 

@@ -11,7 +11,7 @@ namespace vm {
 // for 4 bytes and less, halves of the warp for 8, quarters for 16. Within such a part, a pass delivers one 4-byte
 // word of each bank to all lanes that want it.
 u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
-  const u32 width = std::max(bytes, 4u), banks = 128 / width, part = banks;  // a wide access takes neighbouring banks as one
+  const u32 width = std::max(bytes, 4u), banks = 128 / width, part = banks;  // a wide access takes several as one
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part) {
     u32 used[LANES][LANES], most = 0;  // the different words that each bank must deliver
@@ -32,7 +32,8 @@ u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
 u32 minimum_wavefronts(u32 mask, u32 bytes) {
   const u32 words = std::max(bytes / 4, 1u), part = LANES / words;
   u32 passes = 0;
-  for (u32 first = 0; first < LANES; first += part) passes += (mask >> first & (part == LANES ? ALL : (1u << part) - 1)) != 0;
+  for (u32 first = 0; first < LANES; first += part)
+    passes += (mask >> first & (part == LANES ? ALL : (1u << part) - 1)) != 0;
   return passes;
 }
 
@@ -47,7 +48,8 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes) {
   if (high - low < 64) {
     u64 touched = 0;
     for (int lane = 0; lane < LANES; ++lane)
-      if (mask >> lane & 1) touched |= 1ull << ((address[lane] >> 5) - low) | 1ull << (((address[lane] + bytes - 1) >> 5) - low);
+      if (mask >> lane & 1)
+        touched |= 1ull << ((address[lane] >> 5) - low) | 1ull << (((address[lane] + bytes - 1) >> 5) - low);
     return __builtin_popcountll(touched);
   }
   u64 seen[2 * LANES];
@@ -62,7 +64,8 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes) {
 }
 
 static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
-  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address, [](u64 a, const Allocation &b) { return a < b.base; });
+  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address,
+                             [](u64 a, const Allocation &b) { return a < b.base; });
   if (at == l.allocations.begin()) return nullptr;
   --at;
   return address + bytes <= at->base + at->size ? &*at : nullptr;
@@ -94,12 +97,14 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
         const u64 a = address[lane];
         if (last && a >= last->base && a + bytes <= last->base + last->size) continue;
         last = b.last = find(b.launch, a, bytes);
-        if (!last) return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
+        if (!last)
+          return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
       }
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
     if (high + bytes > size)
-      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS, [=](u64 x) { return x + bytes > size; });
+      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS,
+                  [=](u64 x) { return x + bytes > size; });
   }
   if (bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
   return true;
@@ -154,7 +159,8 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
 struct Shape {
   u32 bytes, count, reg;
   bool sign, wide;
-  explicit Shape(u32 s) : bytes(s & 255), count(s >> 8 & 255), reg(s >> 16 & 255), sign(s >> 24 & 1), wide(s >> 25 & 1) {}
+  explicit Shape(u32 s)
+      : bytes(s & 255), count(s >> 8 & 255), reg(s >> 16 & 255), sign(s >> 24 & 1), wide(s >> 25 & 1) {}
 };
 
 void addresses(const Warp &w, u32 base, u32 offset, bool wide, u64 *out) {
@@ -199,7 +205,8 @@ template <class D, class S> static void extend(D *to, const S *from, u32 mask) {
 }
 
 // A register that is wider than what is loaded takes the sign or zeros.
-template <class U, class S> static void load_narrow(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
+template <class U, class S>
+static void load_narrow(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
   alignas(64) U raw[LANES] = {};
   gather(raw, from, offset, mask);
   const S *as_signed = reinterpret_cast<const S *>(raw);
@@ -213,8 +220,12 @@ struct Wide { u64 low, high; };
 static void load_element(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
   switch (s.bytes) {
     case 1: return load_narrow<u8, s8>(w, s, slot, from, offset, mask);
-    case 2: return s.reg == 2 ? gather(w.reg<u16>(slot), from, offset, mask) : load_narrow<u16, s16>(w, s, slot, from, offset, mask);
-    case 4: return s.reg == 4 ? gather(w.reg<u32>(slot), from, offset, mask) : load_narrow<u32, s32>(w, s, slot, from, offset, mask);
+    case 2:
+      return s.reg == 2 ? gather(w.reg<u16>(slot), from, offset, mask)
+                        : load_narrow<u16, s16>(w, s, slot, from, offset, mask);
+    case 4:
+      return s.reg == 4 ? gather(w.reg<u32>(slot), from, offset, mask)
+                        : load_narrow<u32, s32>(w, s, slot, from, offset, mask);
     case 8: return gather(w.reg<u64>(slot), from, offset, mask);
     default: return gather(w.reg<Wide>(slot), from, offset, mask);
   }
@@ -303,7 +314,8 @@ template <class F> static void by_space(Warp &w, u32 mask, u64 *address, F f) {
   }
 }
 
-template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE> static void access(Warp &w, const Instr &i, u32 m) {
+template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE>
+static void access(Warp &w, const Instr &i, u32 m) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], Shape(i.o[2]).wide, address);
   if (SPACE < 3) ACCESS(w, i, m, Space(SPACE), address);
@@ -331,7 +343,8 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 // ---- atomics ----
 // o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
 
-template <class T, class F> static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
+template <class T, class F>
+static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
   Block &b = *w.block;
   if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T))) return;
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T));
@@ -344,7 +357,8 @@ template <class T, class F> static void atomic(Warp &w, const Instr &i, u32 mask
   host_pointers(w, space, address, at);
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (b.launch.sanitize && space == Space::SHARED) b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
+    if (b.launch.sanitize && space == Space::SHARED)
+      b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
     T *p = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
     T old = __atomic_load_n(p, __ATOMIC_SEQ_CST), desired;
@@ -363,9 +377,12 @@ template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 
 }
 
 #define ATOM(name, T, expr) \
-  {"atom." name, [](Warp &w, const Instr &i, u32 m) { atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); }}
+  {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
+     atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
+   }}
 #define ATOM_INTEGER(u, s, U, S) \
-  ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), ATOM("exch." u, U, x), \
+  ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
+  ATOM("exch." u, U, x), \
   ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)), ATOM("max." u, U, std::max(a, x)), \
   ATOM("min." s, U, S(a) < S(x) ? a : x), ATOM("max." s, U, S(a) > S(x) ? a : x)
 
@@ -375,12 +392,15 @@ template <bool BF16> static u32 add_pair(u32 a, u32 b) {
 }
 
 void register_memory(Registry &r) {
-  enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>}, {"ld.generic", access<load, 3>},
-            {"st.global", access<store, 0>}, {"st.shared", access<store, 1>}, {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
+  enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>},
+            {"ld.generic", access<load, 3>}, {"st.global", access<store, 0>}, {"st.shared", access<store, 1>},
+            {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
             {"ld.param", load_param}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
-            ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1), ATOM("cas.u16", u16, a == x ? y : a),
-            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))), ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
+            ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
+            ATOM("cas.u16", u16, a == x ? y : a),
+            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM("add.f16", u16, add_half(a, x, false)), ATOM("add.bf16", u16, add_half(a, x, true)),
             ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x))});
 }

@@ -2,8 +2,8 @@
 //
 // A block has one clock, `tick`. Each access is stamped with it; each synchronisation advances it and tells the warps
 // that took part (order[w] of each) up to which tick they know the past of warp w. An earlier access by another thread
-// that is not in that past is unordered with this one: a race, unless both are reads. The same holds for barriers of the
-// block, barriers of some of its warps, and barriers within a warp.
+// that is not in that past is unordered with this one: a race, unless both are reads. The same holds for barriers of
+// the block, barriers of some of its warps, and barriers within a warp.
 #include "block.h"
 
 #include <algorithm>
@@ -114,7 +114,8 @@ void Block::synchronise(u32 members) {
   else
     for (const Warp &w : warps)
       if (members >> w.index & 1)
-        for (size_t v = 0; v < joined.size(); ++v) joined[v] = members >> v & 1 ? tick : std::max(joined[v], w.order[v]);
+        for (size_t v = 0; v < joined.size(); ++v)
+          joined[v] = members >> v & 1 ? tick : std::max(joined[v], w.order[v]);
   const u32 oldest = *std::min_element(joined.begin(), joined.end());
   for (Warp &w : warps)
     if (members >> w.index & 1) {

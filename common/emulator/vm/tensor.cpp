@@ -1,7 +1,8 @@
 // Tensor cores and what feeds them: ldmatrix, stmatrix, mma, wmma, cp.async.
 //
-// In the layouts below g = lane / 4 and t = lane % 4. Products are exact in fp32; a dot product starts from C and adds them
-// with k ascending, each sum rounded to nearest. The hardware adds several at once and truncates: the last bits differ.
+// In the layouts below g = lane / 4 and t = lane % 4. Products are exact in fp32; a dot product starts from C and adds
+// them with k ascending, each sum rounded to nearest. The hardware adds several at once and truncates: the last bits
+// differ.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +16,8 @@ namespace vm {
 // Lane 8n + r gives the address of row r of matrix n.
 static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * matrices) - 1; }
 
-static bool touch_rows(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load) {
+static bool touch_rows(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind,
+                       bool load) {
   Block &b = *w.block;
   if (!check_access(w, i, m, space, address, bytes, bytes)) return false;
   if (b.launch.count) count_access(w, i, m, space, address, bytes);
@@ -53,7 +55,8 @@ static void load_matrix(Warp &w, const Instr &i, u32 m) {
     u32 out[LANES];
     for (int lane = 0; lane < LANES; ++lane) {
       const int g = lane / 4, t = lane % 4;
-      out[lane] = i.o[4] ? matrix[2 * t][g] | u32(matrix[2 * t + 1][g]) << 16 : matrix[g][2 * t] | u32(matrix[g][2 * t + 1]) << 16;
+      out[lane] = i.o[4] ? matrix[2 * t][g] | u32(matrix[2 * t + 1][g]) << 16
+                         : matrix[g][2 * t] | u32(matrix[g][2 * t + 1]) << 16;
     }
     blend<1>(w.reg<u32>(i.o[5 + n]), out, m);
   }
@@ -134,7 +137,8 @@ template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count
   }
 }
 
-// The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each. Pairs are neighbours in a row.
+// The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each. Pairs are neighbours in a
+// row.
 template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8]) {
   for (int half = 0; half < 2; ++half) {
     T *to = c[8 * half];
@@ -219,7 +223,7 @@ enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
 
 struct Position { int row, col; };
 
-// Where element e of register r of a lane lies in the operand. A shape with m = 8 is the transpose of the one with n = 8.
+// Where element e of register r of a lane lies in the operand. m8n32k16 is the transpose of m32n8k16.
 static Position position(u32 shape, u32 operand, int per, int lane, int r, int e) {
   const int g = lane / 4, t = lane % 4;
   if (shape == 2) {
@@ -236,7 +240,8 @@ static Position position(u32 shape, u32 operand, int per, int lane, int r, int e
 }
 
 struct Fragment {
-  u32 shape, operand, element, registers;  // registers that hold different elements; halves come in twice as many for m16n16k16
+  u32 shape, operand, element;
+  u32 registers;  // that hold different elements; halves may come in twice as many, the rest being copies
   int per, rows, cols, bytes;
   bool column_major;
   Fragment(u32 shape, u32 operand, u32 element, bool column_major, bool halves)
@@ -249,16 +254,19 @@ struct Fragment {
     registers = rows * cols / LANES / per;
   }
   Position at(int lane, int n) const {  // of the n-th element of a lane
-    return operand == OPERAND_C ? position(shape, operand, per, lane, n, 0) : position(shape, operand, per, lane, n / per, n % per);
+    return operand == OPERAND_C ? position(shape, operand, per, lane, n, 0)
+                                : position(shape, operand, per, lane, n / per, n % per);
   }
   u64 index(Position p, u64 stride) const { return column_major ? p.col * stride + p.row : p.row * stride + p.col; }
 };
 
 // The accesses that move a fragment. f(lanes, addresses, bytes) for each; false ends it.
-template <class F> static bool accesses(const Fragment &fragment, const u64 *base, const u64 *stride, bool by_rows, F f) {
+template <class F>
+static bool accesses(const Fragment &fragment, const u64 *base, const u64 *stride, bool by_rows, F f) {
   alignas(64) u64 address[LANES];
   if (fragment.operand != OPERAND_C && fragment.bytes == 2) {
-    const int major = fragment.column_major ? fragment.cols : fragment.rows, minor = fragment.rows + fragment.cols - major;
+    const int major = fragment.column_major ? fragment.cols : fragment.rows;
+    const int minor = fragment.column_major ? fragment.rows : fragment.cols;
     const int matrices = major / 8 * (minor / 8);
     for (int first = 0; first < matrices; first += by_rows ? 4 : 1) {
       const int count = by_rows ? std::min(4, matrices - first) : 1;
@@ -271,7 +279,7 @@ template <class F> static bool accesses(const Fragment &fragment, const u64 *bas
     }
     return true;
   }
-  const bool pairs = fragment.operand == OPERAND_C && (fragment.shape == 2) == fragment.column_major;  // neighbours in memory
+  const bool pairs = fragment.operand == OPERAND_C && (fragment.shape == 2) == fragment.column_major;
   const int step = pairs ? 2 : 1, elements = fragment.registers * fragment.per;
   for (int n = 0; n < elements; n += step) {
     for (int lane = 0; lane < LANES; ++lane)
@@ -281,7 +289,8 @@ template <class F> static bool accesses(const Fragment &fragment, const u64 *bas
   return true;
 }
 
-// o: address, offset, 64-bit address, space (3: generic), shape, operand, element, column-major, halves, stride (or ~0), number of registers, registers
+// o: address, offset, 64-bit address, space (3: generic), shape, operand, element, column-major, halves, stride (or
+// ~0), number of registers, registers
 template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
   const Fragment fragment(i.o[4], i.o[5], i.o[6], i.o[7], i.o[8]);
   alignas(64) u64 base[LANES], stride[LANES], to[LANES];
@@ -303,7 +312,8 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       for (int e = 0; e < fragment.per; ++e) {
-        u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(fragment.at(lane, r % fragment.registers * fragment.per + e), stride[lane]);
+        const Position p = fragment.at(lane, r % fragment.registers * fragment.per + e);
+        u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(p, stride[lane]);
         u8 *element = w.frame + i.o[11 + r] + 4 * lane + e * fragment.bytes;
         if (LOAD) memcpy(element, memory, fragment.bytes);
         else memcpy(memory, element, fragment.bytes);
@@ -330,7 +340,8 @@ static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
 
 // ---- cp.async: the copy is applied when its thread waits for it, and not before ----
 
-// o: destination, offset, 64-bit, source, offset, 64-bit, bytes, bytes to read (or ~0: all), predicate that says "none" (or ~0)
+// o: destination, offset, 64-bit, source, offset, 64-bit, bytes, bytes to read (or ~0: all), predicate that says "none"
+// (or ~0)
 static void copy_async(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   alignas(64) u64 to[LANES], from[LANES];
@@ -394,7 +405,8 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
       if (b.launch.sanitize) b.shadow_land(w, b.thread(w, lane), copy.destination[lane], copy.size, copy.pc);
     }
   }
-  w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }), w.copies.end());
+  w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),
+                 w.copies.end());
 }
 
 static void commit(Warp &w, u32 m) {

@@ -66,7 +66,8 @@ template <class T, class F> static void reduce(Warp &w, const Instr &i, u32 m, F
   for (int lane = 0; lane < LANES; ++lane)
     if (m >> lane & 1) w.reg<T>(i.o[0])[lane] = sum;
 }
-#define REDUX(name, T, expr) {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }}
+#define REDUX(name, T, expr) \
+  {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }}
 
 template <class T> static void everywhere(Warp &w, u32 slot, u32 m, T value) {
   for (int lane = 0; lane < LANES; ++lane)
@@ -74,7 +75,8 @@ template <class T> static void everywhere(Warp &w, u32 slot, u32 m, T value) {
 }
 
 static u64 nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 // Clocks count the instructions of the block: they advance, but they are no time.
@@ -102,7 +104,9 @@ static void convert_address(Warp &w, const Instr &i, u32 m) {
 void register_warp(Registry &r) {
   enter(r, {{"shfl", shuffle}, {"vote", vote}, {"match.b32", match<u32>}, {"match.b64", match<u64>},
             {"isspacep", is_space}, {"cvta", convert_address},
-            {"bar.warp", [](Warp &w, const Instr &, u32) { if (w.block->launch.sanitize) w.block->synchronise_lanes(w); }},
+            {"bar.warp", [](Warp &w, const Instr &, u32) {
+               if (w.block->launch.sanitize) w.block->synchronise_lanes(w);
+             }},
             {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }},
             {"elect", [](Warp &w, const Instr &i, u32 m) {  // o: d (or ~0), predicate
                const u32 leader = __builtin_ctz(m);
@@ -113,8 +117,12 @@ void register_warp(Registry &r) {
             {"clock.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, clock_of(w)); }},
             {"clock_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w) >> 32); }},
             {"globaltimer.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, nanoseconds()); }},
-            {"globaltimer_lo.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, nanoseconds()); }},
-            {"globaltimer_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, nanoseconds() >> 32); }},
+            {"globaltimer_lo.b32", [](Warp &w, const Instr &i, u32 m) {
+               everywhere<u32>(w, i.o[0], m, nanoseconds());
+             }},
+            {"globaltimer_hi.b32", [](Warp &w, const Instr &i, u32 m) {
+               everywhere<u32>(w, i.o[0], m, nanoseconds() >> 32);
+             }},
             REDUX("add.u32", u32, a + b), REDUX("min.u32", u32, std::min(a, b)), REDUX("max.u32", u32, std::max(a, b)),
             REDUX("min.s32", s32, std::min(a, b)), REDUX("max.s32", s32, std::max(a, b)),
             REDUX("and.u32", u32, a & b), REDUX("or.u32", u32, a | b), REDUX("xor.u32", u32, a ^ b)});
