@@ -136,9 +136,12 @@ __global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps)
         }
       }
 #pragma unroll
-      for (int m = 0; m < TILES_M; ++m) {
+      for (int n = 0; n < TILES_N; ++n) {
 #pragma unroll
-        for (int n = 0; n < TILES_N; ++n) mma(acc[m][n], a[k][m], b[k][n], Element());
+        for (int i = 0; i < TILES_M; ++i) {
+          const int m = n % 2 ? TILES_M - 1 - i : i;  // to and fro: neighbours in time share a fragment
+          mma(acc[m][n], a[k][m], b[k][n], Element());
+        }
       }
     }
   }

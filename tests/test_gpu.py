@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import kernels
-from common import check, gpu, toolchain
+from common import bench, check, gpu, toolchain
 from common.cli import device
 from common.errors import UserError
 
@@ -128,9 +128,18 @@ def test_cold_build_takes_seconds(tmp_path, monkeypatch):
         assert time.monotonic() - started <= 10
 
 
+KERNELS = [kernel for stage in kernels.ladder() for kernel in stage.kernels()]
+
+
+@pytest.fixture(scope="module")
+def built():
+    """All kernels, built side by side: one after the other they would take minutes."""
+    bench.build(KERNELS, ())
+
+
 @on_gpu
-@pytest.mark.parametrize("kernel", [k for stage in kernels.ladder() for k in stage.kernels()], ids=lambda k: k.label)
-def test_kernels_are_right_on_the_gpu(kernel):
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.label)
+def test_kernels_are_right_on_the_gpu(kernel, built):
     for shape in (*kernel.test_shapes(), *kernel.stage.spec.bench_shapes[:1]):
         result = check.check(kernel, shape, "gpu")
         assert result.ok, result.report

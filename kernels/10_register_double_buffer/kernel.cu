@@ -205,46 +205,55 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   const int a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
   const int b_row = thread / (Ring::B_COLS / VECTOR);
   const int b_col = thread % (Ring::B_COLS / VECTOR) * VECTOR;
-  const int b_pitch = B_TRANSPOSED ? K : N;
   const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
   const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Ring::B_COLS>(b_row * B_ROW_STEP, b_col)]);
-  const Element *a_source = A + (size_t)(tile_row + a_row) * K + a_col;  // moves on by a slice with each copy
-  const Element *b_source = B_TRANSPOSED ? B + (size_t)(tile_col + b_row) * K + b_col
-                                         : B + (size_t)b_row * N + tile_col + b_col;
+  // Bytes, and sums instead of products: the addresses of the copies are all that keeps the warps from multiplying.
+  const size_t a_pitch = K * sizeof(Element);
+  const size_t b_pitch = (B_TRANSPOSED ? K : N) * sizeof(Element);
+  const size_t a_step = A_COPY_ROWS * a_pitch;
+  const size_t b_step = B_COPY_ROWS * b_pitch;
+  const size_t a_offset = a_row * a_pitch + a_col * sizeof(Element);  // of this thread's chunk
+  const size_t b_offset = b_row * b_pitch + b_col * sizeof(Element);
+  const char *a_source = reinterpret_cast<const char *>(A) + tile_row * a_pitch;  // moves on by a slice with each copy
+  const char *b_source = reinterpret_cast<const char *>(B) + tile_col * (B_TRANSPOSED ? b_pitch : sizeof(Element));
   const auto copy_slice = [&](int slice, unsigned stage) {
+    const char *a_chunk = a_source + a_offset;
+    const char *b_chunk = b_source + b_offset;
     if (!EDGES || (full_tile && (slice + 1) * BLOCK_K <= K)) {
 #pragma unroll
-      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS) {
-        cp_async_16(a_target + stage + row * BLOCK_K * sizeof(Element), a_source + (size_t)row * K);
+      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
+        cp_async_16(a_target + stage + row * BLOCK_K * sizeof(Element), a_chunk);
       }
 #pragma unroll
-      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS) {
-        cp_async_16(b_target + stage + row * Ring::B_COLS * sizeof(Element), b_source + (size_t)row * b_pitch);
+      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
+        cp_async_16(b_target + stage + row * Ring::B_COLS * sizeof(Element), b_chunk);
       }
     } else {  // at an edge: zeros where there is no matrix
-      const int a_cols = K - slice * BLOCK_K;  // what is left of A to the right of this slice's first column
-      const int b_rows = B_TRANSPOSED ? N - tile_col : K - slice * BLOCK_K;
-      const int b_cols = B_TRANSPOSED ? K - slice * BLOCK_K : N - tile_col;
-      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS) {
-        const bool inside = tile_row + a_row + row < M && a_col < a_cols;
-        cp_async_16_or_zeros(a_target + stage + row * BLOCK_K * sizeof(Element),
-                             inside ? a_source + (size_t)row * K : A, inside);
+      const int k_left = K - slice * BLOCK_K;
+      const int b_rows = B_TRANSPOSED ? N - tile_col : k_left;
+      const int b_cols = B_TRANSPOSED ? k_left : N - tile_col;
+      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
+        const bool inside = tile_row + a_row + row < M && a_col < k_left;
+        const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
+        cp_async_16_or_zeros(target, inside ? a_chunk : reinterpret_cast<const char *>(A), inside);
       }
-      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS) {
+      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
         const bool inside = b_row + row < b_rows && b_col < b_cols;
-        const Element *source = inside ? b_source + (size_t)row * b_pitch : B;
         const unsigned target = b_target + stage + row * Ring::B_COLS * sizeof(Element);
-        if (b_pitch % VECTOR == 0) {
-          cp_async_16_or_zeros(target, source, inside);
+        if (b_pitch % 16 == 0) {
+          cp_async_16_or_zeros(target, inside ? b_chunk : reinterpret_cast<const char *>(B), inside);
         } else {  // rows of B that start anywhere: element by element, through registers
           Chunk chunk;
-          for (int v = 0; v < VECTOR; ++v) chunk.element[v] = inside && b_col + v < b_cols ? source[v] : Element(0.0f);
+          for (int v = 0; v < VECTOR; ++v) {
+            chunk.element[v] =
+                inside && b_col + v < b_cols ? reinterpret_cast<const Element *>(b_chunk)[v] : Element(0.0f);
+          }
           *reinterpret_cast<Chunk *>(shared + (target - shared_address(shared))) = chunk;
         }
       }
     }
-    a_source += BLOCK_K;
-    b_source += B_TRANSPOSED ? BLOCK_K : (size_t)BLOCK_K * N;
+    a_source += BLOCK_K * sizeof(Element);
+    b_source += B_TRANSPOSED ? BLOCK_K * sizeof(Element) : BLOCK_K * b_pitch;
   };
 
   // 3. Shared -> registers. Where this lane's rows of ldmatrix lie, in stage 0, does not change: computed once.
@@ -313,8 +322,10 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   unsigned a[2][TILES_M][4], b[2][TILES_N][2];             // two sets of fragments, used in turn
   unsigned read_stage = 0;                                 // offsets in the ring, in bytes
   unsigned write_stage = (STAGES - 1) * sizeof(Ring);
-  const auto next_stage = [](unsigned stage) -> unsigned {
-    return stage == (STAGES - 1) * sizeof(Ring) ? 0 : stage + sizeof(Ring);
+  const unsigned ring_end = min(slices, STAGES) * (unsigned)sizeof(Ring);
+  const auto next_stage = [&](unsigned stage) {
+    stage += sizeof(Ring);
+    return stage == ring_end ? 0 : stage;
   };
   if (DOUBLE_BUFFER) {
     cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of slice 0,
@@ -328,7 +339,7 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
       if (next == 0) {
         cp_async_wait<STAGES - 2>();  // each thread waits for its copies of the slice read next, then all for all:
         __syncthreads();              // it is complete, and the slice before it sits in everybody's registers
-        if (slice + DOUBLE_BUFFER > 0 && slice + DOUBLE_BUFFER < slices) read_stage = next_stage(read_stage);
+        if (slice + DOUBLE_BUFFER > 0) read_stage = next_stage(read_stage);  // after the last: any, it is not used
       }
       load_fragments(a[next % 2], b[next % 2], next, read_stage);
       if (step == 0) {
