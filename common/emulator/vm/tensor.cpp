@@ -16,8 +16,9 @@ namespace vm {
 // Lane 8n + r gives the address of row r of matrix n.
 static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * matrices) - 1; }
 
-static bool touch_rows(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind,
-                       bool load) {
+// One access of the warp. `for_warp`: what a lane loads goes to other lanes.
+static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load,
+                  bool for_warp) {
   Block &b = *w.block;
   if (!check_access(w, i, m, space, address, bytes, bytes)) return false;
   if (b.launch.count) count_access(w, i, m, space, address, bytes);
@@ -27,7 +28,7 @@ static bool touch_rows(Warp &w, const Instr &i, u32 m, Space space, const u64 *a
   if (space == Space::SHARED)
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      if (load) b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, true);
+      if (load) b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, for_warp);
       else b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
     }
   return true;
@@ -40,7 +41,7 @@ static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   u32 left = m & row_lanes(i.o[3]);
   Space space = Space::SHARED;
   if (i.o[2] & 2) next_space(&left, address, &space);
-  if (!touch_rows(w, i, m & row_lanes(i.o[3]), space, address, 16, LDMATRIX, load)) return false;
+  if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, LDMATRIX, load, true)) return false;
   host_pointers(w, space, address, rows);
   return true;
 }
@@ -303,7 +304,7 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
   u32 count = 0;
   const bool fine = accesses(fragment, base, stride, i.o[3] == 1, [&](u32 lanes, const u64 *address, u32 bytes) {
     ++count;
-    return touch_rows(w, i, m & lanes, space, address, bytes, WMMA, LOAD);
+    return touch(w, i, m & lanes, space, address, bytes, WMMA, LOAD, fragment.operand != OPERAND_C);
   });
   if (w.block->launch.count) w.block->counters[i.pc].warps += count - 1;
   if (!fine) return;
