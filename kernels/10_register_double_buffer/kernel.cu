@@ -7,16 +7,16 @@
 //           computed once; quads of lanes exchange their pairs and store whole 16-byte chunks;
 //           problems too small for 128 × 256 get a smaller tile; edges are copied with zeros.
 //
-//   level  | tile of C (M × N)          | tiles of A, B per K slice (64 bytes)    | who
+//   level  | tile of C (M × N)          | tiles of A, B per K slice (128 bytes)   | who
 //   -------+----------------------------+-----------------------------------------+------------------------
-//   block  | 128 × 256 (small: 128 × 64)| STAGES × (A 128 × 32, B 32 × 256 | 64)  | 2 × 4 (2 × 2) warps
+//   block  | 128 × 256 (small: 128 × 64)| STAGES × (A 128 × 64, B 64 × 256 | 64)  | 2 × 4 (2 × 2) warps
 //   warp   | 64 × 64   (small: 64 × 32) | 2 × (A 64 × 16, B 16 × 64 | 32) per k   | 32 lanes together
 //   mma    | 16 × 8, 4 × 8 | 4          | A 16 × 16, B 16 × 8                     | the tensor core
-//          (fp32 elements run as TF32: half as many per 64 bytes, mma.m16n8k8.)
+//          (fp32 elements run as TF32: half as many per 128 bytes, mma.m16n8k8.)
 //
 // Thread map   mma: C row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3).
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
-// Limits       any M, N; K a multiple of 8; compute capability 8.0; 24 KB of shared memory per stage.
+// Limits       any M, N; K a multiple of 8; compute capability 8.0; 48 KB of shared memory per stage.
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16", "... for mma.m16n8k8" and "ldmatrix".
 
 #include <cuda_bf16.h>
@@ -27,7 +27,10 @@
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16 | float (as TF32): the elements of A, B and C
 #endif
 #ifndef STAGES
-#define STAGES 4  // tiles in the ring: STAGES - 1 slices in flight while one is multiplied
+#define STAGES 4  // tiles in the ring, at most: fewer where the GPU has not the shared memory for them
+#endif
+#ifndef SLICE_BYTES
+#define SLICE_BYTES 128  // depth of a K slice in bytes: 128 or, as in the stages before, 64
 #endif
 #ifndef SWIZZLE
 #define SWIZZLE 1  // 1: chunks of the shared tiles permuted by XOR; 0: rows as they come, with conflicts
@@ -51,12 +54,12 @@
 using Element = DTYPE;
 
 constexpr bool TF32 = sizeof(Element) == 4;
-constexpr int BLOCK_M = 128;                   // rows of C per block
-constexpr int BLOCK_K = 64 / sizeof(Element);  // depth of a K slice
-constexpr int WARP_M = 64;                     // rows of C per warp
-constexpr int MMA_M = 16;                      // rows of C per tensor instruction
-constexpr int MMA_N = 8;                       // columns of C per tensor instruction
-constexpr int MMA_K = 32 / sizeof(Element);    // depth of a tensor instruction
+constexpr int BLOCK_M = 128;                // rows of C per block
+constexpr int BLOCK_K = SLICE_BYTES / sizeof(Element);  // depth of a K slice
+constexpr int WARP_M = 64;                  // rows of C per warp
+constexpr int MMA_M = 16;                   // rows of C per tensor instruction
+constexpr int MMA_N = 8;                    // columns of C per tensor instruction
+constexpr int MMA_K = 32 / sizeof(Element);  // depth of a tensor instruction
 
 constexpr int STEPS = BLOCK_K / MMA_K;  // steps of k per slice
 constexpr int WARPS_M = BLOCK_M / WARP_M;
@@ -64,7 +67,7 @@ constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int B_ROW_STEP = TF32 && !B_TRANSPOSED ? 2 : 1;  // 32-bit reads touch 4 rows, 2 chunks each: XOR by 2 · row
 
-static_assert(STAGES >= 2, "one tile to multiply and one to fill");
+static_assert(STAGES >= 2 && STAGES <= 5, "one tile to multiply and one to fill; wait_for_slice counts to five");
 static_assert(GROUP_M >= 1, "at least one row of tiles per group");
 static_assert(TILE_N == 0 || TILE_N == 64 || TILE_N == 256, "there are tiles of 64 and of 256 columns");
 static_assert(STEPS % 2 == 0, "the fragment buffers must alternate across slices");
@@ -148,6 +151,14 @@ __device__ __forceinline__ unsigned round_to_tf32(unsigned x) {
   return y;
 }
 
+// Waits until at most `stages` - 2 groups are in flight: in a ring of `stages`, the oldest slice has landed.
+__device__ __forceinline__ void wait_for_slice(int stages) {
+  if (stages == 2) cp_async_wait<0>();
+  else if (stages == 3) cp_async_wait<1>();
+  else if (stages == 4) cp_async_wait<2>();
+  else cp_async_wait<3>();
+}
+
 template <int BLOCK_N>
 struct Tiles {  // one stage of the ring: row-major, written and read by the whole block
   static constexpr int B_ROWS = B_TRANSPOSED ? BLOCK_N : BLOCK_K;
@@ -172,7 +183,7 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
     const Element *__restrict__ A,  // [M, K]
     const Element *__restrict__ B,  // [K, N], or [N, K] if B_TRANSPOSED
     Element *__restrict__ C,        // [M, N]
-    int M, int N, int K) {
+    int M, int N, int K, int stages) {
   using Ring = Tiles<BLOCK_N>;
   constexpr int WARPS_N = BLOCK_N / WARP_N;
   constexpr int THREADS = WARPS_M * WARPS_N * 32;
@@ -183,7 +194,7 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   static_assert(BLOCK_M % A_COPY_ROWS == 0 && Ring::B_ROWS % B_COPY_ROWS == 0, "the threads share the tiles evenly");
   static_assert(TILES_N % 4 == 0, "the epilogue exchanges four tiles within a quad");
   extern __shared__ __align__(128) unsigned char shared[];
-  Ring *ring = reinterpret_cast<Ring *>(shared);  // [STAGES]
+  Ring *ring = reinterpret_cast<Ring *>(shared);  // [stages]
 
   // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
   const int tiles_m = ceil_div(M, BLOCK_M);
@@ -313,23 +324,22 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
 
   // 4. The ring of stage 08, a step of k at a time.
   const int slices = ceil_div(K, BLOCK_K);
-#pragma unroll
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
+  for (int stage = 0; stage < stages - 1; ++stage) {
     if (stage < slices) copy_slice(stage, stage * sizeof(Ring));
     cp_async_commit();
   }
   float acc[TILES_M][TILES_N][4] = {};                     // WARP_M × WARP_N of C per warp, in mma's layout
   unsigned a[2][TILES_M][4], b[2][TILES_N][2];             // two sets of fragments, used in turn
   unsigned read_stage = 0;                                 // offsets in the ring, in bytes
-  unsigned write_stage = (STAGES - 1) * sizeof(Ring);
-  const unsigned ring_end = min(slices, STAGES) * (unsigned)sizeof(Ring);
+  unsigned write_stage = (stages - 1) * sizeof(Ring);
+  const unsigned ring_end = min(slices, stages) * (unsigned)sizeof(Ring);
   const auto next_stage = [&](unsigned stage) {
     stage += sizeof(Ring);
     return stage == ring_end ? 0 : stage;
   };
   if (DOUBLE_BUFFER) {
-    cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of slice 0,
-    __syncthreads();              // then everybody for everybody's
+    wait_for_slice(stages);  // each thread waits for its own copies of slice 0,
+    __syncthreads();         // then everybody for everybody's
     load_fragments(a[0], b[0], 0, read_stage);
   }
   for (int slice = 0; slice < slices; ++slice) {
@@ -337,13 +347,13 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
     for (int step = 0; step < STEPS; ++step) {
       const int next = (step + DOUBLE_BUFFER) % STEPS;  // the step whose fragments are loaded now
       if (next == 0) {
-        cp_async_wait<STAGES - 2>();  // each thread waits for its copies of the slice read next, then all for all:
-        __syncthreads();              // it is complete, and the slice before it sits in everybody's registers
+        wait_for_slice(stages);  // each thread waits for its copies of the slice read next, then all for all:
+        __syncthreads();         // it is complete, and the slice before it sits in everybody's registers
         if (slice + DOUBLE_BUFFER > 0) read_stage = next_stage(read_stage);  // after the last: any, it is not used
       }
       load_fragments(a[next % 2], b[next % 2], next, read_stage);
       if (step == 0) {
-        if (slice + STAGES - 1 < slices) copy_slice(slice + STAGES - 1, write_stage);
+        if (slice + stages - 1 < slices) copy_slice(slice + stages - 1, write_stage);
         cp_async_commit();  // empty groups at the end keep the count right
         write_stage = next_stage(write_stage);
       }
@@ -426,25 +436,28 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
 }
 
 template <int BLOCK_N, int WARP_N, bool EDGES>
-cudaError_t launch_tiles(const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
+cudaError_t launch_tiles(
+    const Element *A, const Element *B, Element *C, int M, int N, int K, int shared_limit, cudaStream_t stream) {
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
   const dim3 block(WARPS_M * BLOCK_N / WARP_N * 32);
-  const int shared_bytes = STAGES * sizeof(Tiles<BLOCK_N>);  // more than 48 KB must be asked for
   const auto kernel = gemm_kernel<BLOCK_N, WARP_N, EDGES>;
+  const int stages = min(STAGES, shared_limit / (int)sizeof(Tiles<BLOCK_N>));
+  const int shared_bytes = stages * sizeof(Tiles<BLOCK_N>);  // more than 48 KB must be asked for
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<grid, block, shared_bytes, stream>>>(A, B, C, M, N, K);
+  kernel<<<grid, block, shared_bytes, stream>>>(A, B, C, M, N, K, stages);
   return cudaGetLastError();
 }
 
 extern "C" cudaError_t launch_gemm(
     const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   if (M < 1 || N < 1 || K < 1 || K % 8) return cudaErrorInvalidValue;
-  int device, multiprocessors;
+  int device, multiprocessors, shared_limit;  // shared_limit: bytes that a block may use
   cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (status != cudaSuccess) return status;
   // Large tiles move fewer bytes per multiplication, if there are enough of them to occupy the multiprocessors.
   const long long large_tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, 256);
@@ -452,5 +465,5 @@ extern "C" cudaError_t launch_gemm(
   const bool edges = M % BLOCK_M || N % (large ? 256 : 64) || K % BLOCK_K;
   const auto launch = large ? (edges ? launch_tiles<256, 64, true> : launch_tiles<256, 64, false>)
                             : (edges ? launch_tiles<64, 32, true> : launch_tiles<64, 32, false>);
-  return launch(A, B, C, M, N, K, stream);
+  return launch(A, B, C, M, N, K, shared_limit, stream);
 }
