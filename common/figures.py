@@ -125,7 +125,7 @@ def _boxes(axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.
         across, down = 72 * inch[0] * w, 72 * inch[1] * h  # in points
         level = min(9.0, down * 0.62, across / (0.66 * max(1, len(label))))
         upright = min(9.0, across * 0.62, down / (0.66 * max(1, len(label))))
-        turned = level < 5 and upright > level
+        turned = level < 5 and upright > level and across < down
         sizes[w, h, label] = (upright if turned else level, turned)
     common = min(points for points, _ in sizes.values())
     for left, top, w, h, label in zip(x, y, width, height, labels):
@@ -325,23 +325,36 @@ def threads(
             _warp_legend(figure, np.unique(thread // layout.WARP), several)
             return figure
         mine = thread // layout.WARP == warp
+        y0, x0, *around = _run(row[mine], column[mine], width[mine])
+        y1, x1 = min(around[0], y0 + 32), min(around[1], x0 + max(64, 8 * width.max()))
+        cut = row[mine].max() >= y1 or (column + width)[mine].max() > x1
+        part = f", its first {y1 - y0} × {x1 - x0}" if cut else ""
+        mine &= (row >= y0) & (row < y1) & (column >= x0) & (column < x1)
         mine_boxes = _joined(_by_box(thread[mine], row[mine], column[mine], width[mine]))
-        y0, x0, y1, x1 = (row[mine].min(), column[mine].min(), row[mine].max() + 1, (column + width)[mine].max())
         across, down = _cell(mine_boxes, 0.22, 7.2)
         detail = (max(2.5, across * (x1 - x0)), max(2.0, down * (y1 - y0)))
         scale = min(4.5 / (right - left), max(detail[1], 3.2) / (bottom - top))
         overview = (scale * (right - left), scale * (bottom - top))
-        figure = picture(2.0 + overview[0] + detail[0], 1.1 + max(overview[1], detail[1]), what)
+        figure = picture(2.0 + overview[0] + detail[0], 1.2 + max(overview[1], detail[1]), what)
         whole, zoom = figure.subplots(1, 2, width_ratios=[overview[0], detail[0]])
         _warps(whole, thread, row, column, width, (top, left, bottom, right), scale)
         _frame(whole, (top, left, bottom, right), shape, (scale, scale))
-        whole.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, edgecolor=INK, linewidth=1.4, clip_on=False))
+        whole.add_patch(
+            Rectangle((x0, y0), around[1] - x0, around[0] - y0, fill=False, edgecolor=INK, linewidth=1.4, clip_on=False)
+        )
         whole.set_title("warps")
         _lanes(zoom, mine_boxes, (across, down))
         _frame(zoom, (y0, x0, y1, x1), shape, (across, down))
-        _outline(zoom, thread, row, column, width, warp, lane)
-        zoom.set_title(f"lanes of warp {warp}" + ("" if lane is None else f"; outlined: lane {lane}"))
+        _outline(zoom, thread[mine], row[mine], column[mine], width[mine], warp, lane)
+        zoom.set_title(f"lanes of warp {warp}{part}" + ("" if lane is None else f"; outlined: lane {lane}"))
     return figure
+
+
+def _run(row, column, width) -> tuple[int, int, int, int]:
+    """(top, left, bottom, right) of the first rows without a gap."""
+    rows = np.unique(row)
+    gaps = np.flatnonzero(np.diff(rows) > 1)
+    return rows[0], column.min(), rows[gaps[0] if len(gaps) else -1] + 1, (column + width).max()
 
 
 def _cell(boxes: list[tuple[int, int, int, int, list[int]]], largest: float, room: float) -> tuple[float, float]:
@@ -406,18 +419,13 @@ def _warps(axes: Axes, thread, row, column, width, box, scale: float) -> None:
     axes.imshow(rgba, extent=(left, right, bottom, top), interpolation="nearest", aspect="auto")
     for warp in np.unique(highest[alone]):
         ys, xs = np.nonzero(alone & (highest == warp))
-        tall, wide = (np.ptp(ys) + 1) * scale * 72, (np.ptp(xs) + 1) * scale * 72  # in points
-        size = min(9.0, 0.7 * tall, wide / 4.5)
-        if size >= 4:
-            axes.text(
-                left + (xs.min() + xs.max() + 1) / 2,
-                top + (ys.min() + ys.max() + 1) / 2,
-                f"warp {warp}",
-                ha="center",
-                va="center_baseline",
-                fontsize=size,
-                color=INK,
-            )
+        rows_of_warp = np.unique(ys)
+        wide = (np.ptp(xs) + 1) * scale * 72  # in points
+        for run in np.split(rows_of_warp, np.flatnonzero(np.diff(rows_of_warp) > 1) + 1):
+            size = min(9.0, 0.7 * len(run) * scale * 72, wide / 4.5)
+            if size >= 4:
+                middle = (left + (xs.min() + xs.max() + 1) / 2, top + (run[0] + run[-1] + 1) / 2)
+                axes.text(*middle, f"warp {warp}", ha="center", va="center_baseline", fontsize=size, color=INK)
 
 
 def _frame(axes: Axes, box: tuple[int, int, int, int], shape: tuple[int, int], inch: tuple[float, float]) -> None:
@@ -519,7 +527,7 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
     return figure
 
 
-RHYTHM = ("global load", "global -> shared copy", "shared store", "shared load", "global store", "atomic", "local")
+RHYTHM = ("global load", "async copy", "shared store", "shared load", "global store", "atomic", "local")
 
 
 def rhythm(lanes_of_time: dict[str, np.ndarray], length: int, what: str) -> Picture:

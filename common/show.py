@@ -263,7 +263,8 @@ class Traced:
                     f"{self.label}: warp {warp} has {kinds} of shared-memory request, not a number {request}"
                 )
             request = patterns[request]
-        what = f"{self.label}, warp {request.warp}, shared {request.verb}, {request.size} bytes per lane"
+        kind = "ldmatrix" if request.verb == "ldmatrix" else f"shared {request.verb}"
+        what = f"{self.label}, warp {request.warp}, {kind}, {request.size} bytes per lane"
         return figures.banks(request.addresses, request.size, request.lanes, what=what, source=_quote(request))
 
     def footprint(self, warp: int = 0, lane: int = 0) -> Picture:
@@ -304,7 +305,7 @@ class Traced:
             (SHARED, "load"): "shared load",
             (SHARED, "store"): "shared store",
             (SHARED, "ldmatrix"): "shared load",
-            (GLOBAL, "copy"): "global -> shared copy",
+            (GLOBAL, "copy"): "async copy",
         }
         tracks: dict[str, list[int]] = {}
         for space, _, request in self._all:
@@ -312,11 +313,8 @@ class Traced:
                 name = names.get((space, request.verb), "local" if space == LOCAL else "atomic")
                 tracks.setdefault(name, []).append(request.order)
         length = max(max(track) for track in tracks.values()) + 1
-        counts = ", ".join(
-            f"{len(tracks[name])} {name}{'' if len(tracks[name]) == 1 else 's'}"
-            for name in figures.RHYTHM
-            if name in tracks
-        )
+        found = [name for name in figures.RHYTHM if name in tracks]
+        counts = ", ".join(figures.plural(len(tracks[name]), name).replace("copys", "copies") for name in found)
         return figures.rhythm(
             {name: np.array(track) for name, track in tracks.items()}, length, f"{self.label}, warp {warp}: {counts}"
         )
@@ -361,8 +359,12 @@ def _quote(request: Request) -> str:
 
 
 def figure_shape(kernel: Kernel) -> tuple[int, ...]:
-    """A shape whose pictures are small: along each axis two tiles of 32, or of what the kernel's rule says."""
-    return tuple(2 * max(32, kernel.multiples.get(axis, 1)) for axis in kernel.stage.spec.axes)
+    """A shape whose pictures are small: two tiles along each axis of the output, four slices along the others."""
+    inner = kernel.stage.spec.inner_axes
+    return tuple(
+        max(64, 4 * kernel.multiples.get(axis, 1)) if axis in inner else 2 * max(32, kernel.multiples.get(axis, 1))
+        for axis in kernel.stage.spec.axes
+    )
 
 
 def trace(

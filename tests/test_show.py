@@ -91,28 +91,33 @@ def test_wavefronts(addresses, size, count, minimum):
     assert set(served.lane) == set(range(len(addresses)))
 
 
-@pytest.mark.parametrize("name", ["01", "02", "03"])
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_rules_equal_the_emulators_counters(name, dtype):
-    """Sectors and wavefronts of every executed request, added up, are what the emulator counts."""
-    stage = kernels.load(name)
-    shape = (128, 128, 16) if stage.number == 3 else (32, 32, 64)  # one block
-    traced = show.trace(stage, shape, dtype=dtype)
-    counted = traced.report.counters
-    loads = [r for tensor in "AB" for r in traced.requests(tensor)]
-    stores = traced.requests("C")
-    assert [len(loads), sum(r.sectors for r in loads)] == [
-        counted["global_load_requests"],
-        counted["global_load_sectors"],
-    ]
-    assert [len(stores), sum(r.sectors for r in stores)] == [
-        counted["global_store_requests"],
-        counted["global_store_sectors"],
-    ]
-    for verb in ("load", "store"):
-        served = [r.banks for r in traced.requests(verb=verb)]
-        counters = [counted[f"shared_{verb}_{what}"] for what in ("requests", "wavefronts", "conflicts")]
-        assert [len(served), sum(s.count for s in served), sum(s.conflicts for s in served)] == counters
+@pytest.mark.parametrize("stage", [s for s in kernels.ladder() if s.problem == "gemm"], ids=lambda stage: stage.name)
+def test_rules_equal_the_emulators_counters(stage):
+    """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
+    for dtype in {stage.dtypes[0], stage.dtypes[-1]}:
+        kernel = stage.kernel(dtype)
+        shape = [max(kernel.multiples.get(axis, 1), 32) for axis in stage.spec.axes]
+        traced = show.trace(kernel, shape)
+        assert traced.report.launches[0].grid == (1, 1, 1)
+        moved = [r for tensor in traced.tensors for r in traced.requests(tensor)]
+        for group, place, verbs in (
+            ("global_load", moved, ("load",)),
+            ("global_store", moved, ("store",)),
+            ("cp_async", moved, ("copy",)),
+            ("shared_load", traced.requests(), ("load", "ldmatrix")),
+            ("shared_store", traced.requests(), ("store",)),
+            ("cp_async", traced.requests(), ("copy",)),
+        ):
+            found = [request for request in place if request.verb in verbs]
+            costs = {"requests": len(found)}
+            if place is moved:
+                costs["sectors"] = sum(r.sectors for r in found)
+                if group == "cp_async":
+                    del costs["requests"]  # a copy of nothing but zeros, beyond an edge, reads no global memory
+            else:
+                costs["wavefronts"] = sum(r.banks.count for r in found)
+                costs["conflicts"] = sum(r.banks.conflicts for r in found)
+            assert costs == {what: traced.report.counters[f"{group}_{what}"] for what in costs}, (kernel.label, group)
 
 
 # ---- layouts without a kernel ----
