@@ -108,9 +108,7 @@ def find_cxx() -> str:
 def find_cuobjdump(nvcc: Nvcc | None = None) -> str:
     """Path of cuobjdump: beside nvcc, on the PATH, or from the pip packages; UserError if there is none."""
     nvcc = nvcc or find_nvcc()
-    path = (
-        shutil.which("cuobjdump", path=str(nvcc.home / "bin")) or shutil.which("cuobjdump") or _pip_tool("cuobjdump")
-    )
+    path = shutil.which("cuobjdump", path=str(nvcc.home / "bin")) or shutil.which("cuobjdump") or _pip_tool("cuobjdump")
     if path is None:
         raise UserError(CUOBJDUMP_HELP)
     return path

@@ -48,8 +48,8 @@ def run(
 ) -> Report:
     """Call the launcher `symbol` of a kernel source in the emulator.
 
-    `args` are the launcher's, in its order, and `names` what reports call them: contiguous CPU tensors, which are copied
-    to guarded memory and back; ints (C int), floats (C float); None for a null pointer and for the default stream.
+    `args` are the launcher's, in its order, and `names` what reports call them: contiguous CPU tensors, which are
+    copied to guarded memory and back; ints (C int), floats (C float); None for a null pointer and for the default stream.
     `defines` are macros for the compiler, `arch` is the compute capability * 10 to compile for and whose limits hold.
     Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported.
     `trace` asks for the executed memory accesses, `threads` limits the cores. UserError if the source does not compile,
@@ -180,13 +180,16 @@ class _Session:
             traced = {"trace": self.trace.blocks or range(blocks), "trace_rows": left}
         memory = [
             engine.Allocation(a.base, a.size, a.name, a.written)
-            for a in self.arena.allocations if a.name not in self.module.variables
+            for a in self.arena.allocations
+            if a.name not in self.module.variables
         ]
         result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                raise UserError(f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}")
+                raise UserError(
+                    f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}"
+                )
             explained = explain(finding, info, self.arena)
             self.findings[explained.where] = explained.again(self.findings.get(explained.where))
         total, lines = count(result.counters, info.instructions)
@@ -194,7 +197,9 @@ class _Session:
             self.lines.setdefault(line, Counters()).__iadd__(counters)
         result.trace["launch"] = len(self.launches)
         self.rows.append(result.trace)
-        self.launches.append(Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions))
+        self.launches.append(
+            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
+        )
         return result.code
 
     def report(self, status: int, error: str, started: float) -> Report:
@@ -204,7 +209,16 @@ class _Session:
         rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
         seconds = time.monotonic() - started
         return Report(
-            status, error, self.launches, total, self.lines, list(self.findings.values()), rows, seconds, self.tensors, self.arena
+            status,
+            error,
+            self.launches,
+            total,
+            self.lines,
+            list(self.findings.values()),
+            rows,
+            seconds,
+            self.tensors,
+            self.arena,
         )
 
 

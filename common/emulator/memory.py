@@ -80,9 +80,9 @@ class Arena:
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise ValueError(f"{name} is not a contiguous tensor on the CPU")
         for known in self.allocations:
-            if known.tensor is not None and known.tensor.data_ptr() == tensor.data_ptr() and tensor.numel():
-                if known.size >= tensor.nbytes:
-                    return known
+            same = known.tensor is not None and known.tensor.data_ptr() == tensor.data_ptr()
+            if same and known.size >= tensor.nbytes > 0:
+                return known
         allocation = self.allocate(name, tensor.nbytes, tensor.storage_offset() * tensor.element_size())
         allocation.tensor = tensor
         allocation.data[:] = _bytes(tensor)
@@ -178,7 +178,7 @@ _PARTS = {"80": (108, 40 << 20), "86": (82, 6 << 20), "89": (128, 72 << 20), "90
 
 
 class Runtime:
-    """One kernel's shared object, its calls answered from an arena; `launch` runs a kernel and returns a cudaError_t."""
+    """One kernel's shared object, its calls answered from an arena; `launch` runs a kernel, returns a cudaError_t."""
 
     def __init__(self, so: Path, gpu: Gpu, arena: Arena, launch: Callable[[LaunchRequest], int]):
         self.library = ctypes.CDLL(str(so), mode=ctypes.RTLD_LOCAL)
@@ -211,7 +211,7 @@ class Runtime:
         )
 
     def call(self, symbol: str, arguments: Sequence[object]) -> int:
-        """Call an exported launcher: what it returns. Raises what a callback raised, AttributeError without a `symbol`."""
+        """Call an exported launcher: what it returns. Raises what a callback raised; AttributeError: no such symbol."""
         function = getattr(self.library, symbol)
         function.restype = ctypes.c_int
         status = function(*arguments)
@@ -231,7 +231,7 @@ class Runtime:
                 return failure
             try:
                 return function(*arguments)
-            except BaseException as error:  # noqa: BLE001: also a KeyboardInterrupt must come out at the other end
+            except BaseException as error:  # a KeyboardInterrupt must come out at the other end, too
                 self.error = error
                 return failure
 

@@ -42,10 +42,11 @@ METRICS = {
 class Counters:
     """What a launch, a run or a source line executed. METRICS names the hardware's counter where there is an equal one.
 
-    `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one memory
-    instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces of
-    global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes, *conflicts*
-    those beyond the fewest that its width allows. `ldmatrix` counts as a shared load, `cp.async` by its own names.
+    `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one
+    memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
+    of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
+    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load, `cp.async` by its
+    own names.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -109,7 +110,10 @@ class Finding:
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
-        lines = [f"{self.kind}: {self.message}", f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}"]
+        lines = [
+            f"{self.kind}: {self.message}",
+            f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}",
+        ]
         if text := linecache.getline(self.file, self.line).strip():
             lines.append(f"    {self.line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
@@ -202,11 +206,14 @@ class Report:
         return f"{TRACE_SPACES[row['space']]} + {row['addr']}"
 
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 where nobody did."""
+        """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
         place = self.tensors[name]
         item = place.tensor.element_size()
         rows, first = self.accesses(name)
         stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
+        for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
+            is_store = np.array([place.category.startswith("store") for place in launch.code])
+            stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
         block = np.full(place.tensor.numel(), -1, np.int64)
         thread = block.copy()
@@ -219,8 +226,14 @@ class Report:
 
 
 _MEMORY = {  # an instruction's category -> the counters it adds to
-    "load.global": "global_load", "store.global": "global_store", "load.shared": "shared_load", "store.shared": "shared_store",
-    "load.local": "local_load", "store.local": "local_store", "ldmatrix": "shared_load", "stmatrix": "shared_store",
+    "load.global": "global_load",
+    "store.global": "global_store",
+    "load.shared": "shared_load",
+    "store.shared": "shared_store",
+    "load.local": "local_load",
+    "store.local": "local_store",
+    "ldmatrix": "shared_load",
+    "stmatrix": "shared_store",
     "cp.async": "cp_async",
 }
 
@@ -234,7 +247,9 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
         one.instructions[place.category] = row["warps"]
         category = place.category
         if category.endswith(".generic"):  # an address of any space: what it cost says which it was
-            category = category.replace("generic", "global" if row["sectors"] else "shared" if row["wavefronts"] else "local")
+            category = category.replace(
+                "generic", "global" if row["sectors"] else "shared" if row["wavefronts"] else "local"
+            )
         if group := _MEMORY.get(category):
             for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
                 if f"{group}_{name}" in _FIELDS:

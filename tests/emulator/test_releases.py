@@ -55,8 +55,11 @@ def test_a_stage_runs(nvcc, request):
     assert (tuple(map(int, nvcc.release.split("."))) > (13, 0)) if newer else nvcc.release == OLDER
     a, b, c = torch.randn(128, 32).half(), torch.randn(32, 256).half(), torch.full((128, 256), torch.nan).half()
     report = emulator.run(
-        ROOT / "kernels" / "03_thread_tile" / "kernel.cu", "launch_gemm", [a, b, c, 128, 256, 32, None],
-        names=["A", "B", "C", "M", "N", "K", "stream"], outputs=["C"],
+        ROOT / "kernels" / "03_thread_tile" / "kernel.cu",
+        "launch_gemm",
+        [a, b, c, 128, 256, 32, None],
+        names=["A", "B", "C", "M", "N", "K", "stream"],
+        outputs=["C"],
     )
     assert report.ok, report
     assert torch.allclose(c.float(), a.float() @ b.float(), rtol=2e-3, atol=1e-2)

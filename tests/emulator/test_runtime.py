@@ -1,4 +1,4 @@
-"""The stand-in CUDA runtime: a GPU's launch limits and error codes, memory calls, and no clash with the real runtime."""
+"""The stand-in CUDA runtime: a GPU's launch limits and error codes, memory calls, no clash with the real runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __global__ void fixed(int *out) {
   __syncthreads();
   if (threadIdx.x == 0) atomicAdd(out, tile[1] + dynamic[2] - 2);
 }
-// Returns the attribute call's error * 1000 + the launch's: opt_in < 0 does not opt in. Which: 0 bare, 1 probe, 2 bounded, 3 fixed.
+// Returns the attribute call's error * 1000 + the launch's; opt_in < 0 does not opt in.
 extern "C" int launch(int *out, int which, int gx, int gy, int gz, int bx, int by, int bz, int shared, int opt_in) {
   void (*kernels[])(int *) = {bare, probe, bounded, fixed};
   cudaError_t attribute = cudaSuccess;
@@ -109,8 +109,20 @@ def test_a_gpu_agrees(case):
     path = source(PROBE, "probe")
 
     def build(folder: Path) -> None:
-        toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), "-arch=native", "-shared", "-Xcompiler", "-fPIC", path,
-                       "-o", folder / "probe.so"])
+        toolchain.run(
+            [
+                nvcc.path,
+                "-ccbin",
+                toolchain.find_cxx(),
+                "-arch=native",
+                "-shared",
+                "-Xcompiler",
+                "-fPIC",
+                path,
+                "-o",
+                folder / "probe.so",
+            ]
+        )
 
     library = ctypes.CDLL(str(toolchain.cached("probe", [PROBE, nvcc], build) / "probe.so"))
     which, grid, block, shared, opt_in, attribute, launched = LIMITS[case]
@@ -210,7 +222,10 @@ def test_tensors_come_back_and_only_they_change():
     text = r"""
 #include <cuda_runtime.h>
 __global__ void copy(const short *in, short *out, int n) { if (threadIdx.x < n) out[threadIdx.x] = in[threadIdx.x]; }
-extern "C" cudaError_t launch(const short *in, short *out, int n) { copy<<<1, 64>>>(in, out, n); return cudaGetLastError(); }
+extern "C" cudaError_t launch(const short *in, short *out, int n) {
+  copy<<<1, 64>>>(in, out, n);
+  return cudaGetLastError();
+}
 """
     whole = torch.arange(100, dtype=torch.int16)
     view = whole[3:40]  # starts 6 bytes into its storage, as it would on a GPU
@@ -240,12 +255,19 @@ def test_wrong_sources_are_explained():
     with pytest.raises(UserError, match=r"broken\.cu\(2\): error: "):
         call("#include <cuda_runtime.h>\nint launch() { return nothing; }", "broken")
     with pytest.raises(UserError, match="calls cudaStreamBeginCapture, which the emulator does not have"):
-        call("#include <cuda_runtime.h>\nextern \"C\" int launch(cudaStream_t s)"
-             "{ return cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal); }", "capture", None)
-    large = "__global__ void k(int *out) { __shared__ int tile[12289]; tile[threadIdx.x] = 1; __syncthreads(); *out = tile[0]; }"
+        call(
+            '#include <cuda_runtime.h>\nextern "C" int launch(cudaStream_t s)'
+            "{ return cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal); }",
+            "capture",
+            None,
+        )
+    large = "__global__ void k(int *out) { __shared__ int tile[12289]; tile[threadIdx.x] = *out; *out = tile[99]; }"
     with pytest.raises(UserError, match="49156 bytes of shared memory"):
-        call(f"#include <cuda_runtime.h>\n{large}\nextern \"C\" int launch(int *o) {{ k<<<1, 32>>>(o); return 0; }}", "large",
-             torch.zeros(1, dtype=torch.int32))
+        call(
+            f'#include <cuda_runtime.h>\n{large}\nextern "C" int launch(int *o) {{ k<<<1, 32>>>(o); return 0; }}',
+            "large",
+            torch.zeros(1, dtype=torch.int32),
+        )
 
 
 CLASH = """
@@ -253,13 +275,14 @@ import ctypes, sys, torch
 from pathlib import Path
 from common import emulator
 real = lambda: ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
-run = lambda: emulator.run(Path(sys.argv[1]), "launch", [out, 0, 2, 1, 1, 32, 1, 1, 0, -1], names=list("abcdefghij"), arch=90)
 out = torch.zeros(1, dtype=torch.int32)
+arguments = [out, 0, 2, 1, 1, 32, 1, 1, 0, -1]
+run = lambda: emulator.run(Path(sys.argv[1]), "launch", arguments, names=list("abcdefghij"), arch=90)
 library = real() if sys.argv[3] == "first" else None
 assert run().status == 0 and out.item() == 2, "the kernel's calls went to the real runtime"
 library = library or real()
 count = ctypes.c_int(-1)
-assert library.cudaRuntimeGetVersion(ctypes.byref(count)) == 0 and count.value >= 12000, "the real runtime is not itself"
+assert library.cudaRuntimeGetVersion(ctypes.byref(count)) == 0 and count.value >= 12000, "not the real runtime"
 assert run().status == 0 and out.item() == 4
 """
 
@@ -268,8 +291,11 @@ assert run().status == 0 and out.item() == 4
 def test_no_clash_with_the_real_runtime(order):
     """The real libcudart in the same process, its symbols global, loaded before the kernel and after it."""
     nvcc = toolchain.find_nvcc()
-    candidates = [*nvcc.lib.glob("libcudart.so*"), *nvcc.home.glob("targets/*/lib/libcudart.so*"),
-                  *(path for entry in sys.path for path in Path(entry).glob("nvidia/*/lib/libcudart.so*"))]
+    candidates = [
+        *nvcc.lib.glob("libcudart.so*"),
+        *nvcc.home.glob("targets/*/lib/libcudart.so*"),
+        *(path for entry in sys.path for path in Path(entry).glob("nvidia/*/lib/libcudart.so*")),
+    ]
     assert candidates, f"no libcudart.so in {nvcc.home} nor in the pip packages"
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", CLASH, str(source(PROBE, "probe")), str(candidates[0]), order]
@@ -291,7 +317,8 @@ extern "C" int launch(int *out) {
   cudaDeviceProp properties;
   cudaFuncAttributes attributes;
   int device = -1;
-  int status = cudaGetDevice(&device) | cudaGetDeviceProperties(&properties, device) | cudaFuncGetAttributes(&attributes, kernel);
+  int status = cudaGetDevice(&device) | cudaGetDeviceProperties(&properties, device);
+  status |= cudaFuncGetAttributes(&attributes, kernel);
   status |= cudaDeviceGetAttribute(out + 0, cudaDevAttrMultiProcessorCount, device);
   status |= cudaDeviceGetAttribute(out + 1, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   status |= cudaDeviceGetAttribute(out + 2, cudaDevAttrComputeCapabilityMajor, device);

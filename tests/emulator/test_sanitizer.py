@@ -35,8 +35,15 @@ def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misa
     b = torch.randn(k, n, generator=generator).to(kind)
     c = torch.full((m, n), torch.nan, dtype=kind)
     cpp = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float"}[dtype]
-    report = emulator.run(source, "launch_gemm", [a, b, c, m, n, k, None], names=["A", "B", "C", "M", "N", "K", "stream"],
-                          defines={"DTYPE": cpp, **options.pop("defines", {})}, outputs=["C"], **options)
+    report = emulator.run(
+        source,
+        "launch_gemm",
+        [a, b, c, m, n, k, None],
+        names=["A", "B", "C", "M", "N", "K", "stream"],
+        defines={"DTYPE": cpp, **options.pop("defines", {})},
+        outputs=["C"],
+        **options,
+    )
     return report, c, a.double() @ b.double()
 
 
@@ -67,26 +74,56 @@ class Break:
 
 BARRIER = "__syncthreads();"
 BREAKS = {
-    "trailing barrier removed, tiles": Break("02_block_tile", BARRIER, ";", "shared race", "A_tile[thread_row][thread_col] =",
-                                             "A_tile", which=1),
-    "trailing barrier removed, registers": Break("03_thread_tile", BARRIER, ";", "shared race", "A_tile[col + v][row] =",
-                                                 "A_tile", which=1),
-    "barrier after the store removed": Break("02_block_tile", BARRIER, ";", "shared race", "sum += float(A_tile", "read"),
-    "row index off in the epilogue": Break("02_block_tile", "C[(size_t)row * N + col] =", "C[(size_t)(row + 1) * N + col] =",
-                                           "out of bounds global", "C[(size_t)(row + 1)", "past the end of C"),
-    "guard of a load removed": Break("02_block_tile", "row < M && a_col < K ? A[", "a_col < K ? A[", "out of bounds global",
-                                     "a_col < K ? A[", "past the end of A"),
-    "one warp skips a barrier": Break("02_block_tile", BARRIER, f"if (thread / 32 != 3) {BARRIER}", "barrier divergence",
-                                      BARRIER, "barrier"),
-    "read past the tile": Break("02_block_tile", "float(B_tile[k][thread_col])",
-                                "float((&B_tile[0][0])[(k + (slice >= 64)) * BLOCK_N + thread_col])", "out of bounds shared",
-                                "(&B_tile[0][0])", "beyond"),
-    "tile not filled": Break("03_thread_tile", "chunk < B_CHUNKS", "chunk < B_CHUNKS - 1", "uninitialised shared read",
-                             "&B_tile[k][thread_col]);", "B_tile"),
-    "accumulator in the output": Break("02_block_tile", "= Element(sum);", "+= Element(sum);", "uninitialised global read",
-                                       "+= Element(sum)", "C["),
-    "one thread skips a barrier": Break("02_block_tile", BARRIER, f"if (thread != 40) {BARRIER}", "barrier divergence", BARRIER,
-                                        "barrier"),
+    "trailing barrier removed, tiles": Break(
+        "02_block_tile", BARRIER, ";", "shared race", "A_tile[thread_row][thread_col] =", "A_tile", which=1
+    ),
+    "trailing barrier removed, registers": Break(
+        "03_thread_tile", BARRIER, ";", "shared race", "A_tile[col + v][row] =", "A_tile", which=1
+    ),
+    "barrier after the store removed": Break(
+        "02_block_tile", BARRIER, ";", "shared race", "sum += float(A_tile", "read"
+    ),
+    "row index off in the epilogue": Break(
+        "02_block_tile",
+        "C[(size_t)row * N + col] =",
+        "C[(size_t)(row + 1) * N + col] =",
+        "out of bounds global",
+        "C[(size_t)(row + 1)",
+        "past the end of C",
+    ),
+    "guard of a load removed": Break(
+        "02_block_tile",
+        "row < M && a_col < K ? A[",
+        "a_col < K ? A[",
+        "out of bounds global",
+        "a_col < K ? A[",
+        "past the end of A",
+    ),
+    "one warp skips a barrier": Break(
+        "02_block_tile", BARRIER, f"if (thread / 32 != 3) {BARRIER}", "barrier divergence", BARRIER, "barrier"
+    ),
+    "read past the tile": Break(
+        "02_block_tile",
+        "float(B_tile[k][thread_col])",
+        "float((&B_tile[0][0])[(k + (slice >= 64)) * BLOCK_N + thread_col])",
+        "out of bounds shared",
+        "(&B_tile[0][0])",
+        "beyond",
+    ),
+    "tile not filled": Break(
+        "03_thread_tile",
+        "chunk < B_CHUNKS",
+        "chunk < B_CHUNKS - 1",
+        "uninitialised shared read",
+        "&B_tile[k][thread_col]);",
+        "B_tile",
+    ),
+    "accumulator in the output": Break(
+        "02_block_tile", "= Element(sum);", "+= Element(sum);", "uninitialised global read", "+= Element(sum)", "C["
+    ),
+    "one thread skips a barrier": Break(
+        "02_block_tile", BARRIER, f"if (thread != 40) {BARRIER}", "barrier divergence", BARRIER, "barrier"
+    ),
 }
 
 
@@ -161,5 +198,3 @@ def test_null_pointer_and_sanitizer_off():
         report = emulator.run(source, "launch_gemm", args, names=names, defines={"DTYPE": "float"}, sanitize=sanitize)
         (finding,) = report.findings
         assert finding.kind == "null pointer" and report.status == 700
-
-
