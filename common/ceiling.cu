@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps)
   const uint32_t shared = (uint32_t)__cvta_generic_to_shared(&fragments[0][lane]);
 
   float acc[TILES_M][TILES_N][4] = {};
-#pragma unroll 1
+#pragma unroll 4
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
     for (int k = 0; k < TILES_K; ++k) {
