@@ -24,49 +24,25 @@ from common.emulator.ptx import PtxError
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
 # code.
-FLAGS = [
-    "-O3",
-    "-std=c++17",
-    "-fPIC",
-    "-march=native",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-strict-aliasing",
-]
+FLAGS = (
+    "-O3 -std=c++17 -fPIC -fvisibility=hidden -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math "
+    "-fno-strict-aliasing"
+).split()
 
 COUNTERS = np.dtype(
     [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
 )
-TRACE = np.dtype(
-    [
-        ("launch", "u2"),
-        ("space", "u1"),
-        ("kind", "u1"),
-        ("block", "u4"),
-        ("thread", "u4"),
-        ("seq", "u4"),
-        ("pc", "u4"),
-        ("size", "u4"),
-        ("addr", "u8"),
-    ]
-)
+TRACE = np.dtype({
+    "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
+    "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
+})  # fmt: skip
 TRACE_SPACES = ("global", "shared", "local")
 TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
-_FINDING = np.dtype(
-    [
-        ("problem", "u4"),
-        ("pc", "u4"),
-        ("count", "u8"),
-        ("block", "u8"),
-        ("address", "u8"),
-        ("thread", "u4"),
-        ("size", "u4"),
-        ("other_thread", "u4"),
-        ("other_pc", "u4"),
-    ]
-)
+_FINDING = np.dtype({
+    "names": ["problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc"],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4"],
+})  # fmt: skip
 _NOBODY = 0xFFFFFFFF
 
 # Problem numbers of vm.h: kind, and whether the launch ends there (with which cudaError_t).

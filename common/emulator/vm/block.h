@@ -84,6 +84,7 @@ struct Block {
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<TraceRow> trace;
   const Allocation *last = nullptr;    // the allocation that was hit last
+  const Allocation *only = nullptr;    // ... and by all lanes of the last check, or null
 
   explicit Block(Launch &);
   void start(u64 index);
@@ -94,8 +95,8 @@ struct Block {
               u32 other_pc = NO_PC);
   void halt() { stopped = true; }      // this block ends here, and with it the launch
 
-  // sanitizer: `bytes` at `address` of shared memory by `thread`; see shadow.cpp
-  void shadow_read(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, bool for_warp = false);
+  // sanitizer: `bytes` at `address` of shared memory by `thread`, or by the lanes of `mask`; see shadow.cpp
+  void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, u32 pc, bool for_warp);
   void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value,
                     bool in_flight = false);
   void shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
@@ -116,9 +117,15 @@ struct Block {
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
+// What the addresses of the active lanes look like.
+struct Pattern {
+  u64 low, high, bits;  // smallest, largest, all or-ed
+  bool same, row;       // all equal; all 32 lanes active and side by side in order
+};
+Pattern look(const u64 *address, u32 mask, u32 bytes);
 // Returns false (after reporting) when the launch must stop.
-bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align);
-void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes);
+bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align, const Pattern &);
+void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, const Pattern &);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are

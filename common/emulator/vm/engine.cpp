@@ -417,6 +417,7 @@ static const Registry &registry() {
   return all;
 }
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // The names of all handlers, one per line.
@@ -520,3 +521,4 @@ void vm_free_launch(Launch *l) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -37,19 +37,30 @@ u32 minimum_wavefronts(u32 mask, u32 bytes) {
   return passes;
 }
 
-// Different 32-byte sectors that the lanes touch.
-static u32 sectors(const u64 *address, u32 mask, u32 bytes) {
-  u64 low = ~0ull, high = 0;
-  for (int lane = 0; lane < LANES; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    low = std::min(low, address[lane] >> 5);
-    high = std::max(high, (address[lane] + bytes - 1) >> 5);
+Pattern look(const u64 *address, u32 mask, u32 bytes) {
+  const u64 first = address[__builtin_ctz(mask)];
+  u64 low = ~u64(0), high = 0, bits = 0, unlike = 0, gap = 0;
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    const u64 here = u64(0) - (mask >> lane & 1), a = address[lane];
+    low = std::min(low, a | ~here);
+    high = std::max(high, a & here);
+    bits |= a & here;
+    unlike |= (a ^ first) & here;
+    gap |= a ^ (first + lane * bytes);
   }
+  return {low, high, bits, unlike == 0, mask == ALL && gap == 0};
+}
+
+// Different 32-byte sectors that the lanes touch.
+static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
+  const u64 low = p.low >> 5, high = (p.high + bytes - 1) >> 5;
+  if (p.same || p.row) return high - low + 1;
   if (high - low < 64) {
     u64 touched = 0;
-    for (int lane = 0; lane < LANES; ++lane)
-      if (mask >> lane & 1)
-        touched |= 1ull << ((address[lane] >> 5) - low) | 1ull << (((address[lane] + bytes - 1) >> 5) - low);
+    for (int lane = 0; lane < LANES; ++lane) {
+      const u64 begin = (address[lane] >> 5) - low, end = ((address[lane] + bytes - 1) >> 5) - low;
+      touched |= mask >> lane & 1 ? 1ull << (begin & 63) | 1ull << (end & 63) : 0;
+    }
     return __builtin_popcountll(touched);
   }
   u64 seen[2 * LANES];
@@ -71,15 +82,9 @@ static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   return address + bytes <= at->base + at->size ? &*at : nullptr;
 }
 
-bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align) {
+bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
+                  const Pattern &p) {
   Block &b = *w.block;
-  u64 low = ~0ull, high = 0, bits = 0;
-  for (int lane = 0; lane < LANES; ++lane) {
-    const u64 a = address[lane], here = mask >> lane & 1;
-    low = std::min(low, here ? a : ~u64(0));
-    high = std::max(high, here ? a : u64(0));
-    bits |= here ? a : 0;
-  }
   const auto fail = [&](Problem problem, auto is_bad) {
     for (int lane = 0; lane < LANES; ++lane)
       if ((mask >> lane & 1) && is_bad(address[lane])) {
@@ -90,8 +95,13 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     return false;
   };
   if (space == Space::GLOBAL) {
+    const auto holds = [&](const Allocation *at) {
+      return at && p.low >= at->base && p.high + bytes <= at->base + at->size;
+    };
+    if (!holds(b.last)) b.last = find(b.launch, p.low, bytes);
+    b.only = holds(b.last) ? b.last : nullptr;
     const Allocation *last = b.last;
-    if (!(last && low >= last->base && high + bytes <= last->base + last->size))
+    if (!b.only)
       for (int lane = 0; lane < LANES; ++lane) {
         if (!(mask >> lane & 1)) continue;
         const u64 a = address[lane];
@@ -102,29 +112,22 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       }
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
-    if (high + bytes > size)
+    if (p.high + bytes > size)
       return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS,
                   [=](u64 x) { return x + bytes > size; });
   }
-  if (bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
+  if (p.bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
   return true;
 }
 
-void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes) {
-  Block &b = *w.block;
-  Counters &c = b.counters[i.pc];
+void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
+  Counters &c = w.block->counters[i.pc];
   ++c.requests;
   c.bytes += u64(__builtin_popcount(mask)) * bytes;
-  if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes);
+  if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes, p);
   if (space != Space::SHARED) return;
-  bool same = true, row = bytes <= 4;  // the two patterns that good kernels have
-  const u64 first = address[__builtin_ctz(mask)] >> 2;
-  for (int lane = 0; lane < LANES; ++lane) {
-    same &= !(mask >> lane & 1) || address[lane] >> 2 == first;
-    row &= address[lane] >> 2 == first + lane;
-  }
   const u32 minimum = minimum_wavefronts(mask, bytes);
-  const u32 passes = (same && bytes <= 4) || (row && mask == ALL) ? 1 : wavefronts(address, mask, bytes);
+  const u32 passes = p.same || p.row ? minimum : wavefronts(address, mask, bytes);
   c.wavefronts += passes;
   c.conflicts += passes - minimum;
 }
@@ -141,6 +144,7 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
 // The bytes of global memory that somebody has written: marked by stores, asked by loads.
 void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store) {
   Block &b = *w.block;
+  if (b.only && !b.only->written) return;
   for (int lane = 0; lane < LANES; ++lane) {
     if (!(mask >> lane & 1)) continue;
     const u64 a = address[lane];
@@ -235,19 +239,13 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
-  if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes);
+  const Pattern p = look(address, mask, bytes);
+  if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
     if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);
-    if (space == Space::SHARED)
-      for (u32 rest = mask; rest;) {  // neighbours at one address read it together
-        const int lane = __builtin_ctz(rest);
-        rest &= rest - 1;
-        const u32 after = rest;
-        while (rest && address[__builtin_ctz(rest)] == address[lane]) rest &= rest - 1;
-        b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, rest != after);
-      }
+    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i.pc, false);
   }
   u64 from[LANES];
   host_pointers(w, space, address, from);
@@ -259,8 +257,9 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
-  if (!check_access(w, i, mask, space, address, bytes, bytes)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes);
+  const Pattern p = look(address, mask, bytes);
+  if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
   if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
   u64 to[LANES];
@@ -346,8 +345,9 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 template <class T, class F>
 static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
   Block &b = *w.block;
-  if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T))) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T));
+  const Pattern p = look(address, mask, sizeof(T));
+  if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T), p)) return;
+  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   if (b.launch.sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false);
@@ -359,11 +359,11 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
     const int lane = __builtin_ctz(rest);
     if (b.launch.sanitize && space == Space::SHARED)
       b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
-    T *p = reinterpret_cast<T *>(at[lane]);
+    T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
-    T old = __atomic_load_n(p, __ATOMIC_SEQ_CST), desired;
+    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
     do desired = f(old, x, y);
-    while (!__atomic_compare_exchange_n(p, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
   }
 }

@@ -38,18 +38,29 @@ static void note_read(Cell &c, const Warp &w, u32 tick, u32 who, u32 pc) {
 }
 
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
-void Block::shadow_read(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, bool for_warp) {
-  const u32 who = for_warp ? WHO_WARP + w.index : thread + 1, last = (address + bytes - 1) >> program.granule_log2;
-  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    Cell &c = shadow[at];
-    const u32 where = at << program.granule_log2;
-    if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    else if (!c.write)
-      report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
-    else if (c.write >> WHO_BITS >= w.oldest && !ordered(w, c.write, who))
-      report(Problem::RACE_READ_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    note_read(c, w, tick, who, pc);
+void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, u32 pc, bool for_warp) {
+  const u32 shift = program.granule_log2;
+  for (u32 rest = mask; rest;) {
+    const u32 lane = __builtin_ctz(rest), from = u32(address[lane]);
+    rest &= rest - 1;
+    const u32 after = rest;
+    while (rest && u32(address[__builtin_ctz(rest)]) == from) rest &= rest - 1;  // neighbours at one address: together
+    const u32 who = for_warp || rest != after ? WHO_WARP + w.index : thread(w, lane) + 1, stamp = tick << WHO_BITS | who;
+    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
+      Cell &c = shadow[at];
+      if (c.write_pc & IN_FLIGHT || c.write >> WHO_BITS >= w.oldest || !c.write) {
+        const u32 where = at << shift, writer = thread_of(c.write), there = pc_of(c.write_pc);
+        if (c.write_pc & IN_FLIGHT)
+          report(Problem::COPY_IN_FLIGHT, pc, thread(w, lane), where, bytes, writer, there);
+        else if (!c.write)
+          report(Problem::SHARED_UNINITIALISED, pc, thread(w, lane), where, bytes);
+        else if (!ordered(w, c.write, who))
+          report(Problem::RACE_READ_AFTER_WRITE, pc, thread(w, lane), where, bytes, writer, there);
+      }
+      if (c.read == stamp) continue;
+      if (c.read >> WHO_BITS < w.oldest) c.read = stamp, c.read_pc = pc;
+      else note_read(c, w, tick, who, pc);
+    }
   }
 }
 

@@ -20,16 +20,18 @@ static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * mat
 static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load,
                   bool for_warp) {
   Block &b = *w.block;
-  if (!check_access(w, i, m, space, address, bytes, bytes)) return false;
-  if (b.launch.count) count_access(w, i, m, space, address, bytes);
+  const Pattern p = look(address, m, bytes);
+  if (!check_access(w, i, m, space, address, bytes, bytes, p)) return false;
+  if (b.launch.count) count_access(w, i, m, space, address, bytes, p);
   if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
   if (!b.launch.sanitize) return true;
   if (space == Space::GLOBAL) note_global(w, i, m, address, bytes, !load);
-  if (space == Space::SHARED)
+  if (space != Space::SHARED) return true;
+  if (load) b.shadow_read(w, m, address, bytes, i.pc, for_warp);
+  else
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      if (load) b.shadow_read(w, b.thread(w, lane), address[lane], bytes, i.pc, for_warp);
-      else b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
+      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
     }
   return true;
 }
@@ -362,25 +364,29 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
     part |= u32(bytes != 0 && bytes != size) << lane;
   }
   whole &= m, part &= m;
-  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size)) return;
+  const u32 reading = whole | part;
+  const Pattern source = reading ? look(from, reading, size) : Pattern{}, target = look(to, m, size);
+  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, look(from, whole, size))) return;
   for (u32 rest = part; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (!check_access(w, i, 1u << lane, Space::GLOBAL, from, copy.copied[lane], size)) return;
+    const u32 alone = 1u << lane, bytes = copy.copied[lane];
+    if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, size, look(from, alone, bytes))) return;
   }
-  if (!check_access(w, i, m, Space::SHARED, to, size, size)) return;
+  if (!check_access(w, i, m, Space::SHARED, to, size, size, target)) return;
   if (b.launch.count) {
     Counters &c = b.counters[i.pc];
     const Counters before = c;
-    if (whole | part) count_access(w, i, whole | part, Space::GLOBAL, from, size);
-    count_access(w, i, m, Space::SHARED, to, size);
+    if (reading) count_access(w, i, reading, Space::GLOBAL, from, size, source);
+    count_access(w, i, m, Space::SHARED, to, size, target);
     c.requests = before.requests + 1;
     c.bytes = before.bytes + u64(__builtin_popcount(m)) * size;
   }
   if (b.traced) {
-    if (whole | part) trace_access(w, i, whole | part, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
+    if (reading) trace_access(w, i, reading, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
     trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
   }
   if (b.launch.sanitize) {
+    b.only = nullptr;
     if (whole) note_global(w, i, whole, from, size, false);
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
