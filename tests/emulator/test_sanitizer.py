@@ -198,3 +198,117 @@ def test_null_pointer_and_sanitizer_off():
         report = emulator.run(source, "launch_gemm", args, names=names, defines={"DTYPE": "float"}, sanitize=sanitize)
         (finding,) = report.findings
         assert finding.kind == "null pointer" and report.status == 700
+
+
+PIPELINE = r"""
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+constexpr int STAGES = 2, M = 64, N = 64, DEPTH = 16;  // one block of 4 warps, 16 rows each
+__device__ __forceinline__ unsigned shared_address(const void *p) { return unsigned(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ void cp_async_16(unsigned to, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+               "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__global__ void __launch_bounds__(128) gemm_kernel(const half *A, const half *B, float *C, int K) {
+  __shared__ alignas(128) half A_tile[STAGES][M][DEPTH], B_tile[STAGES][DEPTH][N];
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, slices = K / DEPTH;
+  auto fetch = [&](int slice) {
+    const int stage = slice % STAGES;
+    const half *a = A + thread / 2 * K + slice * DEPTH + thread % 2 * 8;
+    const half *b = B + (slice * DEPTH + thread / 8) * N + thread % 8 * 8;
+    cp_async_16(shared_address(&A_tile[stage][thread / 2][thread % 2 * 8]), a);
+    cp_async_16(shared_address(&B_tile[stage][thread / 8][thread % 8 * 8]), b);
+  };
+  float acc[N / 8][4] = {};
+  for (int slice = 0; slice < STAGES; ++slice) {
+    fetch(slice);  // the first ones
+    commit();
+  }
+  for (int slice = 0; slice < slices; ++slice) {
+    wait<STAGES - 1>();
+    __syncthreads();  // everybody's copies have landed
+    const int stage = slice % STAGES;
+    unsigned a[4], b[2];
+    ldmatrix_x4(a, shared_address(&A_tile[stage][warp * 16 + lane % 16][lane / 16 * 8]));
+    for (int n = 0; n < N / 8; ++n) {
+      ldmatrix_x2_trans(b, shared_address(&B_tile[stage][lane % 16][n * 8]));
+      mma(acc[n], a, b);
+    }
+    __syncthreads();  // everybody has read
+    if (slice + STAGES < slices) fetch(slice + STAGES);
+    commit();
+  }
+  for (int n = 0; n < N / 8; ++n)
+    for (int i = 0; i < 4; ++i) C[(warp * 16 + lane / 4 + i / 2 * 8) * N + n * 8 + lane % 4 * 2 + i % 2] = acc[n][i];
+}
+extern "C" cudaError_t launch_gemm(const half *A, const half *B, float *C, int K, cudaStream_t stream) {
+  gemm_kernel<<<1, 128, 0, stream>>>(A, B, C, K);
+  return cudaGetLastError();
+}
+"""
+
+# What is replaced by what; the kinds of findings; a line where one of them is, what its message says; is C right all the
+# same (in the emulator, where a copy is not there before somebody has waited for it)?
+PIPELINE_BREAKS = {
+    "trailing barrier removed": (
+        "__syncthreads();  // everybody has read", "", {"shared race"}, "fetch(slice + STAGES)", "read by", True),
+    "barrier after the wait removed": (
+        "__syncthreads();  // everybody's copies have landed", "", {"shared race"}, "ldmatrix_x4(a,", "A_tile", False),
+    "wait too lax": ("wait<STAGES - 1>()", "wait<STAGES>()", {"copy in flight"}, "ldmatrix_x4(a,", "in flight", False),
+    "commit removed": (
+        "fetch(slice);  // the first ones\n    commit();", "fetch(slice);", {"copy in flight"}, "ldmatrix_x2_trans(b,",
+        "B_tile", False),
+    "source pointer 8 bytes on": (
+        "const half *a = A +", "const half *a = A + 4 +", {"misaligned"}, "fetch(slice);", "A[0, 4]", False),
+    "destination beyond the ring": (
+        "const int stage = slice % STAGES;\n    const half", "const int stage = slice;\n    const half",
+        {"out of bounds shared"}, "fetch(slice + STAGES)", "beyond", False),
+}  # fmt: skip
+
+
+def pipeline(text: str, name: str):
+    a, b = (torch.randn(size, generator=torch.Generator().manual_seed(1)).half() for size in ((64, 96), (96, 64)))
+    c = torch.full((64, 64), torch.nan)
+    names = ["A", "B", "C", "K", "stream"]
+    report = emulator.run(mutant(name, text), "launch_gemm", [a, b, c, 96, None], names=names, outputs=["C"])
+    return report, torch.allclose(c, a.float() @ b.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_correct_pipeline_is_clean():
+    report, right = pipeline(PIPELINE, "pipeline")
+    assert right and report.ok, report
+    slices, warps = 96 // 16, 4
+    assert report.counters["instructions.ldmatrix"] == slices * warps * (1 + 64 // 8)
+    assert report.counters["instructions.mma"] == slices * warps * 64 // 8
+    assert report.counters["instructions.cp.async"] == slices * warps * 2
+    assert report.counters["cp_async_bytes"] == 2 * (64 * 96 * 2)
+
+
+@pytest.mark.parametrize("name", PIPELINE_BREAKS)
+def test_breaks_of_a_pipeline_are_found(name):
+    old, new, kinds, at, says, is_right = PIPELINE_BREAKS[name]
+    assert PIPELINE.count(old) == 1
+    text = PIPELINE.replace(old, new)
+    report, right = pipeline(text, "pipeline_" + name.replace(" ", "_"))
+    assert right == is_right
+    assert kinds <= {finding.kind for finding in report.findings}, report
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if at in line}
+    (first, *_) = (finding for finding in report.findings if finding.kind in kinds and finding.line in lines)
+    assert says in first.message, first
+    assert first.block == (0, 0, 0) and first.thread[0] < 128
