@@ -184,6 +184,7 @@ class _Session:
             if a.name not in self.module.variables
         ]
         result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
+        print(result.output, end="")
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place

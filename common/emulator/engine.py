@@ -64,9 +64,6 @@ PROBLEMS = {
     15: ("unknown instruction", 719),
     16: ("trap", 719),
     17: ("copy in flight", 0),
-    18: ("write to constant memory", 700),
-    19: ("uninitialised local read", 0),
-    20: ("wrong state space", 717),
 }
 
 
@@ -113,6 +110,7 @@ def library() -> ctypes.CDLL:
         ("vm_counters", pointer, [pointer]),
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
+        ("vm_output", ctypes.c_char_p, [pointer]),
         ("vm_stopped_by", number, [pointer]),
         ("vm_free_launch", None, [pointer]),
     ):
@@ -171,17 +169,20 @@ class Finding:
     def __str__(self) -> str:
         where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
         times = f" ({self.count} times)" if self.count > 1 else ""
-        return f"{self.kind}: {self.message}{times}\n  {self.kernel}, block {self.block}, thread {self.thread}\n  {where}: {self.place.text}"
+        who = f"{self.kernel}, block {self.block}, thread {self.thread}"
+        return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
 
 
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `trace`: dtype TRACE, in the order of
-    blocks. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how many ran."""
+    blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
+    many ran."""
 
     counters: np.ndarray
     findings: list[Finding]
     trace: np.ndarray
+    output: str
     code: int
     blocks: int
     seconds: float
@@ -221,6 +222,7 @@ class Module:
         self.variables: dict[str, ModuleVariable] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
+        self._vm = library()
         self._place_variables()
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
@@ -266,7 +268,7 @@ class Module:
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
             for part in (program.words, program.header, program.constants, program.tables)
         ]
-        handle = library().vm_program(names, *(buffer.ctypes.data for buffer in buffers), unknown.ctypes.data)
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), unknown.ctypes.data)
         self._handles.append(handle)
         files = self._ptx.files
         places = []
@@ -381,11 +383,12 @@ class Module:
         findings = [_finding(row, info, block, grid, allocations) for row in raw]
         findings.sort(key=lambda finding: (not finding.fatal, finding.place.pc))
         code = next((PROBLEMS[int(row["problem"])][1] for row in raw if PROBLEMS[int(row["problem"])][1]), 0)
-        return LaunchResult(table, findings, trace, code, done, time.perf_counter() - start)
+        output = vm.vm_output(running).decode(errors="replace")
+        return LaunchResult(table, findings, trace, output, code, done, time.perf_counter() - start)
 
     def __del__(self):
         for handle in getattr(self, "_handles", ()):
-            library().vm_free_program(handle)
+            self._vm.vm_free_program(handle)
 
 
 def _thread(linear: int, block) -> tuple[int, int, int]:
@@ -415,7 +418,7 @@ def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) 
         9: lambda: f"{shared} is written here and read by {someone}{there}, with no barrier between them",
         10: lambda: f"{shared} is written here and by {someone}{there}, with no barrier between them",
         11: lambda: (
-            f"barrier {address}: threads of the block wait at different barriers, here and{there} (thread {_thread(other_thread, block)})"
+            f"barrier {address}: threads of the block wait at different barriers, here and{there} ({someone})"
         ),
         12: lambda: f"lanes of the mask 0x{address:08x} are not here: only 0x{size:08x} are",
         13: lambda: f"barrier {address}: {size} threads have arrived and wait, and no other thread can come",
@@ -423,9 +426,6 @@ def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) 
         15: lambda: "the emulator cannot execute it",
         16: lambda: "the kernel trapped",
         17: lambda: f"{shared} is touched while the cp.async of {someone}{there} is still in flight",
-        18: lambda: f"{size} bytes at 0x{address:x}",
-        19: lambda: f"{size} bytes at offset {address} of local memory",
-        20: lambda: f"0x{address:x}",
     }[problem]()
     index = int(row["block"])
     return Finding(

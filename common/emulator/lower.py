@@ -1150,6 +1150,9 @@ def _call(lowering, parts, operands, instruction):
     function = lowering.module.functions.get(operands[0].name)
     arguments = operands[1].elements if len(operands) > 1 and isinstance(operands[1], Vector) else ()
     if function is None or not function.defined:
+        if operands[0].name == "vprintf":
+            places = [lowering.local(lowering.actual(variable)) for variable in (*arguments, *results)]
+            return Lowered("printf", [Raw(place) for place in places], category="other")
         if operands[0].name == "__assertfail":
             return Lowered("trap", kind=TRAP, category="control")
         raise Unsupported(f"the function {operands[0].name} is not defined in this module")

@@ -823,3 +823,21 @@ extern "C" __global__ void k(const float *a, float *b) {
     assert not result.findings and np.array_equal(b, (a * 3) ** 2 + 1)
     (load,) = [place for place in built.kernel("k").instructions if re.match(r"ld\.global", place.text)]
     assert (load.line, load.inner_line) == (5, 2) and load.file.endswith("inline.cu")
+
+
+def test_printf(tmp_path):
+    source = tmp_path / "print.cu"
+    source.write_text(r"""#include <cstdio>
+extern "C" __global__ void k(const float *a) {
+  if (threadIdx.x == 1)
+    printf("block %d of %u: %s %.3f %5lld|%-4c|%x%%\n", blockIdx.x, gridDim.x, "half", a[0] / 2, -7ll, 'z', 255);
+  if (threadIdx.x == 2 && blockIdx.x == 2) printf("done\n");
+}
+""")
+    built = engine.Module(toolchain.compile_host(source).ptx)
+    a = np.ones(1, np.float32)
+    memory = [engine.Allocation(a.ctypes.data, a.nbytes, "a")]
+    result = built.launch("k", (3,), (32,), 0, a.ctypes.data.to_bytes(8, "little"), memory)
+    assert not result.findings
+    lines = [f"block {n} of 3: half 0.500    -7|z   |ff%" for n in range(3)]
+    assert result.output.splitlines() == [*lines, "done"]

@@ -67,7 +67,7 @@ def matrices(rows: np.ndarray, count: int, trans: bool) -> np.ndarray:
     return tiles[:, GROUP, 2 * MEMBER] | tiles[:, GROUP, 2 * MEMBER + 1].astype(np.uint32) << 16
 
 
-@pytest.mark.parametrize(("count", "trans"), itertools.product((1, 2, 4), (False, True)))
+@pytest.mark.parametrize(("count", "trans"), list(itertools.product((1, 2, 4), (False, True))))
 def test_ldmatrix(count, trans):
     rng = np.random.default_rng(count)
     data, order = rng.integers(0, 1 << 16, (32, 8), dtype=np.uint16), rng.permutation(32).astype(np.uint32)
@@ -79,7 +79,7 @@ def test_ldmatrix(count, trans):
     assert np.array_equal(c[:count], matrices(data[order], count, trans)) and not c[count:].any()
 
 
-@pytest.mark.parametrize(("count", "trans"), itertools.product((1, 2, 4), (False, True)))
+@pytest.mark.parametrize(("count", "trans"), list(itertools.product((1, 2, 4), (False, True))))
 def test_stmatrix_is_its_inverse(count, trans):
     rng = np.random.default_rng(count)
     data, order = rng.integers(0, 1 << 16, (32, 8), dtype=np.uint16), np.arange(32, dtype=np.uint32)

@@ -20,7 +20,7 @@ struct Program {
   std::vector<Instr> code;
   std::vector<Constant> constants;
   std::vector<std::vector<u32>> tables;  // brx.idx
-  u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0, barriers = 0;
+  u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0;
 };
 
 // A shadow cell stands for one granule of shared memory: the smallest access that the kernel makes. A stamp is
@@ -52,6 +52,8 @@ struct Launch {
   std::vector<Counters> counters;
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<TraceRow> trace;
+  std::map<u64, std::string> output;    // of each block that printed
+  std::string all_output;
   u64 stopped_by = ~0ull;               // block of the finding that ended the launch
 };
 
@@ -83,6 +85,7 @@ struct Block {
   std::vector<Counters> counters;
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<TraceRow> trace;
+  std::string output;                  // what the block's threads printed
   const Allocation *last = nullptr;    // the allocation that was hit last
   const Allocation *only = nullptr;    // ... and by all lanes of the last check, or null
 

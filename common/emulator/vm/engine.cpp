@@ -77,6 +77,7 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
 
 void Block::start(u64 block_index) {
   index = block_index;
+  output.clear();
   ctaid[0] = index % launch.grid[0];
   ctaid[1] = index / launch.grid[0] % launch.grid[1];
   ctaid[2] = index / launch.grid[0] / launch.grid[1];
@@ -375,6 +376,10 @@ static void work(Launch &l) {
     if (index >= l.blocks) break;
     block.start(index);
     block.run();
+    if (!block.output.empty()) {
+      std::lock_guard lock(l.mutex);
+      l.output[index].swap(block.output);
+    }
     if (block.stopped) {
       l.stop = true;
       std::lock_guard lock(l.mutex);
@@ -411,6 +416,7 @@ static const Registry &registry() {
     register_convert(r);
     register_memory(r);
     register_warp(r);
+    register_print(r);
     register_tensor(r);
     return r;
   }();
@@ -511,6 +517,13 @@ u64 vm_findings(Launch *l, Finding *out, u64 limit) {
 const TraceRow *vm_trace(Launch *l, u64 *rows) {
   *rows = l->trace.size();
   return l->trace.data();
+}
+
+// What the kernel printed, block by block.
+const char *vm_output(Launch *l) {
+  l->all_output.clear();
+  for (const auto &[block, text] : l->output) l->all_output += text;
+  return l->all_output.c_str();
 }
 
 u64 vm_stopped_by(Launch *l) { return l->stopped_by; }

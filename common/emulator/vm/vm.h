@@ -35,7 +35,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
 
 // Instruction flags (see lower.py, which sets them).
 enum Flag : u32 {
-  FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NAN_RESULT = 32, NOT_PRED = 64, XORSIGN = 128,
+  FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NOT_PRED = 64,
 };
 
 enum class Kind : u32 {
@@ -64,7 +64,7 @@ enum class Space : u32 { GLOBAL, SHARED, LOCAL };
 enum class Problem : u32 {
   NONE, GLOBAL_BOUNDS, SHARED_BOUNDS, LOCAL_BOUNDS, NULL_POINTER, MISALIGNED, GLOBAL_UNINITIALISED,
   SHARED_UNINITIALISED, RACE_READ_AFTER_WRITE, RACE_WRITE_AFTER_READ, RACE_WRITE_AFTER_WRITE, BARRIER_DIVERGENCE,
-  WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT, READ_ONLY, LOCAL_UNINITIALISED, MIXED,
+  WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT,
 };
 
 // One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
@@ -170,6 +170,7 @@ void register_floating(Registry &);
 void register_convert(Registry &);
 void register_memory(Registry &);
 void register_warp(Registry &);
+void register_print(Registry &);
 void register_tensor(Registry &);
 
 }  // namespace vm

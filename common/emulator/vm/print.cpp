@@ -1,0 +1,96 @@
+// printf of device code: the call to vprintf(format, arguments), with the arguments packed as the calling code packs them.
+#include <cstdio>
+
+#include "block.h"
+
+namespace vm {
+
+constexpr size_t MOST_OUTPUT = 1 << 20;  // bytes per block; a kernel that prints in every thread prints a lot
+
+// `bytes` at a generic address as a thread sees it; null if that is nowhere.
+static const u8 *resolve(const Block &b, u32 thread, u64 address, u64 bytes) {
+  const u64 offset = address & ~WINDOW_MASK;
+  switch (address & WINDOW_MASK) {
+    case SHARED_WINDOW: return offset + bytes <= b.launch.shared_bytes ? b.shared + offset : nullptr;
+    case LOCAL_WINDOW:
+      return offset + bytes <= b.program.local_bytes ? b.local + u64(thread) * b.local_stride + offset : nullptr;
+    default:
+      for (const Allocation &a : b.launch.allocations)
+        if (address >= a.base && address + bytes <= a.base + a.size) return reinterpret_cast<const u8 *>(address);
+      return nullptr;
+  }
+}
+
+static std::string read_string(const Block &b, u32 thread, u64 address) {
+  std::string text;
+  for (const u8 *at; (at = resolve(b, thread, address + text.size(), 1)) && *at;) text += char(*at);
+  return text;
+}
+
+static std::string format(const Block &b, u32 thread, const std::string &text, u64 arguments) {
+  std::string out;
+  u64 offset = 0;
+  const auto take = [&](u64 bytes) {
+    offset = (offset + bytes - 1) / bytes * bytes;
+    const u8 *at = resolve(b, thread, arguments + offset, bytes);
+    offset += bytes;
+    u64 value = 0;
+    if (at) memcpy(&value, at, bytes);
+    return value;
+  };
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '%' || at + 1 == text.size()) {
+      out += text[at];
+      continue;
+    }
+    std::string spec = "%";
+    bool wide = false;
+    for (++at; at < text.size() && strchr("0123456789.+-# *hlLjzt", text[at]); ++at) {
+      if (strchr("lLjzt", text[at])) wide = true;
+      else if (text[at] == '*') spec += std::to_string(s32(take(4)));
+      else if (text[at] != 'h') spec += text[at];
+    }
+    if (at == text.size()) break;
+    char piece[512];
+    const char kind = text[at];
+    if (kind == '%') {
+      out += '%';
+      continue;
+    }
+    if (strchr("di", kind)) {
+      const u64 value = take(wide ? 8 : 4);
+      snprintf(piece, sizeof piece, (spec + "lld").c_str(), wide ? (long long)value : (long long)s32(value));
+    } else if (strchr("uxXoc", kind))
+      snprintf(piece, sizeof piece, (spec + (kind == 'c' ? "" : "ll") + kind).c_str(), take(wide ? 8 : 4));
+    else if (strchr("eEfFgGaA", kind))
+      snprintf(piece, sizeof piece, (spec + kind).c_str(), as<double>(take(8)));
+    else if (kind == 'p')
+      snprintf(piece, sizeof piece, (spec + 'p').c_str(), reinterpret_cast<void *>(take(8)));
+    else if (kind == 's') {
+      out += read_string(b, thread, take(8));
+      continue;
+    } else {
+      out += spec + kind;
+      continue;
+    }
+    out += piece;
+  }
+  return out;
+}
+
+// o: where in local memory the parameters are: format, arguments, and the result
+static void print(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const u32 thread = b.thread(w, __builtin_ctz(rest));
+    u8 *local = b.local + u64(thread) * b.local_stride;
+    const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[0]));
+    if (b.output.size() < MOST_OUTPUT) b.output += format(b, thread, text, bits_of<u64>(local + i.o[1]));
+    const u32 result = 1;
+    memcpy(local + i.o[2], &result, sizeof result);
+  }
+}
+
+void register_print(Registry &r) { enter(r, {{"printf", print}}); }
+
+}  // namespace vm
