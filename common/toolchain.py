@@ -99,9 +99,10 @@ def describe_nvcc(path: Path) -> Nvcc:
 
 def find_cxx() -> str:
     """Path of the host C++ compiler: CXX, or g++; UserError if there is none."""
-    path = shutil.which(os.environ.get("CXX") or "g++")
+    wanted = os.environ.get("CXX")
+    path = shutil.which(wanted or "g++")
     if path is None:
-        raise UserError(CXX_HELP)
+        raise UserError(f"CXX is '{wanted}', which is no program; " + CXX_HELP if wanted else CXX_HELP)
     return path
 
 
