@@ -71,7 +71,7 @@ __device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32
 // Four 8 × 8 matrices of 16-bit elements; lane L gives the address of one 16-byte row.
 __device__ inline void ldmatrix_x4(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address));
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
 }
 
 // A normal number (sum of twelve uniforms): the power a multiplier draws, and so the clock, depend on its operands.

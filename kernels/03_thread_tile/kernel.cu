@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_kernel(
       const int col = index % (BLOCK_N / VECTOR) * VECTOR;
       const Chunk b = *reinterpret_cast<const Chunk *>(&B_block[(size_t)(slice + row) * N + col]);
 #pragma unroll
-      for (int v = 0; v < VECTOR; v += QUAD) {
+      for (int v = 0; v < VECTOR; v += QUAD) {  // (16-bit chunks become two quads: their stores meet in banks, too)
         *reinterpret_cast<float4 *>(&B_tile[row][col + v]) = make_float4(
             float(b.element[v]), float(b.element[v + 1]), float(b.element[v + 2]), float(b.element[v + 3]));
       }

@@ -27,7 +27,7 @@
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16 | float (as TF32): the elements of A, B and C
 #endif
 #ifndef STAGES
-#define STAGES 4  // tiles in the ring, at most: fewer where the GPU has not the shared memory for them
+#define STAGES 3  // tiles in the ring: one more for the smaller tile, 2 where the GPU has no shared memory for them
 #endif
 #ifndef SLICE_BYTES
 #define SLICE_BYTES 128  // depth of a K slice in bytes: 128 or, as in the stages before, 64
@@ -67,7 +67,7 @@ constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int B_ROW_STEP = TF32 && !B_TRANSPOSED ? 2 : 1;  // 32-bit reads touch 4 rows, 2 chunks each: XOR by 2 · row
 
-static_assert(STAGES >= 2 && STAGES <= 5, "one tile to multiply and one to fill; wait_for_slice counts to five");
+static_assert(STAGES >= 2, "one tile to multiply and one to fill");
 static_assert(GROUP_M >= 1, "at least one row of tiles per group");
 static_assert(TILE_N == 0 || TILE_N == 64 || TILE_N == 256, "there are tiles of 64 and of 256 columns");
 static_assert(STEPS % 2 == 0, "the fragment buffers must alternate across slices");
@@ -151,14 +151,6 @@ __device__ __forceinline__ unsigned round_to_tf32(unsigned x) {
   return y;
 }
 
-// Waits until at most `stages` - 2 groups are in flight: in a ring of `stages`, the oldest slice has landed.
-__device__ __forceinline__ void wait_for_slice(int stages) {
-  if (stages == 2) cp_async_wait<0>();
-  else if (stages == 3) cp_async_wait<1>();
-  else if (stages == 4) cp_async_wait<2>();
-  else cp_async_wait<3>();
-}
-
 template <int BLOCK_N>
 struct Tiles {  // one stage of the ring: row-major, written and read by the whole block
   static constexpr int B_ROWS = B_TRANSPOSED ? BLOCK_N : BLOCK_K;
@@ -177,24 +169,24 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
 }
 
-// BLOCK_N, WARP_N: columns of C per block and per warp. EDGES: some tile or slice reaches over an edge of a matrix.
-template <int BLOCK_N, int WARP_N, bool EDGES>
+// BLOCK_N, WARP_N: columns of C per block and per warp. RING: stages. EDGES: some tile or slice reaches over an edge.
+template <int BLOCK_N, int WARP_N, int RING, bool EDGES>
 __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
     const Element *__restrict__ A,  // [M, K]
     const Element *__restrict__ B,  // [K, N], or [N, K] if B_TRANSPOSED
     Element *__restrict__ C,        // [M, N]
-    int M, int N, int K, int stages) {
-  using Ring = Tiles<BLOCK_N>;
+    int M, int N, int K) {
+  using Stage = Tiles<BLOCK_N>;
   constexpr int WARPS_N = BLOCK_N / WARP_N;
   constexpr int THREADS = WARPS_M * WARPS_N * 32;
   constexpr int TILES_N = WARP_N / MMA_N;
   constexpr int A_COPY_ROWS = THREADS / (BLOCK_K / VECTOR);  // rows that the block copies at once, a chunk per thread
-  constexpr int B_COPY_ROWS = THREADS / (Ring::B_COLS / VECTOR);
+  constexpr int B_COPY_ROWS = THREADS / (Stage::B_COLS / VECTOR);
   static_assert(A_COPY_ROWS % 8 == 0 && B_COPY_ROWS * B_ROW_STEP % 8 == 0, "the swizzle repeats from copy to copy");
-  static_assert(BLOCK_M % A_COPY_ROWS == 0 && Ring::B_ROWS % B_COPY_ROWS == 0, "the threads share the tiles evenly");
+  static_assert(BLOCK_M % A_COPY_ROWS == 0 && Stage::B_ROWS % B_COPY_ROWS == 0, "the threads share the tiles evenly");
   static_assert(TILES_N % 4 == 0, "the epilogue exchanges four tiles within a quad");
   extern __shared__ __align__(128) unsigned char shared[];
-  Ring *ring = reinterpret_cast<Ring *>(shared);  // [stages]
+  Stage *ring = reinterpret_cast<Stage *>(shared);  // [RING]
 
   // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
   const int tiles_m = ceil_div(M, BLOCK_M);
@@ -214,10 +206,10 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring.
   const int a_row = thread / (BLOCK_K / VECTOR);
   const int a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
-  const int b_row = thread / (Ring::B_COLS / VECTOR);
-  const int b_col = thread % (Ring::B_COLS / VECTOR) * VECTOR;
+  const int b_row = thread / (Stage::B_COLS / VECTOR);
+  const int b_col = thread % (Stage::B_COLS / VECTOR) * VECTOR;
   const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
-  const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Ring::B_COLS>(b_row * B_ROW_STEP, b_col)]);
+  const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Stage::B_COLS>(b_row * B_ROW_STEP, b_col)]);
   // Bytes, and sums instead of products: the addresses of the copies are all that keeps the warps from multiplying.
   const size_t a_pitch = K * sizeof(Element);
   const size_t b_pitch = (B_TRANSPOSED ? K : N) * sizeof(Element);
@@ -236,8 +228,8 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
         cp_async_16(a_target + stage + row * BLOCK_K * sizeof(Element), a_chunk);
       }
 #pragma unroll
-      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
-        cp_async_16(b_target + stage + row * Ring::B_COLS * sizeof(Element), b_chunk);
+      for (int row = 0; row < Stage::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
+        cp_async_16(b_target + stage + row * Stage::B_COLS * sizeof(Element), b_chunk);
       }
     } else {  // at an edge: zeros where there is no matrix
       const int k_left = K - slice * BLOCK_K;
@@ -248,9 +240,9 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
         const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
         cp_async_16_or_zeros(target, inside ? a_chunk : reinterpret_cast<const char *>(A), inside);
       }
-      for (int row = 0; row < Ring::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
+      for (int row = 0; row < Stage::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
         const bool inside = b_row + row < b_rows && b_col < b_cols;
-        const unsigned target = b_target + stage + row * Ring::B_COLS * sizeof(Element);
+        const unsigned target = b_target + stage + row * Stage::B_COLS * sizeof(Element);
         if (b_pitch % 16 == 0) {
           cp_async_16_or_zeros(target, inside ? b_chunk : reinterpret_cast<const char *>(B), inside);
         } else {  // rows of B that start anywhere: element by element, through registers
@@ -303,7 +295,7 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
         for (int i = 0; i < 4; ++i) {
           const int row = step * MMA_K + i % 2 * 4 + lane % 4;
           const int col = warp_col + (n + i / 2) * MMA_N + lane / 4;
-          const Ring *tiles = reinterpret_cast<const Ring *>(shared + stage);
+          const Stage *tiles = reinterpret_cast<const Stage *>(shared + stage);
           b[n + i / 2][i % 2] = __float_as_uint(float(tiles->B[row][swizzle<BLOCK_N>(row * B_ROW_STEP, col)]));
         }
       }
@@ -324,22 +316,23 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
 
   // 4. The ring of stage 08, a step of k at a time.
   const int slices = ceil_div(K, BLOCK_K);
-  for (int stage = 0; stage < stages - 1; ++stage) {
-    if (stage < slices) copy_slice(stage, stage * sizeof(Ring));
+#pragma unroll
+  for (int stage = 0; stage < RING - 1; ++stage) {
+    if (stage < slices) copy_slice(stage, stage * sizeof(Stage));
     cp_async_commit();
   }
   float acc[TILES_M][TILES_N][4] = {};                     // WARP_M × WARP_N of C per warp, in mma's layout
   unsigned a[2][TILES_M][4], b[2][TILES_N][2];             // two sets of fragments, used in turn
   unsigned read_stage = 0;                                 // offsets in the ring, in bytes
-  unsigned write_stage = (stages - 1) * sizeof(Ring);
-  const unsigned ring_end = min(slices, stages) * (unsigned)sizeof(Ring);
+  unsigned write_stage = (RING - 1) * sizeof(Stage);
+  const unsigned ring_end = min(slices, RING) * (unsigned)sizeof(Stage);
   const auto next_stage = [&](unsigned stage) {
-    stage += sizeof(Ring);
+    stage += sizeof(Stage);
     return stage == ring_end ? 0 : stage;
   };
   if (DOUBLE_BUFFER) {
-    wait_for_slice(stages);  // each thread waits for its own copies of slice 0,
-    __syncthreads();         // then everybody for everybody's
+    cp_async_wait<RING - 2>();  // each thread waits for its own copies of slice 0,
+    __syncthreads();            // then everybody for everybody's
     load_fragments(a[0], b[0], 0, read_stage);
   }
   for (int slice = 0; slice < slices; ++slice) {
@@ -347,13 +340,13 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
     for (int step = 0; step < STEPS; ++step) {
       const int next = (step + DOUBLE_BUFFER) % STEPS;  // the step whose fragments are loaded now
       if (next == 0) {
-        wait_for_slice(stages);  // each thread waits for its copies of the slice read next, then all for all:
-        __syncthreads();         // it is complete, and the slice before it sits in everybody's registers
+        cp_async_wait<RING - 2>();  // each thread waits for its copies of the slice read next, then all for all:
+        __syncthreads();            // it is complete, and the slice before it sits in everybody's registers
         if (slice + DOUBLE_BUFFER > 0) read_stage = next_stage(read_stage);  // after the last: any, it is not used
       }
       load_fragments(a[next % 2], b[next % 2], next, read_stage);
       if (step == 0) {
-        if (slice + stages - 1 < slices) copy_slice(slice + stages - 1, write_stage);
+        if (slice + RING - 1 < slices) copy_slice(slice + RING - 1, write_stage);
         cp_async_commit();  // empty groups at the end keep the count right
         write_stage = next_stage(write_stage);
       }
@@ -435,17 +428,16 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   }
 }
 
-template <int BLOCK_N, int WARP_N, bool EDGES>
-cudaError_t launch_tiles(
-    const Element *A, const Element *B, Element *C, int M, int N, int K, int shared_limit, cudaStream_t stream) {
+template <int BLOCK_N, int WARP_N, int RING>
+cudaError_t launch_tiles(const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
   const dim3 block(WARPS_M * BLOCK_N / WARP_N * 32);
-  const auto kernel = gemm_kernel<BLOCK_N, WARP_N, EDGES>;
-  const int stages = min(STAGES, shared_limit / (int)sizeof(Tiles<BLOCK_N>));
-  const int shared_bytes = stages * sizeof(Tiles<BLOCK_N>);  // more than 48 KB must be asked for
+  const bool edges = M % BLOCK_M || N % BLOCK_N || K % BLOCK_K;
+  const auto kernel = edges ? gemm_kernel<BLOCK_N, WARP_N, RING, true> : gemm_kernel<BLOCK_N, WARP_N, RING, false>;
+  const int shared_bytes = RING * sizeof(Tiles<BLOCK_N>);  // more than 48 KB must be asked for
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<grid, block, shared_bytes, stream>>>(A, B, C, M, N, K, stages);
+  kernel<<<grid, block, shared_bytes, stream>>>(A, B, C, M, N, K);
   return cudaGetLastError();
 }
 
@@ -462,8 +454,7 @@ extern "C" cudaError_t launch_gemm(
   // Large tiles move fewer bytes per multiplication, if there are enough of them to occupy the multiprocessors.
   const long long large_tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, 256);
   const bool large = TILE_N ? TILE_N == 256 : N > 128 && large_tiles * 4 >= multiprocessors * 3;
-  const bool edges = M % BLOCK_M || N % (large ? 256 : 64) || K % BLOCK_K;
-  const auto launch = large ? (edges ? launch_tiles<256, 64, true> : launch_tiles<256, 64, false>)
-                            : (edges ? launch_tiles<64, 32, true> : launch_tiles<64, 32, false>);
-  return launch(A, B, C, M, N, K, shared_limit, stream);
+  if (!large) return launch_tiles<64, 32, STAGES + 1>(A, B, C, M, N, K, stream);
+  if (STAGES * (int)sizeof(Tiles<256>) > shared_limit) return launch_tiles<256, 64, 2>(A, B, C, M, N, K, stream);
+  return launch_tiles<256, 64, STAGES>(A, B, C, M, N, K, stream);
 }
