@@ -181,7 +181,7 @@ class _Session:
         memory = [
             engine.Allocation(a.base, a.size, a.name, a.written)
             for a in self.arena.allocations
-            if a.name not in self.module.variables
+            if a.mapping is not None  # the engine enters its own
         ]
         result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
         print(result.output, end="")

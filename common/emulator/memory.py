@@ -36,7 +36,7 @@ class Allocation:
     data: np.ndarray  # uint8: the bytes
     written: np.ndarray  # uint8, per byte: 0 = never written
     tensor: Tensor | None = None
-    mapping: mmap.mmap | None = field(default=None, repr=False)
+    mapping: mmap.mmap | None = field(default=None, repr=False)  # None: the engine's own memory
 
     @property
     def size(self) -> int:
