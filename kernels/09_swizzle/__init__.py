@@ -8,7 +8,7 @@ stage = Stage(
     idea="Chunks of 16 bytes permuted by XOR are free of conflicts without padding; blocks that run together "
     "take neighbouring tiles and share them in L2.",
     dtypes=("fp16", "bf16"),
-    variants={"STAGES": (2, 3, 4), "SWIZZLE": (0, 1), "GROUP_M": (1, 8, 16)},
+    variants={"STAGES": (2, 3, 4), "SWIZZLE": (0, 1), "GROUP_M": (1, 8, 12, 16)},
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
     counters=("shared_load_wavefronts", "shared_load_conflicts", "ldmatrix"),

@@ -11,7 +11,7 @@ stage = Stage(
     variants={
         "STAGES": (2, 3, 4),
         "SLICE_BYTES": (64, 128),
-        "GROUP_M": (1, 8, 16),
+        "GROUP_M": (1, 8, 12, 16),
         "SWIZZLE": (0, 1),
         "DOUBLE_BUFFER": (0, 1),
         "B_TRANSPOSED": (0, 1),

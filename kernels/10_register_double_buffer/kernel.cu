@@ -48,7 +48,7 @@
 #define EPILOGUE 2  // C leaves as 0: pairs, like stage 09; 1: chunks, through shared memory; 2: chunks, by shuffles
 #endif
 #ifndef GROUP_M
-#define GROUP_M 16  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 12  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
 #endif
 
 using Element = DTYPE;
