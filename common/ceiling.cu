@@ -43,6 +43,7 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int FMAS = 32;
 constexpr int FMA_BLOCKS = 4;  // per SM
+constexpr int UNROLLED = SHARED ? 1 : 4;  // in one turn of the loop ptxas would read the same fragments only once
 
 static_assert(OPERATION == 0 || OPERATION == 1, "OPERATION is 0 or 1");
 static_assert(SHARED == 0 || SHARED == 1, "SHARED is 0 or 1");
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps)
   const uint32_t shared = (uint32_t)__cvta_generic_to_shared(&fragments[0][lane]);
 
   float acc[TILES_M][TILES_N][4] = {};
-#pragma unroll 4
+#pragma unroll UNROLLED
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
     for (int k = 0; k < TILES_K; ++k) {
