@@ -184,6 +184,25 @@ def bound(kernels: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     return table(["", "clocks of FMA", "clocks of shared memory", "FMA units busy, at most"], body)
 
 
+def tensor_bound(kernels: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
+    """How busy the tensor cores can be beside the shared memory that feeds them, counted at `shape`.
+
+    An SM of an H100 or H200 completes 4096 FLOP per clock by its datasheet, one `mma.m16n8k16`; its shared memory
+    serves one wavefront, of a load or of a store.
+    """
+    from common import count
+
+    body = []
+    for kernel in kernels:
+        counted = count.emulate(kernel, shape).counters
+        products = counted["instructions.mma"]
+        loads, stores = counted["shared_load_wavefronts"], counted["shared_store_wavefronts"]
+        share = min(1, products / (loads + stores))
+        body.append([kernel.label, f"{products:,}", f"{loads:,}", f"{stores:,}", f"{share:.1%}"])
+    head = ["", "clocks of tensor cores", "clocks of shared loads", "of shared stores", "tensor cores busy, at most"]
+    return table(head, body)
+
+
 def _short(report: str, findings: int = 2) -> str:
     """A report's first findings, and how many more there are."""
     blocks = report.split("\n\n")
