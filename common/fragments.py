@@ -89,7 +89,7 @@ def tiles(
     heights = [max(shapes[n][0] for n in line if n != ".") for line in grid]
     widths = [max(shapes[line[x]][1] for line in grid if line[x] != ".") for x in range(len(grid[0]))]
     with matplotlib.rc_context(STYLE):
-        size = (0.6 * len(widths) + CELL * sum(widths), 0.35 + 0.6 * len(heights) + CELL * sum(heights))
+        size = (0.6 * len(widths) + CELL * sum(widths), 0.5 + 0.6 * len(heights) + CELL * sum(heights))
         figure = picture(max(7.5, size[0]), size[1], what, source)
         found = figure.subplot_mosaic(grid, empty_sentinel=".", height_ratios=heights, width_ratios=widths)
         for name, (title, shown) in panels.items():

@@ -71,13 +71,15 @@ def phase(stage: Stage, number: int, last: int | None = None) -> Markdown:
 
 
 def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
-    """The lines of kernel.cu from the first with `start` in it to the next with `end` (default: only that one)."""
+    """The lines of kernel.cu from the first with `start` in it to the next with `end` (default: only that one).
+
+    An `end` that begins with a newline is looked for at the beginning of lines."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
     first = next((n for n, line in enumerate(lines, 1) if start in line), None)
     last = (
         first
         if end is None
-        else next((n for n, line in enumerate(lines, 1) if n >= (first or 0) and end in line), None)
+        else next((n for n, line in enumerate(lines, 1) if n >= (first or 0) and end in f"\n{line}"), None)
     )
     if first is None or last is None:
         raise UserError(f"{stage.source} has no line with {start!r}" + (f" before one with {end!r}" if end else ""))
