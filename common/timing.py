@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,13 +44,13 @@ def interleave(contenders: Sequence[Contender], rounds: int = ROUNDS, round_ms: 
                sampler: Sampler | None = None, before: Callable[[Contender], object] = lambda _: None) -> None:
     """Add samples to every contender, round by round: whatever drifts (clock, temperature) meets all of them.
 
-    Each round begins with another contender, so that none is always the one after the hottest. `before(contender)` is
-    called ahead of each contender's turn.
+    Each round has an order of its own (drawn from a fixed seed): what a contender can reach depends on how warm the one
+    before it left the GPU, and none shall always follow the same. `before(contender)` is called ahead of each turn.
     """
     sampler = sampler or sample
+    order = random.Random(0)
     for turn in range(rounds):
-        start = turn % len(contenders)
-        for contender in (*contenders[start:], *contenders[:start]):
+        for contender in order.sample(contenders, len(contenders)):
             if turn < rounds_for(contender.estimate, rounds):
                 before(contender)
                 contender.samples += sampler(contender.call, contender.estimate, round_ms)
