@@ -246,7 +246,7 @@ class Traced:
             request.lanes,
             element=item,
             warp=warp,
-            what=f"{self.label}, warp {warp} {request.verb}s {tensor}",
+            what=f"{self.label}, warp {warp} {request.verb}s {tensor}".replace("copys", "copies"),
             source=_quote(request),
         )
 
