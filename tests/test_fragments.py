@@ -38,8 +38,8 @@ def test_rows_given_puts_each_lane_at_the_row_that_it_points_at(row_bytes):
 
 def test_tiles_draws_one_box_per_register_and_outlines_a_lane():
     c = fragments.fragment(C_INDEX, (16, 8), registers=4)
-    drawn = fragments.tiles({"C": ("C", c)}, "what", ".C", lane=9)
-    (axes,) = drawn.axes
+    drawn = fragments.tiles(dict.fromkeys("ABC", ("C", c)), "what", ".B;AC", lane=9)
+    axes = drawn.axes[-1]
     assert sorted(text.get_text() for text in axes.texts) == sorted(str(n) for n in LANE.ravel())
     assert sorted(patch.get_xy() for patch in axes.patches) == [(2, 2), (2, 10), (3, 2), (3, 10)]
     assert "C register 3:  C[10, 3]" in drawn.texts[-1].get_text()
