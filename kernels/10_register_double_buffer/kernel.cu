@@ -188,20 +188,22 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
   extern __shared__ __align__(128) unsigned char shared[];
   Stage *ring = reinterpret_cast<Stage *>(shared);  // [RING]
 
-  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
+  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right, and to the left
+  // in every other group: a group begins where the one before it ended, with columns of B that are still in L2.
   const int tiles_m = ceil_div(M, BLOCK_M);
   const int tiles_n = ceil_div(N, BLOCK_N);
   const int group = blockIdx.x / (GROUP_M * tiles_n);
   const int in_group = blockIdx.x % (GROUP_M * tiles_n);
   const int group_rows = min(GROUP_M, tiles_m - group * GROUP_M);  // the last group may be lower
   const int tile_row = (group * GROUP_M + in_group % group_rows) * BLOCK_M;
-  const int tile_col = in_group / group_rows * BLOCK_N;
+  const int tile_n = in_group / group_rows;
+  const int tile_col = (group % 2 ? tiles_n - 1 - tile_n : tile_n) * BLOCK_N;
   const bool full_tile = !EDGES || (tile_row + BLOCK_M <= M && tile_col + BLOCK_N <= N && N % VECTOR == 0);
   const int thread = threadIdx.x;
   const int warp = thread / 32;
   const int lane = thread % 32;
-  const int warp_row = warp / WARPS_N * WARP_M;  // of this warp's outputs, within the block's tile
-  const int warp_col = warp % WARPS_N * WARP_N;
+  const int warp_row = warp % WARPS_M * WARP_M;  // of this warp's outputs, within the block's tile
+  const int warp_col = warp / WARPS_M * WARP_N;
 
   // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring.
   const int a_row = thread / (BLOCK_K / VECTOR);
