@@ -33,7 +33,7 @@ from common.figures import (
     picture,
     plural,
 )
-from common.results import RESULTS, recorded, size_name, variants_name
+from common.results import recorded, size_name, variants_name
 
 if TYPE_CHECKING:
     from common.sass import Instruction
@@ -543,7 +543,7 @@ def profiles(name: str, metrics: Sequence[str], dtype: str = "fp16") -> str:
     """Markdown: what ncu measured of a stage and of its variants, from the recorded runs."""
     records = [r for r in recorded(kind="profile", name=name, dtype=dtype) if set(metrics) & set(r.row["metrics"])]
     if not records:
-        return f"*No profile of {name} recorded yet: `python -m kernels.{name} profile --json {RESULTS.name}/…`.*"
+        return f"*No profile of {name} recorded yet: `python -m kernels.{name} profile` on a GPU makes one.*"
     head = ["variant, size", *metrics]
     lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * len(metrics)]
     for r in records:
