@@ -189,7 +189,7 @@ def test_a_launch_that_cuda_refuses(command, tmp_path):
     source = mine(tmp_path, NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, 2048, 0, stream>>>"))
     status, _, err = command(NAIVE.package, *TEST, source)
     assert status == 2
-    assert "01_naive fp16" in err and "invalid configuration" in err and "Traceback" not in err
+    assert "01_naive fp16" in err and "invalid argument" in err and "Traceback" not in err
 
 
 def test_verify_raises_with_the_report():

@@ -481,6 +481,8 @@ def _arithmetic(lowering, parts, operands, _):
         return _carry(lowering, parts, operands, _)
     width = BYTES[type_]
     if is_float(type_):
+        if base == "div" and "approx" in parts:
+            base = "div.approx"
         if type_ in ("f32", "f64") and len(parts) > 2 and parts[-2] in HALVES:
             raise Unsupported("mixed precision is not known")
         base = {"mad": "fma"}.get(base, base)
@@ -723,6 +725,8 @@ def _cvt(lowering, parts, operands, _):
         and source_bytes == BYTES[source]
     ):
         return Lowered(f"cvt.{to}.{source}", out, category="conversion")
+    if (to, source, mode, flags) == ("tf32", "f32", "rna", 0):
+        return Lowered("cvt.rna.tf32.f32", out, category="conversion")
     numbers = (CVT_TYPES[to], CVT_TYPES[source], CVT_MODES.get(mode, len(CVT_MODES)), target_bytes, source_bytes)
     return Lowered("cvt", out + [Raw(number) for number in numbers], flags, category="conversion")
 

@@ -100,9 +100,11 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   if (sticky) return last_error;
   if (!function) return record(cudaErrorInvalidDeviceFunction);
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
-  if (!fits(grid, MAX_GRID) || !fits(block, MAX_BLOCK) || threads > MAX_THREADS)
-    return record(cudaErrorInvalidConfiguration);
-  if (threads > function->max_threads || shared > function->dynamic_limit()) return record(cudaErrorInvalidValue);
+  // CUDA 13.0 on an H200, 2026-11-21: whatever is wrong with a configuration is cudaErrorInvalidValue, also where the
+  // manual has cudaErrorInvalidConfiguration.
+  if (!fits(grid, MAX_GRID) || !fits(block, MAX_BLOCK) || threads > std::min(MAX_THREADS, function->max_threads) ||
+      shared > function->dynamic_limit())
+    return record(cudaErrorInvalidValue);
   const unsigned sizes[3][3] = {
       {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {cluster.x, cluster.y, cluster.z}};
   const auto error =

@@ -4,15 +4,16 @@ A row says: the PTX opcode, the types of its operands, the type of its result, a
 arrays: Python integers (exact, of any size) for integer and bit types, NumPy floats for floating types (bf16 as the
 float32 of the same value). The result is wrapped (integers) or rounded to nearest even (floats) to the result's type,
 so the functions state the mathematics only. All combinations of the types' edge values are tried, each twice: once in
-all lanes, once with every other lane switched off by a predicate.
+all lanes, once with every other lane switched off by a predicate. Where PTX defines an instruction for some values of an
+operand only, the row lists those: the emulator and GPUs may differ on the others.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -156,7 +157,8 @@ def exact(name: str, kind: str, mode: str = "rn") -> Callable:
 @dataclass(frozen=True)
 class Row:
     """One instruction. `body` is PTX if there is more to it than "opcode %d, %a, %b ...;" with %a, %b, %c, %e read and
-    %d written; `relative` is the tolerance of an approximate instruction, `absolute` likewise."""
+    %d written; `relative` is the tolerance of an approximate instruction, `absolute` likewise. `values` are those to try
+    of an operand, by its position, instead of all edge values of its type."""
 
     name: str
     result: str
@@ -166,6 +168,7 @@ class Row:
     relative: float = 0.0
     absolute: float = 0.0
     lanes: bool = False  # lanes work together: all of them are on, always
+    values: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def ptx(self) -> str:
         letters = "abce"[: len(self.operands)]
@@ -218,10 +221,13 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.view(np.uint8).copy())
 
 
-def _operands(kinds: tuple[str, ...]) -> list[np.ndarray]:
-    """All combinations of the edge values, padded to whole blocks."""
+def _operands(row: Row) -> list[np.ndarray]:
+    """All combinations of the values to try, padded to whole blocks."""
+    kinds = row.operands
     most = {1: 10**6, 2: 60, 3: 14, 4: 8}[len(kinds)]
-    columns = [np.array(column) for column in zip(*itertools.product(*(edges(kind)[:most] for kind in kinds)))]
+    tried = [bits_of(np.asarray(row.values[position]), kind) if position in row.values else edges(kind)[:most]
+             for position, kind in enumerate(kinds)]
+    columns = [np.array(column) for column in zip(*itertools.product(*tried))]
     padding = -len(columns[0]) % BLOCK
     padded = (np.pad(column, (0, padding), mode="edge") for column in columns)
     return [column.astype(f"u{BITS[kind] // 8}") for column, kind in zip(padded, kinds)]
@@ -253,7 +259,7 @@ def launch(text: str, grid: Dim, block: int, arguments: Sequence[torch.Tensor]) 
 
 
 def check(row: Row, run: Callable = emulate) -> None:
-    operands = _operands(row.operands)
+    operands = _operands(row)
     count = len(operands[0])
     unsigned = f"u{BITS[row.result] // 8}"
     out = torch.zeros(2 * count * BITS[row.result] // 8, dtype=torch.uint8)

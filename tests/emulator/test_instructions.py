@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from rows import (
     Row,
     bits_of,
     check,
+    edges,
     exact,
     half_of,
     halves,
@@ -31,21 +33,23 @@ from common.emulator import engine, lower, ptx
 # ---- integers -------------------------------------------------------------------------------------------------------
 
 
-def _quotient(a: int, b: int) -> int:  # towards zero; by zero: all ones
+def _quotient(a: int, b: int) -> int:  # towards zero; by zero: all ones, as the remainder
     return -1 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - _quotient(a, b) * b
+    return -1 if b == 0 else a - _quotient(a, b) * b
 
 
 def _clamp32(value: int) -> int:
     return max(-(2**31), min(2**31 - 1, value))
 
 
+FIELD = (0, 1, 7, 31, 32, 33, 63, 64, 65, 128, 255)  # positions and lengths of bit fields; PTX defines 0 to 255
+
+
 def _field(width: int, signed: bool) -> Callable:
     def extract(a: int, position: int, length: int) -> int:
-        position, length = position & 255, length & 255
         sign = a >> min(position + length - 1, width - 1) & 1 if signed and length else 0
         bits = [a >> (position + i) & 1 if i < length and position + i < width else sign for i in range(width)]
         return sum(bit << i for i, bit in enumerate(bits))
@@ -55,8 +59,8 @@ def _field(width: int, signed: bool) -> Callable:
 
 def _insert(width: int) -> Callable:
     def insert(a: int, b: int, position: int, length: int) -> int:
-        for i in range(length & 255):
-            if (at := (position & 255) + i) < width:
+        for i in range(length):
+            if (at := position + i) < width:
                 b = b & ~(1 << at) | (a >> i & 1) << at
         return b
 
@@ -185,7 +189,8 @@ def _integer_rows() -> list[Row]:
                     f"setp.{name}.{kind} %p, %a, %b" + TRUTH))
         if width >= 32:
             rows += [
-                Row(f"bfe.{kind}", kind, (kind, "u32", "u32"), _field(width, kind[0] == "s")),
+                Row(f"bfe.{kind}", kind, (kind, "u32", "u32"), _field(width, kind[0] == "s"),
+                    values={1: FIELD, 2: FIELD}),
                 Row(f"bfind.{kind}", "u32", one, _find(width, False)),
                 Row(f"bfind.shiftamt.{kind}", "u32", one, _find(width, True)),
             ]
@@ -212,7 +217,7 @@ def _integer_rows() -> list[Row]:
                 Row(f"brev.{kind}", kind, one, vector(lambda a, w=width: int(f"{a:0{w}b}"[::-1], 2))),
                 Row(f"popc.{kind}", "u32", one, vector(lambda a: a.bit_count())),
                 Row(f"clz.{kind}", "u32", one, vector(lambda a, w=width: w - a.bit_length())),
-                Row(f"bfi.{kind}", kind, (kind, kind, "u32", "u32"), _insert(width)),
+                Row(f"bfi.{kind}", kind, (kind, kind, "u32", "u32"), _insert(width), values={2: FIELD, 3: FIELD}),
             ]
     for kind in ("u32", "s32"):
         signed = kind == "s32"
@@ -362,6 +367,15 @@ def _xor_sign(function: Callable) -> Callable:
     return signed
 
 
+# PTX bounds the error of sin.approx and cos.approx between -2 pi and 2 pi.
+ANGLES = [angle for angle in values_of(edges("f32"), "f32") if not abs(angle) > 2 * np.pi or np.isinf(angle)]
+
+
+def _divide_approximately(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """PTX: a zero for 2^126 < |b| < 2^128, and of an infinite a then a NaN."""
+    return np.where(np.abs(b) > 2.0**126, a * np.copysign(np.float32(0), b), a / b)
+
+
 def _float_rows() -> list[Row]:
     rows = []
     for kind in ("f32", "f64"):
@@ -389,7 +403,7 @@ def _float_rows() -> list[Row]:
         normal = {"f32": 2.0**-126, "f64": 2.0**-1022}[kind]
         classes = {
             "finite": np.isfinite, "infinite": np.isinf, "number": lambda a: ~np.isnan(a), "notanumber": np.isnan,
-            "normal": lambda a, n=normal: np.isfinite(a) & (np.abs(a) >= n),
+            "normal": lambda a, n=normal: np.isfinite(a) & (np.abs(a) >= n) | (a == 0),  # PTX counts zero as normal
             "subnormal": lambda a, n=normal: (np.abs(a) < n) & (a != 0),
         }
         rows += [
@@ -417,7 +431,7 @@ def _float_rows() -> list[Row]:
         Row("setp.lt.ftz.f32", "u32", ("f32",) * 2,
             lambda a, b: (np.where(np.abs(a) < 2.0**-126, 0, a) < np.where(np.abs(b) < 2.0**-126, 0, b)).astype(object),
             "setp.lt.ftz.f32 %p, %a, %b" + TRUTH),
-        Row("div.approx.f32", "f32", ("f32",) * 2, np.divide, relative=2.0**-21),
+        Row("div.approx.f32", "f32", ("f32",) * 2, _divide_approximately, relative=2.0**-21),
         Row("div.full.f32", "f32", ("f32",) * 2, np.divide, relative=2.0**-21),
         Row("rcp.approx.f32", "f32", ("f32",), lambda a: 1 / a, relative=2.0**-22),
         Row("rcp.approx.ftz.f32", "f32", ("f32",), flushed(lambda a: 1 / a), relative=2.0**-22),
@@ -427,8 +441,8 @@ def _float_rows() -> list[Row]:
         Row("ex2.approx.ftz.f32", "f32", ("f32",), flushed(lambda a: np.exp2(a.astype(np.float64))), relative=2.0**-22),
         Row("lg2.approx.f32", "f32", ("f32",), lambda a: np.log2(a.astype(np.float64)),
             relative=2.0**-22, absolute=2.0**-22),
-        Row("sin.approx.f32", "f32", ("f32",), np.sin, absolute=2.0**-20),
-        Row("cos.approx.f32", "f32", ("f32",), np.cos, absolute=2.0**-20),
+        Row("sin.approx.f32", "f32", ("f32",), np.sin, absolute=2.0**-20, values={0: ANGLES}),
+        Row("cos.approx.f32", "f32", ("f32",), np.cos, absolute=2.0**-20, values={0: ANGLES}),
         Row("tanh.approx.f32", "f32", ("f32",), np.tanh, relative=2.0**-10.9),
     ]
     for name, function in (("min", lesser), ("max", greater)):
@@ -575,15 +589,19 @@ def _conversion_rows() -> list[Row]:
         Row("cvt.rn.sat.f32.s32", "f32", ("s32",), saturated(_from_integer("f32", "rn"))),
         Row("cvt.ftz.f32.f16", "f32", ("f16",), lambda a: a),
         Row("cvt.rna.tf32.f32", "b32", ("f32",), _tf32),
+        Row("cvt.rna.tf32.f32 of NaNs", "b32", ("f32",), _tf32,
+            "cvt.rna.tf32.f32 %d, %a;", values={0: np.array(NANS, np.uint32).view(np.float32)}),
     ]
     return rows
 
 
+NANS = (0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0x7F802000, 0x7F801FFF, 0xFF800001)  # the last two lose what makes them one
+
+
 def _tf32(a: np.ndarray) -> np.ndarray:
-    """To 10 bits of mantissa, to nearest, ties away from zero; a NaN of the hardware's."""
-    bits = a.view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x1000) & 0xFFFFE000
-    return np.where(np.isnan(a), 0x7FFFFFFF, np.where(np.isinf(a), bits, rounded)).astype(np.uint32)
+    """To 10 bits of mantissa, to nearest, ties away from zero; the upper bits of a NaN."""
+    bits = a.view(np.uint32)
+    return np.where(np.isfinite(a), bits + np.uint32(0x1000), bits) & np.uint32(0xFFFFE000)
 
 
 # ---- lanes that meet ------------------------------------------------------------------------------------------------
@@ -916,6 +934,13 @@ def test_every_instruction_is_tested():
     assert engine.handlers() - reached == ELSEWHERE
 
 
+# Rows that are compared with a GPU without switching lanes off: why.
+UNGUARDED = {
+    "set.lt.f32.s32": "ptxas 13.0 applies the guard to the integer result and converts to f32 in all lanes (I2FP after"
+    " the SEL, in its machine code for sm_90): the lanes that are off get their old bits converted",
+}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU to compare with")
 def test_a_gpu_agrees():
     """What the tables say is what the hardware does."""
@@ -924,7 +949,7 @@ def test_a_gpu_agrees():
     wrong = {}
     for name, row in ROWS.items():
         try:
-            check(row, launch)
+            check(replace(row, lanes=row.lanes or name in UNGUARDED), launch)
         except AssertionError as error:
             wrong[name] = str(error)
     listed = "\n\n".join(f"{name}: {text}" for name, text in wrong.items())

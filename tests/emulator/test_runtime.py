@@ -13,7 +13,7 @@ import torch
 from common import emulator, toolchain
 from common.errors import UserError
 
-SUCCESS, INVALID_VALUE, INVALID_CONFIGURATION = 0, 1, 9
+SUCCESS, INVALID_VALUE = 0, 1
 KB = 1024
 
 PROBE = r"""
@@ -52,14 +52,14 @@ LIMITS = {
     "fine": (0, (2, 1, 1), (32, 1, 1), 0, -1, SUCCESS, SUCCESS),
     "1024 threads": (0, (1, 1, 1), (1024, 1, 1), 0, -1, SUCCESS, SUCCESS),
     "1024 threads in 3D": (0, (1, 2, 1), (4, 4, 64), 0, -1, SUCCESS, SUCCESS),
-    "1025 threads": (0, (1, 1, 1), (1025, 1, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
-    "32 x 33 threads": (0, (1, 1, 1), (32, 33, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
-    "block z of 65": (0, (1, 1, 1), (1, 1, 65), 0, -1, SUCCESS, INVALID_CONFIGURATION),
-    "empty block": (0, (1, 1, 1), (32, 0, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
-    "empty grid": (0, (0, 1, 1), (32, 1, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
+    "1025 threads": (0, (1, 1, 1), (1025, 1, 1), 0, -1, SUCCESS, INVALID_VALUE),
+    "32 x 33 threads": (0, (1, 1, 1), (32, 33, 1), 0, -1, SUCCESS, INVALID_VALUE),
+    "block z of 65": (0, (1, 1, 1), (1, 1, 65), 0, -1, SUCCESS, INVALID_VALUE),
+    "empty block": (0, (1, 1, 1), (32, 0, 1), 0, -1, SUCCESS, INVALID_VALUE),
+    "empty grid": (0, (0, 1, 1), (32, 1, 1), 0, -1, SUCCESS, INVALID_VALUE),
     "grid y of 65535": (0, (1, 65535, 1), (1, 1, 1), 0, -1, SUCCESS, SUCCESS),
-    "grid y of 65536": (0, (1, 65536, 1), (1, 1, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
-    "grid z of 65536": (0, (1, 1, 65536), (1, 1, 1), 0, -1, SUCCESS, INVALID_CONFIGURATION),
+    "grid y of 65536": (0, (1, 65536, 1), (1, 1, 1), 0, -1, SUCCESS, INVALID_VALUE),
+    "grid z of 65536": (0, (1, 1, 65536), (1, 1, 1), 0, -1, SUCCESS, INVALID_VALUE),
     "more threads than __launch_bounds__": (2, (1, 1, 1), (96, 1, 1), 0, -1, SUCCESS, INVALID_VALUE),
     "48 KB": (1, (1, 1, 1), (32, 1, 1), 48 * KB, -1, SUCCESS, SUCCESS),
     "more than 48 KB": (1, (1, 1, 1), (32, 1, 1), 48 * KB + 4, -1, SUCCESS, INVALID_VALUE),
@@ -177,8 +177,8 @@ extern "C" cudaError_t mistakes(float *out, int what) {
   if (what == 1) return cudaFree(out + 1);
   if (what == 2) { cudaMalloc(&other, 4); cudaFree(other); return cudaFree(other); }
   increase<<<1, 2000>>>(out, 1);
-  if (cudaPeekAtLastError() != cudaErrorInvalidConfiguration) return cudaErrorUnknown;
-  if (cudaGetLastError() != cudaErrorInvalidConfiguration) return cudaErrorUnknown;
+  if (cudaPeekAtLastError() != cudaErrorInvalidValue) return cudaErrorUnknown;
+  if (cudaGetLastError() != cudaErrorInvalidValue) return cudaErrorUnknown;
   return cudaGetLastError();
 }
 extern "C" cudaError_t leak(float *out) {  // the last byte is not the tensor's

@@ -121,6 +121,14 @@ static double integer_to_floating(s64 value, bool is_unsigned, u32 type, Mode mo
   return std::ldexp(v < 0 ? -double(kept) : double(kept), drop);
 }
 
+// cvt.rna.tf32.f32 is integer arithmetic (ptxas 13.0 for sm_90): half a unit is added unless the value is infinite or
+// NaN, then the low 13 bits are cleared, also of a NaN: it keeps its payload, and becomes infinite if that lay there.
+static void round_tf32(Warp &w, const Instr &i, u32 m) {
+  lanes(m, w.reg<u32>(i.o[0]), [](u32 bits) {
+    return (bits + ((bits & 0x7fffffffu) < 0x7f800000u ? 0x1000u : 0)) & 0xffffe000u;
+  }, w.reg<u32>(i.o[1]));
+}
+
 // o: d, s, type of d, type of s, mode, bytes of d's register, bytes of s's register
 static void convert(Warp &w, const Instr &i, u32 m) {
   const u32 to = i.o[2], from = i.o[3], d_bytes = i.o[5], s_bytes = i.o[6];
@@ -194,7 +202,7 @@ static void convert_pair(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_convert(Registry &r) {
-  enter(r, {{"cvt", convert}, {"cvt.pair", convert_pair},
+  enter(r, {{"cvt", convert}, {"cvt.pair", convert_pair}, {"cvt.rna.tf32.f32", round_tf32},
             {"cvt.f32.f16", widen_lanes<Format::F16>}, {"cvt.f32.bf16", widen_lanes<Format::BF16>},
             {"cvt.f16.f32", narrow_lanes<Format::F16>}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>},
             {"cvt.f32.s32", quick<float, s32>}, {"cvt.f32.u32", quick<float, u32>},

@@ -35,14 +35,14 @@ template <class D, class A, class B, class C, class F> static inline void ternar
 __extension__ typedef unsigned __int128 u128;
 __extension__ typedef __int128 s128;
 
-// Division by zero: all ones, and the remainder is the dividend. MIN / -1 wraps.
+// By zero: all ones, the remainder too; PTX leaves it open, this is what an H200 does. MIN / -1 wraps.
 template <class T> static inline T divide(T a, T b) {
   if (b == 0) return T(-1);
   if (T(-1) < 0 && b == T(-1)) return T(0 - typename std::make_unsigned<T>::type(a));
   return a / b;
 }
 template <class T> static inline T remainder(T a, T b) {
-  if (b == 0) return a;
+  if (b == 0) return T(-1);
   if (T(-1) < 0 && b == T(-1)) return 0;
   return a % b;
 }
