@@ -236,7 +236,7 @@ def keys(maps: Mapping[str, tuple[int, Key]], rows: int = 16, takeaway: str = ""
 
 
 def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
-    """[tiles_m, tiles_n]: which block takes each tile, by the formula of phase 1 of stages 09 and 10."""
+    """[tiles_m, tiles_n]: which block takes each tile, by the formula of phase 1 of stage 09."""
     block = np.arange(tiles_m * tiles_n)
     group, inside = np.divmod(block, group_m * tiles_n)
     height = np.minimum(group_m, tiles_m - group * group_m)
