@@ -21,8 +21,7 @@ Dim = tuple[int, int, int]
 GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
 LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
 
-# The counters of the hardware that ours equal, as ncu names them. They count what ptxas left of the PTX: it keeps
-# memory accesses but for those that it can prove dead or redundant.
+# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in profile.py for where they do not.
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -36,6 +35,8 @@ METRICS = {
     "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
     "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
 }
+# What the hardware's counter counts besides: cp.async is a global load to it (though no store to shared memory).
+INCLUDED = {"global_load_requests": "cp_async_requests", "global_load_sectors": "cp_async_sectors"}
 
 
 @dataclass
