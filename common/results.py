@@ -226,7 +226,7 @@ def recorded(directory: Path | None = None, kind: str = "bench", **fields) -> li
             if row.get("source") is None and all(row.get(k) == v for k, v in fields.items()):
                 record = Record(run, row)
                 known = newest.setdefault(record.key, record)
-                if known.row["role"] in ("previous", "first") and row["role"] == "stage":  # there it was a comparison
+                if known.row.get("role") in ("previous", "first") and row["role"] == "stage":  # there it was a comparison
                     newest[record.key] = record
     return sorted(newest.values(), key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
 
