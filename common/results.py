@@ -226,7 +226,7 @@ def recorded(directory: Path | None = None, kind: str = "bench", **fields) -> li
             if row.get("source") is None and all(row.get(k) == v for k, v in fields.items()):
                 record = Record(run, row)
                 known = newest.setdefault(record.key, record)
-                if known.row.get("role") in ("previous", "first") and row["role"] == "stage":  # there it was a comparison
+                if known.row.get("role") in ("previous", "first") and row["role"] == "stage":  # a comparison
                     newest[record.key] = record
     return sorted(newest.values(), key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
 
@@ -343,12 +343,18 @@ def tflops(value: float) -> str:
 
 
 def _ladder(dtype: str, sizes: Sequence[str]) -> tuple[list[Record], list[str], list[Record]]:
-    """The stages (default variants), the sizes to show, and the peers of those runs."""
-    stages = [r for r in recorded(dtype=dtype, default=True) if r.row["role"] != "peer"]
+    """The stages (default variants), the sizes to show, and the peers of that run."""
+    def climbed(run: dict) -> int:
+        return len({row["name"] for row in run["rows"] if row["dtype"] == dtype and row.get("default")})
+
+    # One run, so that all were timed in turns: the newest of those that climb highest.
+    run = max(runs(kind="bench"), key=lambda run: (climbed(run), run["date"]), default={"rows": []})
+    records = [Record(run, row) for row in run["rows"] if row["dtype"] == dtype and row.get("source") is None]
+    stages = [r for r in records if r.row.get("default") and r.row["role"] != "peer"]
     shown = list(sizes) or [n for n, _ in sorted({(size_name(r.row["shape"]), work(r.row["shape"])) for r in stages},
                                                  key=lambda item: item[1])]
     stages = [r for r in stages if size_name(r.row["shape"]) in shown]
-    peers = [r for r in recorded(dtype=dtype, role="peer") if size_name(r.row["shape"]) in shown]
+    peers = [r for r in records if r.row["role"] == "peer" and size_name(r.row["shape"]) in shown]
     return stages, shown, peers
 
 

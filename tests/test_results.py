@@ -119,6 +119,9 @@ def test_documents_are_filled_and_then_up_to_date(recorded, tmp_path, capsys):
     assert "<svg" in (tmp_path / "docs/results/ladder-fp16.svg").read_text()
     assert results.main(["--check"]) == 0
     recorded("two", run(row("02_block_tile", 20.0, previous="01_naive"), date="2026-11-22T10:00:00+00:00"))
+    assert results.main(["--check"]) == 0  # a ladder is one run, the newest of those that climb highest
+    recorded("three", run(row("01_naive", 4.0), row("02_block_tile", 20.0, previous="01_naive"),
+                          date="2026-11-23T10:00:00+00:00"))
     assert results.main(["--check"]) == 1
     out = capsys.readouterr().out
     assert "README.md" in out and "ladder-fp16.svg" in out
