@@ -148,7 +148,8 @@ def test_a_wrong_model_would_be_seen(name):
 def test_the_table_names_the_reasons():
     counts = {"instructions.store.shared": 768, "shared_store_wavefronts": 3072}
     measured = {METRICS["shared_store_wavefronts"]: 3572.0, METRICS["shared_store_conflicts"]: 500.0}
-    row = {"label": "05", "shape": dict.fromkeys("MNK", 256), "metrics": {}, "counters": profile.compare(counts, measured)}
+    pairs = profile.compare(counts, measured)
+    row = {"label": "05", "shape": dict.fromkeys("MNK", 256), "metrics": {}, "counters": pairs}
     console = Console(file=io.StringIO(), width=160)
     console.print(profile.tables(row, "NVIDIA H200")[0])
     out = " ".join(console.file.getvalue().split())
@@ -213,7 +214,8 @@ def test_without_a_gpu_it_says_what_to_do_and_shows_what_is_recorded(tmp_path, m
         profile.run(kernels.load("01"), parse())
     assert capsys.readouterr().out == ""
     row = {"name": "01_naive", "label": "01_naive fp16", "number": 1, "problem": "gemm", "dtype": "fp16",
-           "variants": {}, "default": True, "source": None, "shape": dict.fromkeys("MNK", 256), "metrics": {"L2 hit rate": 87.5},
+           "variants": {}, "default": True, "source": None, "shape": dict.fromkeys("MNK", 256),
+           "metrics": {"L2 hit rate": 87.5},
            "counters": {"global_load_sectors": {"emulator": 8, "ncu": 8, "metric": "m"}}}
     results.save({"schema": 1, "kind": "profile", "command": "", "date": "2026-11-21T00:00:00+00:00", "commit": "abc",
                   "gpu": "NVIDIA H200", "rows": [row]}, tmp_path / "profile.json")

@@ -4,8 +4,8 @@ A row says: the PTX opcode, the types of its operands, the type of its result, a
 arrays: Python integers (exact, of any size) for integer and bit types, NumPy floats for floating types (bf16 as the
 float32 of the same value). The result is wrapped (integers) or rounded to nearest even (floats) to the result's type,
 so the functions state the mathematics only. All combinations of the types' edge values are tried, each twice: once in
-all lanes, once with every other lane switched off by a predicate. Where PTX defines an instruction for some values of an
-operand only, the row lists those: the emulator and GPUs may differ on the others.
+all lanes, once with every other lane switched off by a predicate. Where PTX defines an instruction for some values of
+an operand only, the row lists those: the emulator and GPUs may differ on the others.
 """
 
 from __future__ import annotations

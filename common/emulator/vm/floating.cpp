@@ -120,7 +120,8 @@ static inline float divide_approximately(float a, float b) {
   return std::fabs(b) > 0x1p126f ? a * std::copysign(0.0f, b) : a / b;
 }
 
-// o: predicate, value, what (0 finite, 1 infinite, 2 number, 3 notanumber, 4 normal, 5 subnormal); to PTX zero is normal
+// o: predicate, value, what (0 finite, 1 infinite, 2 number, 3 notanumber, 4 normal, 5 subnormal). As PTX has it, zero
+// is normal.
 template <class T> static void test(Warp &w, const Instr &i, u32 m) {
   const T *a = w.reg<T>(i.o[1]);
   u32 truth = 0;
