@@ -94,9 +94,13 @@ def test_tensor_instructions_are_compared_only_if_there_are_any():
 # What ncu measured on an H200 where it differs (256 x 256 x 256, fp16): stage -> counter -> value
 MEASURED = {
     "02": {"shared_load_wavefronts": 655360},
+    "03": {"shared_load_wavefronts": 98304},
     "05": {"shared_store_wavefronts": 3572, "shared_store_conflicts": 500},
     "07": {"global_load_requests": 768, "global_load_sectors": 14336},
+    "09": {"shared_load_wavefronts": 8198, "shared_load_conflicts": 6, "global_load_sectors": 14336},
+    "10": {"shared_load_wavefronts": 13079, "shared_load_conflicts": 23, "instructions.cp.async": 2688},
 }
+COPIES = {"global_load_sectors", "shared_load_wavefronts", "shared_load_conflicts", "instructions.cp.async"}
 # stage -> counters that a caveat allows to differ; all others have to be equal
 ALLOWED = {
     "01": set(),
@@ -104,10 +108,10 @@ ALLOWED = {
     "03": {"shared_load_wavefronts", "shared_store_wavefronts", "shared_store_conflicts"},
     "05": {"shared_store_wavefronts", "shared_store_conflicts"},
     "06": {"shared_store_wavefronts", "shared_store_conflicts"},
-    "07": {"global_load_sectors"},
-    "08": {"global_load_sectors"},
-    "09": {"global_load_sectors"},
-    "10": {"global_load_sectors"},
+    "07": COPIES,
+    "08": COPIES,
+    "09": COPIES,
+    "10": COPIES,
 }
 SIZE = 256
 
@@ -141,7 +145,8 @@ def test_a_wrong_model_would_be_seen(name):
             continue
         off = {change for change in (value - 1, value + 1) if key in unexplained(counts, **{key: change})}
         assert (len(off) < 2) == (key in ALLOWED[name]), key
-        assert key in unexplained(counts, **{key: 2 * value + counts["shared_store_wavefronts"] + 1})
+        beyond = 2 * value + counts["shared_store_wavefronts"] + counts["shared_load_wavefronts"] // 100 + 1
+        assert key in unexplained(counts, **{key: beyond})
         assert key in unexplained(counts, **{key: value // 8 - 1})
 
 

@@ -10,5 +10,5 @@ stage = Stage(
     dtypes=("fp16", "bf16"),
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("mma", "wmma", "fma", "shared_load_requests", "shared_load_conflicts"),
+    counters=("instructions.mma", "instructions.fma", "shared_load_requests", "shared_load_conflicts"),
 )

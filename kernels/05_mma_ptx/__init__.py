@@ -10,5 +10,8 @@ stage = Stage(
     dtypes=("fp16", "bf16"),
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("mma", "ldmatrix", "shared_load_wavefronts", "shared_load_conflicts", "shared_store_requests"),
+    counters=(
+        "instructions.mma", "instructions.ldmatrix", "shared_load_wavefronts",
+        "shared_load_conflicts", "shared_store_requests",
+    ),
 )

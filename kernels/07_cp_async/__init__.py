@@ -11,5 +11,8 @@ stage = Stage(
     variants={"PADDING": (0, 8)},
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("cp.async", "load.global", "store.shared", "shared_load_conflicts"),
+    counters=(
+        "instructions.cp.async", "instructions.load.global", "instructions.store.shared",
+        "shared_load_conflicts",
+    ),
 )

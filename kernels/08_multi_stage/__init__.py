@@ -11,5 +11,5 @@ stage = Stage(
     variants={"STAGES": (2, 3, 4, 5), "PADDING": (0, 8)},
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("cp.async", "barrier", "shared_load_conflicts"),
+    counters=("instructions.cp.async", "instructions.barrier", "shared_load_conflicts"),
 )

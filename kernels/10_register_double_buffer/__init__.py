@@ -20,5 +20,8 @@ stage = Stage(
     },
     multiples={"K": 8},
     alignment=16,
-    counters=("ldmatrix", "mma", "shuffle", "global_store_requests", "global_store_sectors"),
+    counters=(
+        "instructions.ldmatrix", "instructions.mma", "instructions.shuffle",
+        "global_store_requests", "global_store_sectors",
+    ),
 )
