@@ -407,8 +407,15 @@ def variants_table(name: str, dtype: str, size: str | None = None) -> str:
     if size is None:
         size = max(by_size, key=lambda s: (len(by_size[s]), work(by_size[s][0].row["shape"])))
     records = by_size.get(size, [])
-    body = [[f"`{variants_name(r.row['variants'])}`" + (" (default)" if r.row["default"] else ""),
-             f"{r.row['ms']['median']:.3f}", tflops(r.row["tflops"]), _number(r.times(r.peer), "{:.1%}")]
+    default = next((r.row["variants"] for r in records if r.row["default"]), {})
+
+    def label(row: dict) -> str:
+        if row["default"]:
+            return f"`{variants_name(default)}` (default)" if len(default) <= 2 else "(all defaults)"
+        changed = {macro: value for macro, value in row["variants"].items() if default.get(macro) != value}
+        return f"`{variants_name(changed)}`"
+
+    body = [[label(r.row), f"{r.row['ms']['median']:.3f}", tflops(r.row["tflops"]), _number(r.times(r.peer), "{:.1%}")]
             for r in records]
     return _markdown([f"variant, {dtype} {size}", "ms", "TFLOP/s", "% of library"], body, records)
 
