@@ -226,7 +226,9 @@ def recorded(directory: Path | None = None, kind: str = "bench", **fields) -> li
             if row.get("source") is None and all(row.get(k) == v for k, v in fields.items()):
                 record = Record(run, row)
                 known = newest.setdefault(record.key, record)
-                if known.row.get("role") in ("previous", "first") and row["role"] == "stage":  # a comparison
+                comparison = known.row.get("role") in ("previous", "first") and row["role"] == "stage"
+                same = kind == "bench" and row["role"] == known.row["role"]
+                if comparison or (same and row["ms"]["n"] > 2 * known.row["ms"]["n"]):  # neither displaces a run that was made for this and took its time
                     newest[record.key] = record
     return sorted(newest.values(), key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
 
