@@ -228,7 +228,8 @@ def recorded(directory: Path | None = None, kind: str = "bench", **fields) -> li
                 known = newest.setdefault(record.key, record)
                 comparison = known.row.get("role") in ("previous", "first") and row["role"] == "stage"
                 same = kind == "bench" and row["role"] == known.row["role"]
-                if comparison or (same and row["ms"]["n"] > 2 * known.row["ms"]["n"]):  # neither displaces a run that was made for this and took its time
+                # Neither a comparison nor a quick run displaces one that was made for this and took its time.
+                if comparison or (same and row["ms"]["n"] > 2 * known.row["ms"]["n"]):
                     newest[record.key] = record
     return sorted(newest.values(), key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
 
