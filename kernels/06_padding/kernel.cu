@@ -1,9 +1,10 @@
-// Stage 06 · padding: rows of shared memory 16 bytes longer, and no bank conflicts.
+// Stage 06 · padding: rows of shared memory 16 bytes longer, and ldmatrix without bank conflicts.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      ldmatrix reads 8 rows of 16 bytes at once; they are served in one go if they fall into different
 //           banks. Rows of 64 or 512 bytes start in few of the 32 banks (128 bytes); rows of 64 + 16 or 512 + 16
-//           bytes start 16 bytes further round each time and fill all 32. Price: the padding is never used.
+//           bytes start 16 bytes further round each time and fill all 32. Price: the padding is never used, and
+//           the 16-byte writes of A, two rows at a time, now meet in a bank.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
