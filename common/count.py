@@ -50,7 +50,8 @@ DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
     "sectors per global load": (_ratio("global_load_sectors", "global_load_requests"),
                                 "32 lanes that read 2, 4, 16 bytes side by side touch 2, 4, 16"),
     "sectors per global store": (_ratio("global_store_sectors", "global_store_requests"), "likewise"),
-    "sectors per cp.async": (_ratio("cp_async_sectors", "cp_async_requests"), "16 with 16 bytes per lane"),
+    "sectors per cp.async": (_ratio("cp_async_sectors", "cp_async_requests"),
+                             "16 with 16 bytes per lane; more if halves of a sector part"),
     "wavefronts per shared load": (_ratio("shared_load_wavefronts", "shared_load_requests"),
                                    "one per 128 bytes without conflicts: ldmatrix.x4 4"),
     "wavefronts per shared store": (_ratio("shared_store_wavefronts", "shared_store_requests"), "likewise"),
@@ -152,7 +153,6 @@ LINE_COLUMNS = {
     "shared_load_conflicts": "shared\nload\nconflicts",
     "shared_store_wavefronts": "shared\nstore\nwavefr.",
     "shared_store_conflicts": "shared\nstore\nconflicts",
-    "cp_async_conflicts": "cp.async\nconflicts",
 }
 
 

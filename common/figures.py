@@ -292,6 +292,45 @@ def sectors(
     return figure
 
 
+# ------------------------------------------------------------------------------------------ cp.async: lines to lines
+
+
+def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -> Picture:
+    """One `cp.async` request of 16 bytes per lane past L1: what it takes of each line of 128 bytes of global memory, and
+    where that goes in shared memory. `sources` and `targets` are byte offsets, one per active lane.
+    """
+    sources, targets = np.asarray(sources, dtype=np.int64), np.asarray(targets, dtype=np.int64)
+    lanes = np.arange(len(sources)) if lanes is None else np.asarray(lanes)
+    pairs = [sector for sector, _ in layout.copied_sectors(sources, targets)]
+    parted = [pairs.count(sector) > 1 for sector in (sources // layout.SECTOR).tolist()]
+    takeaway = f"{what}: {plural(len(pairs), 'sector')} from L2"
+    if any(parted):
+        takeaway += f" where {len(set(pairs))} hold the data: halves of a sector go to different ones"
+    panels = {"global memory": sources, "shared memory": targets}
+    most = max(len(np.unique(offsets // layout.LINE)) for offsets in panels.values())
+    cell = 0.24 if most <= 12 else 0.17
+    with matplotlib.rc_context(STYLE):
+        figure = picture(10, 0.85 + cell * most, takeaway, source)
+        for axes, (title, offsets) in zip(figure.subplots(1, 2), panels.items()):
+            lines = np.unique(offsets // layout.LINE)
+            x, y = offsets % layout.LINE // 16, np.searchsorted(lines, offsets // layout.LINE)
+            colours = [CONFLICT if twice else FREE for twice in parted]
+            _boxes(axes, x, y, 1, 1, colours, [str(lane) for lane in lanes], inch=(0.5, cell))
+            every = np.arange(4 * len(lines))
+            _boxes(axes, every % 4 * 2, every // 4, 2, 1, "none", edge="#666666", line=0.9)
+            axes.set_xlim(0, layout.LINE // 16)
+            axes.set_ylim(most, 0)
+            axes.set_xticks(np.arange(4) * 2 + 1, [f"sector {n}" for n in range(4)])
+            axes.set_yticks(np.arange(len(lines)) + 0.5, [f"{line * layout.LINE:,}" for line in lines])
+            axes.set_title(f"{title}, 128 bytes per row")
+            _bare(axes)
+        handles = [Patch(color=FREE, label="its sector is fetched once (the numbers are lanes)")]
+        if any(parted):
+            handles.append(Patch(color=CONFLICT, label="its sector is fetched twice, once for each half"))
+        figure.legend(handles=handles, loc="outside lower left", ncols=2)
+    return figure
+
+
 # ------------------------------------------------------------------------------------------ which thread, which element
 
 

@@ -7,7 +7,9 @@ the two equal on executed requests):
   touches.
 - Shared memory has 32 *banks* of 4-byte words; word w lies in bank w % 32. In one *wavefront* each bank delivers one
   word, to any number of lanes. A request with 8 bytes per lane is served half a warp at a time, with 16 bytes a quarter
-  at a time, `ldmatrix` one 8 x 8 matrix (8 row addresses of 16 bytes) at a time.
+  at a time, `ldmatrix` one 8 x 8 matrix (8 row addresses of 16 bytes) at a time. A load whose neighbours (all lanes i
+  and i ^ 1, or all i and i ^ 2) want the same is served twice as many lanes at a time.
+- `cp.async` of 16 bytes past L1 fetches a sector once for each sector of shared memory that it goes to.
 """
 
 from __future__ import annotations
@@ -51,11 +53,24 @@ class Wavefronts:
         return self.count - self.minimum
 
 
-def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None) -> Wavefronts:
-    """Serve one shared-memory request of `size` bytes per lane at byte offsets `addresses` (one per active lane)."""
+def _served_together(addresses: np.ndarray, size: int, lanes: np.ndarray, load: bool) -> int:
+    """How many neighbouring lanes are served at a time."""
+    together = WARP // max(1, size // WORD)
+    at = dict(zip(lanes.tolist(), addresses.tolist()))
+    if load and together < WARP:
+        if any(all(at.get(lane ^ bit, address) == address for lane, address in at.items()) for bit in (1, 2)):
+            return 2 * together
+    return together
+
+
+def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None, load: bool = False) -> Wavefronts:
+    """Serve one shared-memory request of `size` bytes per lane at byte offsets `addresses` (one per active lane).
+
+    `load`: it is an ordinary load (not `ldmatrix`). Equal to what ncu counts on an H200 (tests/emulator/banks.py).
+    """
     addresses = np.asarray(addresses, dtype=np.int64)
     lanes = np.arange(len(addresses)) if lanes is None else np.asarray(lanes, dtype=np.int64)
-    together = WARP // max(1, size // WORD)  # lanes served at a time
+    together = _served_together(addresses, size, lanes, load)
     rows: list[tuple[int, ...]] = []
     count = minimum = 0
     for group in np.unique(lanes // together):
@@ -72,6 +87,16 @@ def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None
         minimum += 1
     columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     return Wavefronts(*columns, count=count, minimum=minimum)
+
+
+def copied_sectors(sources: np.ndarray, targets: np.ndarray) -> list[tuple[int, int]]:
+    """What `cp.async.cg` of 16 bytes per lane fetches from L2: pairs of a sector of global and one of shared memory.
+
+    `sources` are addresses, `targets` offsets in shared memory, an entry per lane that reads. A sector whose halves go
+    to different sectors is in two pairs, and is sent twice. Found on an H200, whose counter of the sectors between L2
+    and L1 is equal for all patterns of tests/emulator/banks.py; NVIDIA documents no rule.
+    """
+    return sorted(set(zip((sources // SECTOR).tolist(), (targets // SECTOR).tolist())))
 
 
 def tile_offset(

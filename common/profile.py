@@ -150,7 +150,7 @@ class Caveat(NamedTuple):
     why: str
 
 
-# Measured on an H200 with CUDA 13.0, 2026-11-21. Stores: at most 16 % more wavefronts; copies: 17 % more sectors.
+# Measured on an H200 with CUDA 13.0, 2026-11-21. Stores: at most 16 % more wavefronts.
 CAVEATS = (
     Caveat(("shared_store_wavefronts", "shared_store_conflicts"),
            lambda counts: counts.get("instructions.store.shared", 0) > 0,
@@ -159,8 +159,7 @@ CAVEATS = (
     Caveat(("shared_load_wavefronts", "shared_load_conflicts"),
            lambda counts: counts.get("instructions.load.shared", 0) > 0,
            lambda count, _: (count / 8, count),
-           "ptxas merges narrow loads of neighbours, and lanes that read the same words of a wide load are served"
-           " together"),
+           "ptxas merges narrow loads of neighbours"),
     Caveat(("shared_load_wavefronts", "shared_load_conflicts"),
            lambda counts: counts.get("cp_async_requests", 0) > 0,
            lambda count, counts: (count, count + counts["shared_load_wavefronts"] / 100),
@@ -171,8 +170,8 @@ CAVEATS = (
            "ptxas turns the branch around the copies into predicates, and ncu counts copies that are switched off"),
     Caveat(("global_load_sectors",),
            lambda counts: counts.get("cp_async_requests", 0) > 0,
-           lambda count, counts: (count, count + counts["cp_async_sectors"] / 2),
-           "cp.async of rows shorter than 128 bytes fetches more: 24 sectors instead of 16 for rows of 64 bytes"),
+           lambda count, counts: (count - counts["cp_async_sectors"] / 2, count),
+           "L1 counts some of the sectors once that cp.async fetches twice, for two places in shared memory"),
 )
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from common.figures import Picture
     from common.stage import Kernel, Stage
 
-FIGURES = ("footprint", "threads", "registers", "sectors", "banks", "rhythm")
+FIGURES = ("footprint", "threads", "registers", "sectors", "copies", "banks", "rhythm")
 GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
 VERBS = {0: "load", 1: "store", 2: "atomic", 3: "copy", 4: "ldmatrix"}  # and its kind
 
@@ -54,6 +54,7 @@ class Request:
     addresses: np.ndarray  # global: addresses; shared: byte offsets in the block's shared memory
     file: str
     line: int
+    plain: bool = True  # an access lane by lane, not a matrix by the whole warp (WMMA, ldmatrix)
 
     @property
     def text(self) -> str:
@@ -66,7 +67,7 @@ class Request:
 
     @property
     def banks(self) -> layout.Wavefronts:
-        return layout.wavefronts(self.addresses, self.size, self.lanes)
+        return layout.wavefronts(self.addresses, self.size, self.lanes, load=self.plain and self.verb == "load")
 
 
 class Traced:
@@ -109,6 +110,7 @@ class Traced:
             addresses=rows["addr"].astype(np.int64),
             file=place.file,
             line=place.line,
+            plain=int(first["kind"]) in VERBS and int(first["kind"]) != 4,
         )
         return space, self._tensor_at(int(first["addr"])) if space == GLOBAL else "", request
 
@@ -126,11 +128,22 @@ class Traced:
             if (space, name) == place and warp in (None, r.warp) and verb in (None, r.verb)
         ]
 
+    def copied(self, warp: int | None = None) -> list[tuple[Request, np.ndarray]]:
+        """`cp.async`: (its global side, its targets in shared memory lane by lane); none that only fills with zeros."""
+        landing = {(r.warp, r.order): dict(zip(r.lanes.tolist(), r.addresses)) for r in self.requests(verb="copy")}
+        return [
+            (r, np.array([landing[r.warp, r.order][lane] for lane in r.lanes.tolist()]))
+            for space, _, r in self._all
+            if space == GLOBAL and r.verb == "copy" and warp in (None, r.warp)
+        ]
+
     def patterns(self, warp: int = 0, verb: str | None = None) -> list[Request]:
         """One shared-memory request of `warp` for each kind of it: the worst of those from one source line that ask for
-        as many bytes at as many different addresses."""
+        as many bytes at as many different addresses. Copies are left out: they do not go by banks."""
         worst: dict[tuple, Request] = {}
         for request in self.requests(warp=warp, verb=verb):
+            if request.verb == "copy":
+                continue
             key = (request.line, request.verb, request.size, len(np.unique(request.addresses)))
             if key not in worst or request.banks.count > worst[key].banks.count:
                 worst[key] = request
@@ -250,6 +263,22 @@ class Traced:
             source=_quote(request),
         )
 
+    def copies(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
+        """Where the `index`-th `cp.async` with which `warp` copies from `tensor` puts its bytes."""
+        from common import figures
+
+        self._own(warp)
+        place = self.tensors[tensor]
+        found = [each for each in self.copied(warp) if place.base <= each[0].addresses[0] < place.base + place.size]
+        if not 0 <= index < len(found):
+            raise UserError(
+                f"{self.label}: warp {warp} makes {figures.plural(len(found), 'copy').replace('copys', 'copies')} from "
+                f"{tensor} with cp.async; there is no number {index}"
+            )
+        source, targets = found[index]
+        what = f"{self.label}, warp {warp} copies {tensor}"
+        return figures.copies(source.addresses - place.base, targets, source.lanes, what=what, source=_quote(source))
+
     def banks(self, request: Request | int = 0, warp: int = 0) -> Picture:
         """The banks of one shared-memory request: a `Request`, or the number of one of `patterns(warp)`."""
         from common import figures
@@ -345,6 +374,12 @@ class Traced:
             elif figure == "sectors":
                 yield from (
                     (f"sectors-{name}", self.sectors(name, warp)) for name in touched if self.requests(name, warp=warp)
+                )
+            elif figure == "copies":
+                yield from (
+                    (f"copies-{name}", self.copies(name, warp))
+                    for name in touched
+                    if self.requests(name, warp=warp, verb="copy")
                 )
             elif figure == "banks":
                 for number, request in enumerate(self.patterns(warp)):

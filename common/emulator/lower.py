@@ -1076,6 +1076,7 @@ def _cp(lowering, parts, operands, _):
         Raw(size),
         take,
         ignore,
+        Raw(int(parts[2] == "cg")),
     ]
     return Lowered("cp.async", out, flags, category="cp.async", access=size)
 

@@ -31,6 +31,7 @@ METRICS = {
     "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
     "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "cp_async_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "instructions.ldmatrix": "smsp__inst_executed_op_ldsm.sum",
     "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
     "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
@@ -46,8 +47,8 @@ class Counters:
     `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
-    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load, `cp.async` by its
-    own names.
+    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its own
+    names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -71,8 +72,6 @@ class Counters:
     local_store_bytes: int = 0
     cp_async_requests: int = 0
     cp_async_sectors: int = 0
-    cp_async_wavefronts: int = 0
-    cp_async_conflicts: int = 0
     cp_async_bytes: int = 0
 
     def __iadd__(self, other: Counters) -> Counters:

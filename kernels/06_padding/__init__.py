@@ -1,4 +1,4 @@
-"""Stage 06: rows of shared memory 16 bytes longer, and ldmatrix without bank conflicts."""
+"""Stage 06: rows of shared memory 16 bytes longer, and no more bank conflicts."""
 
 from common.stage import Stage
 

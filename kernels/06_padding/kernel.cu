@@ -1,10 +1,10 @@
-// Stage 06 · padding: rows of shared memory 16 bytes longer, and ldmatrix without bank conflicts.
+// Stage 06 · padding: rows of shared memory 16 bytes longer, and no more bank conflicts.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      ldmatrix reads 8 rows of 16 bytes at once; they are served in one go if they fall into different
 //           banks. Rows of 64 or 512 bytes start in few of the 32 banks (128 bytes); rows of 64 + 16 or 512 + 16
-//           bytes start 16 bytes further round each time and fill all 32. Price: the padding is never used, and
-//           the 16-byte writes of A, two rows at a time, now meet in a bank.
+//           bytes start 16 bytes further round each time and fill all 32. The price: bytes that hold nothing, and
+//           a thought for the writers of A, who write two rows at once: rows 4 apart still meet in no bank.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
@@ -52,6 +52,7 @@ static_assert(PADDING % VECTOR == 0, "ldmatrix and 128-bit stores need rows that
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(A_CHUNKS * VECTOR * THREADS == BLOCK_M * BLOCK_K, "the threads share the A tile evenly");
 static_assert(B_CHUNKS * VECTOR * THREADS == BLOCK_K * BLOCK_N, "the threads share the B tile evenly");
+static_assert(BLOCK_K / VECTOR == 4, "a warp copies 8 rows of 4 chunks of A at a time");
 static_assert(BLOCK_K % MMA_K == 0 && WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0, "tensor tiles must fit evenly");
 static_assert(TILES_N % 2 == 0, "one ldmatrix.x4 brings two tiles of B");
 
@@ -127,8 +128,8 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
 #pragma unroll
     for (int chunk = 0; chunk < A_CHUNKS; ++chunk) {
       const int index = chunk * THREADS + thread;
-      const int row = index / (BLOCK_K / VECTOR);
-      const int col = index % (BLOCK_K / VECTOR) * VECTOR;
+      const int row = index / 32 * 8 + index / 4 % 2 * 4 + index / 8 % 4;  // 8 lanes write rows r and r + 4
+      const int col = index % 4 * VECTOR;
       *reinterpret_cast<Chunk *>(&A_tile[row][col]) =
           *reinterpret_cast<const Chunk *>(&A_block[(size_t)row * K + slice + col]);
     }

@@ -13,6 +13,6 @@ stage = Stage(
     alignment=16,
     counters=(
         "instructions.cp.async", "instructions.load.global", "instructions.store.shared",
-        "shared_load_conflicts",
+        "cp_async_sectors",
     ),
 )

@@ -3,7 +3,8 @@
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      A copy through registers is a load, a wait, a store, and a register for everything in between. cp.async
 //           hands the whole 16 bytes to the memory system: one instruction, no register, and .cg leaves L1 alone.
-//           The thread is free until it asks, with wait_group, whether its copies have landed.
+//           The thread is free until it asks, with wait_group, whether its copies have landed. They are not served
+//           8 lanes at a time but line by line, so the order of the lanes is the plain one again.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

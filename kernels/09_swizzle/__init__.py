@@ -11,5 +11,5 @@ stage = Stage(
     variants={"STAGES": (2, 3, 4), "SWIZZLE": (0, 1), "GROUP_M": (1, 8, 12, 16)},
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("shared_load_wavefronts", "shared_load_conflicts", "instructions.ldmatrix"),
+    counters=("shared_load_conflicts", "cp_async_sectors"),
 )

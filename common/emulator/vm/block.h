@@ -128,13 +128,14 @@ struct Pattern {
 Pattern look(const u64 *address, u32 mask, u32 bytes);
 // Returns false (after reporting) when the launch must stop.
 bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align, const Pattern &);
-void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, const Pattern &);
+// `load`: an ordinary load, which shared memory may serve with more lanes at once.
+void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, const Pattern &,
+                  bool load = false);
+void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
 // returned and taken off `*left`; their addresses become those within the space.
 u32 next_space(u32 *left, u64 *address, Space *space);
-u32 wavefronts(const u64 *address, u32 mask, u32 bytes);        // see memory.cpp: the model of the banks
-u32 minimum_wavefronts(u32 mask, u32 bytes);
 
 }  // namespace vm

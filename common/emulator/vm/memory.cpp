@@ -7,11 +7,24 @@ namespace vm {
 
 // ---- what every access goes through ----
 
-// Passes over the 32 banks of 4 bytes that an access needs. Lanes are served together as far as 128 bytes go: all 32
-// for 4 bytes and less, halves of the warp for 8, quarters for 16. Within such a part, a pass delivers one 4-byte
-// word of each bank to all lanes that want it.
-u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
-  const u32 width = std::max(bytes, 4u), banks = 128 / width, part = banks;  // a wide access takes several as one
+// How many neighbouring lanes shared memory serves together: as many as 128 bytes go to, all 32 with 4 bytes each and
+// less, half the warp with 8, a quarter with 16; for loads twice as many if all lanes i and i ^ 1, or all i and i ^ 2,
+// want the same. Measured on an H200: 220 patterns of addresses, all equal (tests/emulator/banks.py).
+static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
+  const u32 part = 128 / std::max(bytes, 4u);
+  for (const u32 bit : {1u, 2u}) {
+    bool same = load && part < LANES;
+    for (u32 lane = 0; lane < LANES && same; ++lane)
+      same = !(mask >> lane & mask >> (lane ^ bit) & 1) || address[lane] == address[lane ^ bit];
+    if (same) return 2 * part;
+  }
+  return part;
+}
+
+// Passes over the 32 banks of 4 bytes that an access needs, `part` lanes at a time. A pass delivers one 4-byte word of
+// each bank to all lanes that want it.
+static u32 wavefronts(const u64 *address, u32 mask, u32 bytes, u32 part) {
+  const u32 width = std::max(bytes, 4u), banks = 128 / width;  // a wide access takes several as one
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part) {
     u32 used[LANES][LANES], most = 0;  // the different words that each bank must deliver
@@ -29,8 +42,7 @@ u32 wavefronts(const u64 *address, u32 mask, u32 bytes) {
   return passes;
 }
 
-u32 minimum_wavefronts(u32 mask, u32 bytes) {
-  const u32 words = std::max(bytes / 4, 1u), part = LANES / words;
+static u32 minimum_wavefronts(u32 mask, u32 part) {
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part)
     passes += (mask >> first & (part == LANES ? ALL : (1u << part) - 1)) != 0;
@@ -120,16 +132,42 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   return true;
 }
 
-void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
+void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p,
+                  bool load) {
   Counters &c = w.block->counters[i.pc];
   ++c.requests;
   c.bytes += u64(__builtin_popcount(mask)) * bytes;
   if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes, p);
   if (space != Space::SHARED) return;
-  const u32 minimum = minimum_wavefronts(mask, bytes);
-  const u32 passes = p.same || p.row ? minimum : wavefronts(address, mask, bytes);
+  const u32 part = served_together(address, mask, bytes, load);
+  const u32 minimum = minimum_wavefronts(mask, part);
+  const u32 passes = p.same || p.row ? minimum : wavefronts(address, mask, bytes, part);
   c.wavefronts += passes;
   c.conflicts += passes - minimum;
+}
+
+// Sectors that L2 sends for a copy of 16 bytes per lane past L1: a sector of global memory as often as there are sectors
+// of shared memory to which it goes. Found on an H200, and equal there on all patterns of tests/emulator/banks.py.
+static u32 copied_sectors(const u64 *from, const u64 *to, u32 mask) {
+  u64 pairs[LANES][2];
+  u32 count = 0;
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    const u64 source = from[lane] >> 5, target = to[lane] >> 5;
+    u32 k = count;  // from the last backwards: neighbours mostly share theirs
+    while (k && (pairs[k - 1][0] != source || pairs[k - 1][1] != target)) --k;
+    if (!k) pairs[count][0] = source, pairs[count++][1] = target;
+  }
+  return count;
+}
+
+// A cp.async: shared memory's banks do not show in it, for the hardware counts no wavefronts of it.
+void count_copy(Warp &w, const Instr &i, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1) {
+  Counters &c = w.block->counters[i.pc];
+  ++c.requests;
+  c.bytes += u64(__builtin_popcount(mask)) * bytes;
+  if (past_l1) c.sectors += copied_sectors(from, to, reading);
+  else if (reading) c.sectors += sectors(from, reading, bytes, look(from, reading, bytes));
 }
 
 void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind, const u64 *address, u32 bytes) {
@@ -241,7 +279,7 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   Block &b = *w.block;
   const Pattern p = look(address, mask, bytes);
   if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
+  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p, true);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
     if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);

@@ -344,7 +344,7 @@ static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
 // ---- cp.async: the copy is applied when its thread waits for it, and not before ----
 
 // o: destination, offset, 64-bit, source, offset, 64-bit, bytes, bytes to read (or ~0: all), predicate that says "none"
-// (or ~0)
+// (or ~0), past L1 (.cg)
 static void copy_async(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   alignas(64) u64 to[LANES], from[LANES];
@@ -365,7 +365,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   }
   whole &= m, part &= m;
   const u32 reading = whole | part;
-  const Pattern source = reading ? look(from, reading, size) : Pattern{}, target = look(to, m, size);
+  const Pattern target = look(to, m, size);
   if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, look(from, whole, size))) return;
   for (u32 rest = part; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
@@ -373,14 +373,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
     if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, size, look(from, alone, bytes))) return;
   }
   if (!check_access(w, i, m, Space::SHARED, to, size, size, target)) return;
-  if (b.launch.count) {
-    Counters &c = b.counters[i.pc];
-    const Counters before = c;
-    if (reading) count_access(w, i, reading, Space::GLOBAL, from, size, source);
-    count_access(w, i, m, Space::SHARED, to, size, target);
-    c.requests = before.requests + 1;
-    c.bytes = before.bytes + u64(__builtin_popcount(m)) * size;
-  }
+  if (b.launch.count) count_copy(w, i, m, reading, from, to, size, i.o[9]);
   if (b.traced) {
     if (reading) trace_access(w, i, reading, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
     trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
