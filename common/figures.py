@@ -139,12 +139,15 @@ def _boxes(axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.
 # ------------------------------------------------------------------------------------------------- shared memory: banks
 
 
-def banks(addresses, size: int, lanes=None, what: str = "request", source: str = "") -> Picture:
+def banks(
+    addresses, size: int, lanes=None, what: str = "request", source: str = "", load: bool = False
+) -> Picture:
     """One shared-memory request: above, where its words lie; below, which lanes each bank serves in each wavefront.
 
-    `addresses` are byte offsets in shared memory, one per active lane, of accesses of `size` bytes.
+    `addresses` are byte offsets in shared memory, one per active lane, of accesses of `size` bytes; `load` as in
+    `layout.wavefronts`.
     """
-    served = layout.wavefronts(addresses, size, lanes)
+    served = layout.wavefronts(addresses, size, lanes, load)
     takeaway = f"{what}: {plural(served.count, 'wavefront')}" + (
         f" where {served.minimum} would do, {plural(served.conflicts, 'bank conflict')}"
         if served.conflicts

@@ -224,6 +224,13 @@ def variants(stage: Stage, dtype: str, *size: str) -> Markdown:
     return _recorded(results.variants_table(stage.name, dtype, *size))
 
 
+def profile(stage: Stage) -> Markdown:
+    """The hardware's counters beside the emulator's, as recorded."""
+    from common import results
+
+    return _recorded(results.profile_table(stage.name))
+
+
 def ladder(dtype: str, *sizes: str) -> Markdown:
     """The recorded speed of all stages in one dtype."""
     from common import results

@@ -25,6 +25,7 @@ import os
 import platform
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -396,6 +397,27 @@ def stage_table(name: str, *dtypes: str) -> str:
         _number(r.row["tflops"] / r.limit["tflops"] if r.limit else None, "{:.1%}"),
         _number(r.row.get("sm_mhz", {}).get("median"), "{:.0f} MHz")] for r in records]
     return _markdown(head, body, records)
+
+
+@table("share")
+def share_table(name: str, dtype: str, *sizes: str) -> str:
+    """A stage's share of the library in every run that timed it with its default variants: how far runs differ."""
+    body, used, means = [], [], []
+    for run in reversed(runs(kind="bench")):
+        rows = [row for row in run["rows"] if row["name"] == name and row["dtype"] == dtype and row.get("default")
+                and row.get("source") is None and row["role"] == "stage"]
+        at = {size_name(row["shape"]): Record(run, row) for row in rows}
+        shares = [at[size].times(at[size].peer) for size in sizes if size in at]
+        if len(shares) < len(sizes) or None in shares:
+            continue
+        used.append(at[sizes[0]])
+        means.append(statistics.geometric_mean(shares))
+        body.append([f"[{run['file']}], {at[sizes[0]].row['ms']['n']} samples", *(f"{share:.3f}" for share in shares),
+                     f"{means[-1]:.3f}"])
+    if not body:
+        return "*No run recorded yet.*"
+    body.append(["median of the runs", *[None] * len(sizes), f"**{statistics.median(means):.3f}**"])
+    return _markdown(["run", *sizes, "geometric mean"], body)
 
 
 @table("variants")

@@ -294,7 +294,10 @@ class Traced:
             request = patterns[request]
         kind = "ldmatrix" if request.verb == "ldmatrix" else f"shared {request.verb}"
         what = f"{self.label}, warp {request.warp}, {kind}, {request.size} bytes per lane"
-        return figures.banks(request.addresses, request.size, request.lanes, what=what, source=_quote(request))
+        load = request.plain and request.verb == "load"
+        return figures.banks(
+            request.addresses, request.size, request.lanes, what=what, source=_quote(request), load=load
+        )
 
     def footprint(self, warp: int = 0, lane: int = 0) -> Picture:
         """What the block, a warp and a lane touch of each tensor, and how often an element is asked for."""

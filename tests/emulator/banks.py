@@ -24,9 +24,9 @@ METRICS = {  # what the emulator counts -> what ncu calls it
     "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
     "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-    "cp_async_sectors": "l1tex__m_xbar2l1tex_read_sectors.sum",  # from L2 to L1, so less those of the two tables
+    "cp_async_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_lg_op_ld.sum",  # all from L2 to L1, so less the tables'
 }
-TABLE_SECTORS = 8  # that every launch reads to know its addresses
+TABLE_SECTORS = 4  # of a row of 32 offsets
 PROBE = """
 #include <cuda_runtime.h>
 
@@ -196,7 +196,7 @@ def measure() -> dict[str, dict[str, int]]:
     counted = {}
     for pattern, launch in zip(every, launches):
         found = {counter: int(launch[metric]) for counter, metric in METRICS.items()}
-        found["cp_async_sectors"] -= TABLE_SECTORS
+        found["cp_async_sectors"] -= TABLE_SECTORS * (2 if pattern.operation.startswith("copy") else 1)
         counted[f"{pattern.operation}: {pattern.name}"] = {counter: n for counter, n in found.items() if n}
     return counted
 
