@@ -105,6 +105,7 @@ ALLOWED = {
     "01": set(),
     "02": {"shared_load_wavefronts", "shared_store_wavefronts", "shared_store_conflicts"},
     "03": {"shared_load_wavefronts", "shared_store_wavefronts", "shared_store_conflicts"},
+    "04": {"shared_load_wavefronts", "shared_load_conflicts", "shared_store_wavefronts", "shared_store_conflicts"},
     "05": {"shared_store_wavefronts", "shared_store_conflicts"},
     "06": {"shared_store_wavefronts", "shared_store_conflicts"},
     "07": COPIES,

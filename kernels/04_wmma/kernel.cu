@@ -133,9 +133,12 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
       __syncwarp();  // the warp waits for its own writers: the patch is complete
       const int patch_row = lane / 2;
       const int patch_col = lane % 2 * VECTOR;
+      float value[VECTOR];
+      *reinterpret_cast<float4 *>(&value[0]) = *reinterpret_cast<const float4 *>(&C_tile[warp][patch_row][patch_col]);
+      *reinterpret_cast<float4 *>(&value[4]) = *reinterpret_cast<const float4 *>(&C_tile[warp][patch_row][patch_col + 4]);
       Chunk c;
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) c.element[v] = Element(C_tile[warp][patch_row][patch_col + v]);
+      for (int v = 0; v < VECTOR; ++v) c.element[v] = Element(value[v]);
       const int row = tile_m * BLOCK_M + warp_row + m * MMA_M + patch_row;
       const int col = tile_n * BLOCK_N + warp_col + n * MMA_N + patch_col;
       *reinterpret_cast<Chunk *>(&C[(size_t)row * N + col]) = c;
