@@ -401,16 +401,17 @@ def stage_table(name: str, *dtypes: str) -> str:
 
 @table("share")
 def share_table(name: str, dtype: str, *sizes: str) -> str:
-    """A stage's share of the library in every run that timed it with its default variants: how far runs differ."""
-    body, used, means = [], [], []
+    """A stage's share of the library in every run but the quick ones, default variants: how far runs differ."""
+    body, means = [], []
     for run in reversed(runs(kind="bench")):
+        if "--quick" in run["command"]:
+            continue
         rows = [row for row in run["rows"] if row["name"] == name and row["dtype"] == dtype and row.get("default")
                 and row.get("source") is None and row["role"] == "stage"]
         at = {size_name(row["shape"]): Record(run, row) for row in rows}
         shares = [at[size].times(at[size].peer) for size in sizes if size in at]
         if len(shares) < len(sizes) or None in shares:
             continue
-        used.append(at[sizes[0]])
         means.append(statistics.geometric_mean(shares))
         body.append([f"[{run['file']}], {at[sizes[0]].row['ms']['n']} samples", *(f"{share:.3f}" for share in shares),
                      f"{means[-1]:.3f}"])
