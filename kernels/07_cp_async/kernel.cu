@@ -3,8 +3,9 @@
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      A copy through registers is a load, a wait, a store, and a register for everything in between. cp.async
 //           hands the whole 16 bytes to the memory system: one instruction, no register, and .cg leaves L1 alone.
-//           The thread is free until it asks, with wait_group, whether its copies have landed. They are not served
-//           8 lanes at a time but line by line, so the order of the lanes is the plain one again.
+//           The thread is free until it asks, with wait_group, whether its copies have landed. Banks do not delay
+//           copies, so the order of the lanes is the plain one again; but padding does: a sector of 32 bytes whose
+//           halves go to different sectors of shared memory is fetched twice.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

@@ -9,7 +9,7 @@ namespace vm {
 
 // How many neighbouring lanes shared memory serves together: as many as 128 bytes go to, all 32 with 4 bytes each and
 // less, half the warp with 8, a quarter with 16; for loads twice as many if all lanes i and i ^ 1, or all i and i ^ 2,
-// want the same. Measured on an H200: 220 patterns of addresses, all equal (tests/emulator/banks.py).
+// want the same. Found on an H200, and equal there on all patterns of tests/emulator/banks.py.
 static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
   const u32 part = 128 / std::max(bytes, 4u);
   for (const u32 bit : {1u, 2u}) {
