@@ -134,8 +134,11 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
       const int patch_row = lane / 2;
       const int patch_col = lane % 2 * VECTOR;
       float value[VECTOR];
-      *reinterpret_cast<float4 *>(&value[0]) = *reinterpret_cast<const float4 *>(&C_tile[warp][patch_row][patch_col]);
-      *reinterpret_cast<float4 *>(&value[4]) = *reinterpret_cast<const float4 *>(&C_tile[warp][patch_row][patch_col + 4]);
+#pragma unroll
+      for (int v = 0; v < VECTOR; v += 4) {
+        *reinterpret_cast<float4 *>(&value[v]) =
+            *reinterpret_cast<const float4 *>(&C_tile[warp][patch_row][patch_col + v]);
+      }
       Chunk c;
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) c.element[v] = Element(value[v]);
