@@ -158,7 +158,7 @@ CAVEATS = (
            "the hardware adds arbitration with other traffic, which varies from run to run"),
     Caveat(("shared_load_wavefronts", "shared_load_conflicts"),
            lambda counts: counts.get("instructions.load.shared", 0) > 0,
-           lambda count, _: (count / 8, count),
+           lambda count, _: (count / 2, count),
            "ptxas merges narrow loads of neighbours"),
     Caveat(("shared_load_wavefronts", "shared_load_conflicts"),
            lambda counts: counts.get("cp_async_requests", 0) > 0,

@@ -6,6 +6,7 @@
     threads     | which thread touches which element of a tensor
     registers   | which outputs one thread holds (only where a thread has several)
     sectors     | one global request of a warp: the 32-byte sectors it moves and the bytes in them that lanes asked for
+    copies      | one cp.async of a warp: where its sectors go in shared memory, and which are fetched twice
     banks       | one shared request of a warp, for each kind of it: the banks, wavefront by wavefront
     rhythm      | the order of a warp's memory requests
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +56,7 @@ class Request:
     addresses: np.ndarray  # global: addresses; shared: byte offsets in the block's shared memory
     file: str
     line: int
-    plain: bool = True  # an access lane by lane, not a matrix by the whole warp (WMMA, ldmatrix)
+    ptx: str  # the instruction, without its guard predicate
 
     @property
     def text(self) -> str:
@@ -66,8 +68,13 @@ class Request:
         return len(layout.sectors(self.addresses, self.size))
 
     @property
+    def is_load(self) -> bool:
+        """An ordinary load, lane by lane: `layout.wavefronts` serves it in another way than a matrix or a store."""
+        return self.ptx.startswith("ld.")
+
+    @property
     def banks(self) -> layout.Wavefronts:
-        return layout.wavefronts(self.addresses, self.size, self.lanes, load=self.plain and self.verb == "load")
+        return layout.wavefronts(self.addresses, self.size, self.lanes, self.is_load)
 
 
 class Traced:
@@ -110,7 +117,7 @@ class Traced:
             addresses=rows["addr"].astype(np.int64),
             file=place.file,
             line=place.line,
-            plain=int(first["kind"]) in VERBS and int(first["kind"]) != 4,
+            ptx=re.sub(r"^@!?\S+\s+", "", place.text),
         )
         return space, self._tensor_at(int(first["addr"])) if space == GLOBAL else "", request
 
@@ -129,12 +136,13 @@ class Traced:
         ]
 
     def copied(self, warp: int | None = None) -> list[tuple[Request, np.ndarray]]:
-        """`cp.async`: (its global side, its targets in shared memory lane by lane); none that only fills with zeros."""
+        """`cp.async` past L1: (its global side, its targets in shared memory, lane by lane). Copies that only fill with
+        zeros have no global side; copies through L1 (`.ca`) fetch sectors as loads do, and are `requests` only."""
         landing = {(r.warp, r.order): dict(zip(r.lanes.tolist(), r.addresses)) for r in self.requests(verb="copy")}
         return [
             (r, np.array([landing[r.warp, r.order][lane] for lane in r.lanes.tolist()]))
             for space, _, r in self._all
-            if space == GLOBAL and r.verb == "copy" and warp in (None, r.warp)
+            if space == GLOBAL and r.ptx.startswith("cp.async.cg") and warp in (None, r.warp)
         ]
 
     def patterns(self, warp: int = 0, verb: str | None = None) -> list[Request]:
@@ -264,7 +272,7 @@ class Traced:
         )
 
     def copies(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
-        """Where the `index`-th `cp.async` with which `warp` copies from `tensor` puts its bytes."""
+        """Where the `index`-th `cp.async` past L1 with which `warp` copies from `tensor` puts its bytes."""
         from common import figures
 
         self._own(warp)
@@ -273,7 +281,7 @@ class Traced:
         if not 0 <= index < len(found):
             raise UserError(
                 f"{self.label}: warp {warp} makes {figures.plural(len(found), 'copy').replace('copys', 'copies')} from "
-                f"{tensor} with cp.async; there is no number {index}"
+                f"{tensor} with cp.async.cg; there is no number {index}"
             )
         source, targets = found[index]
         what = f"{self.label}, warp {warp} copies {tensor}"
@@ -294,9 +302,8 @@ class Traced:
             request = patterns[request]
         kind = "ldmatrix" if request.verb == "ldmatrix" else f"shared {request.verb}"
         what = f"{self.label}, warp {request.warp}, {kind}, {request.size} bytes per lane"
-        load = request.plain and request.verb == "load"
         return figures.banks(
-            request.addresses, request.size, request.lanes, what=what, source=_quote(request), load=load
+            request.addresses, request.size, request.lanes, what=what, source=_quote(request), load=request.is_load
         )
 
     def footprint(self, warp: int = 0, lane: int = 0) -> Picture:
@@ -382,7 +389,7 @@ class Traced:
                 yield from (
                     (f"copies-{name}", self.copies(name, warp))
                     for name in touched
-                    if self.requests(name, warp=warp, verb="copy")
+                    if any(r.ptx.startswith("cp.async.cg") for r in self.requests(name, warp=warp))
                 )
             elif figure == "banks":
                 for number, request in enumerate(self.patterns(warp)):

@@ -150,7 +150,8 @@ def test_every_table_can_be_made_of_recorded_runs(recorded):
                "counters": {"global_load_sectors": {"emulator": 1234, "ncu": 1234, "metric": "l1tex__x.sum"}}}
     recorded("profile", run(counted, kind="profile"))
     made = {name: results.TABLES[name](*arguments) for name, arguments in {
-        "ladder": ["fp16"], "share": ["01_naive", "fp16", "4096"], "stage": ["01_naive"], "variants": ["01_naive", "fp16"], "limits": [],
+        "ladder": ["fp16"], "share": ["01_naive", "fp16", "4096"], "stage": ["01_naive"],
+        "variants": ["01_naive", "fp16"], "limits": [],
         "profile": ["01_naive"], "runs": [], "plot": ["fp16"]}.items()}
     assert set(made) == set(results.TABLES)
     assert "| `COALESCED=0` |" in made["variants"] and "| 0.50 | 0.1% |" in made["variants"]

@@ -206,6 +206,31 @@ def test_every_figure_draws_and_is_small(thread_tile):
     assert kinds == set(show.FIGURES) - {"copies"} and len(stems) == len(set(stems))
 
 
+GUARDED = """
+__global__ void kernel(const float4 *x, float4 *y, int lanes) {
+  __shared__ float4 tile[32];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  float4 v = {};
+  const unsigned address = __cvta_generic_to_shared(&tile[threadIdx.x / 2]);
+  asm volatile("{ .reg .pred p; setp.lt.s32 p, %4, %5; @p ld.shared.v4.f32 {%0, %1, %2, %3}, [%6]; }"
+               : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w) : "r"((int)threadIdx.x), "r"(lanes), "r"(address));
+  y[threadIdx.x] = v;
+}
+extern "C" cudaError_t launch(const float4 *x, float4 *y, int lanes) {
+  kernel<<<1, 32>>>(x, y, lanes);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_a_load_under_a_predicate_is_served_as_a_load():
+    """Neighbours want the same 16 bytes: half a warp at a time, in the figures as in the counters."""
+    traced = show.snippet(GUARDED, x=torch.zeros(128), y=torch.zeros(128), lanes=32)
+    (load,) = traced.requests(verb="load")
+    assert load.is_load and load.banks.count == 2 == traced.report.counters["shared_load_wavefronts"]
+
+
 def test_a_copy_is_drawn_with_its_sectors():
     """Rows of 80 bytes part the halves of a sector; rows of 64 bytes, permuted by XOR, do not."""
     padded, swizzled = (show.trace(kernels.load(name)) for name in ("07", "09"))
@@ -213,7 +238,7 @@ def test_a_copy_is_drawn_with_its_sectors():
                                                  "halves of a sector go to different ones")
     assert headline(swizzled.copies("A")).endswith("16 sectors from L2")
     assert {stem for stem, _ in padded.all(["copies"])} == {"copies-A", "copies-B"}
-    with pytest.raises(UserError, match="makes 8 copies from A with cp.async; there is no number 8"):
+    with pytest.raises(UserError, match="makes 8 copies from A with cp.async.cg; there is no number 8"):
         padded.copies("A", index=8)
 
 

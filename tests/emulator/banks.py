@@ -107,7 +107,7 @@ def _pieces() -> Iterator[tuple[str, Callable[[int], int]]]:
         for many in (2, 4, 8, 16, 32):
             yield f"{many} neighbours alike, {apart} apart", lambda lane: lane // many * apart
             if many < 32:
-                yield f"every {many}th alike, {apart} apart", lambda lane: lane % many * apart
+                yield f"lanes {many} apart alike, {apart} apart", lambda lane: lane % many * apart
     for bit in (1, 2, 4, 8, 16):
         yield f"lanes i and i ^ {bit} alike", lambda lane: lane & ~bit
     for name, active in {"half": range(16), "quarter": range(8), "even": range(0, 32, 2), "one": range(1),
@@ -131,7 +131,8 @@ def _copies() -> Iterator[tuple[str, Callable[[int], int], Callable[[int], int]]
     for chunks in (1, 2, 4, 8, 16):  # per row of the tile
         for pitch in (chunks, chunks + 1, chunks + 2, chunks + 4):
             for shift in (0, 3):
-                yield (f"rows of {chunks} every {pitch}, {shift} on", lambda lane: lane // chunks * pitch + lane % chunks,
+                yield (f"rows of {chunks} every {pitch}, {shift} on",
+                       lambda lane: lane // chunks * pitch + lane % chunks,
                        lambda lane: lane // chunks * 64 + lane % chunks + shift)
     yield "rows of 4, XOR", lambda lane: lane ^ lane // 8, lambda lane: lane // 4 * 64 + lane % 4
     yield "rows of 8, XOR", lambda lane: lane ^ lane // 8, lambda lane: lane // 8 * 64 + lane % 8
@@ -140,8 +141,8 @@ def _copies() -> Iterator[tuple[str, Callable[[int], int], Callable[[int], int]]
     yield "rows of 4, 80 bytes, column by column", lambda lane: lane % 8 * 5 + lane // 8, \
         lambda lane: lane % 8 * 64 + lane // 8
     for stride in (2, 3, 4, 5, 8):
-        yield f"to every {stride}th chunk", lambda lane: lane * stride, lambda lane: lane
-        yield f"from every {stride}th chunk", lambda lane: lane, lambda lane: lane * stride
+        yield f"to chunks {stride} apart", lambda lane: lane * stride, lambda lane: lane
+        yield f"from chunks {stride} apart", lambda lane: lane, lambda lane: lane * stride
     generator = random.Random(2)
     for number in range(6):
         places, others = generator.sample(range(64), 64), generator.sample(range(128), 64)
