@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING
 
 from IPython.display import Markdown
 
+import kernels
+from common import accuracy, counts
+from common.build import toolchain
 from common.errors import UserError
+from common.hardware import GPUS
+from common.results import tables
+from common.results.runs import ROOT
+from common.stage import Kernel, Stage
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from common.emulator import Report
-    from common.stage import Kernel, Stage
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markdown:
@@ -88,11 +92,12 @@ def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
 
 def diff(stage: Stage, context: int = 2) -> Markdown:
     """What changed in kernel.cu since the stage before, folded away below its size."""
-    from common.diff import diff
+    from common.verbs.diff import diff
 
+    before = kernels.previous(stage)
     found = diff(stage, context)
     return _fence(
-        "\n".join(found.lines[2:]), "diff", fold=f"<b>{stage.previous.name} → {stage.name}</b>: {found.summary}"
+        "\n".join(found.lines[2:]), "diff", fold=f"<b>{before and before.name} → {stage.name}</b>: {found.summary}"
     )
 
 
@@ -102,24 +107,21 @@ def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
     return Markdown("\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in body]))
 
 
-def counters(kernels: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
+def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
     """Counters of kernels side by side, as the emulator counts them at `shape`; of two also how each moved.
 
-    `names`: counters and derived figures of common.count; default: what the last stage is about, and all derived.
+    `names`: counters and derived figures of common.counts; default: what the last stage is about, and all derived.
     """
-    from common import count
-    from common.stage import Stage
-
-    chosen = [each.kernel() if isinstance(each, Stage) else each for each in kernels]
-    counts = [count.emulate(kernel, shape).counters.flat() for kernel in chosen]
+    chosen = [each.kernel() if isinstance(each, Stage) else each for each in compared]
+    counted = [counts.emulate(kernel, shape).counters.flat() for kernel in chosen]
     about = chosen[-1].stage.counters
-    found = {name: values for name, values, _ in count.rows(counts, about)}
-    names = names or [name for name in found if name in about or name in count.DERIVED]
+    found = {name: values for name, values, _ in counts.rows(counted, about)}
+    names = names or [name for name in found if name in about or name in counts.DERIVED]
     body = [
         [
             name.replace("_", " "),
-            *map(count.number, found[name]),
-            *([count.change(*found[name])] if len(chosen) == 2 else []),
+            *map(counts.number, found[name]),
+            *([counts.change(*found[name])] if len(chosen) == 2 else []),
         ]
         for name in names
         if name in found
@@ -138,12 +140,9 @@ def check(
     stage: Stage, shape: Sequence[int], *, dtypes: Sequence[str] | None = None, source: Path | None = None
 ) -> Markdown:
     """Run the stage, or a version of it, in its dtypes in the emulator, and on the GPU if there is one; judge it."""
-    from common import gpu
-    from common.check import check
-
-    devices = ["emulator"] if gpu.unfit(stage) else ["emulator", "gpu"]
+    devices = ["emulator"] if stage.unfit else ["emulator", "gpu"]
     done = [
-        check(stage.kernel(dtype, source=source), tuple(shape), device)
+        accuracy.check(stage.kernel(dtype, source=source), tuple(shape), device)
         for device in devices
         for dtype in dtypes or stage.dtypes
     ]
@@ -166,37 +165,31 @@ def check(
 
 def speed(stage: Stage, *dtypes: str) -> Markdown:
     """The stage's recorded GPU runs, and with which GPU and when they were recorded."""
-    from common import results
-
-    return _recorded(results.stage_table(stage.name, *dtypes))
+    return _recorded(tables.stage_table(stage.name, *dtypes))
 
 
-def bound(kernels: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
+def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     """How busy the FMA units can be beside the shared memory that feeds them, counted at `shape`.
 
     An SM starts 4 FMA instructions per clock, one for each scheduler, and its shared memory serves one wavefront.
     """
-    from common import count
-
     body = []
-    for kernel in kernels:
-        counted = count.emulate(kernel, shape).counters
+    for kernel in compared:
+        counted = counts.emulate(kernel, shape).counters
         fma, wavefronts = counted["instructions.fma"] / 4, counted["shared_load_wavefronts"]
         body.append([kernel.label, f"{fma:,.0f}", f"{wavefronts:,}", f"{min(1, fma / wavefronts):.1%}"])
     return table(["", "clocks of FMA", "clocks of shared memory", "FMA units busy, at most"], body)
 
 
-def tensor_bound(kernels: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
+def tensor_bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     """How busy the tensor cores can be beside the shared memory that feeds them, counted at `shape`.
 
     An SM of an H100 or H200 completes 4096 FLOP per clock by its datasheet, one `mma.m16n8k16`; its shared memory
     serves one wavefront, of a load or of a store.
     """
-    from common import count
-
     body = []
-    for kernel in kernels:
-        counted = count.emulate(kernel, shape).counters
+    for kernel in compared:
+        counted = counts.emulate(kernel, shape).counters
         products = counted["instructions.mma"]
         loads, stores = counted["shared_load_wavefronts"], counted["shared_store_wavefronts"]
         share = min(1, products / (loads + stores))
@@ -217,25 +210,19 @@ def findings(report: Report) -> None:
     print(_short(str(report)))
 
 
-def variants(stage: Stage, dtype: str, *size: str) -> Markdown:
-    """The recorded speed of a stage's variants side by side."""
-    from common import results
-
-    return _recorded(results.variants_table(stage.name, dtype, *size))
+def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
+    """The recorded speed of the values of one macro, all of one run."""
+    return _recorded(tables.variants_table(stage.name, macro, *sizes))
 
 
 def profile(stage: Stage) -> Markdown:
     """The hardware's counters beside the emulator's, as recorded."""
-    from common import results
-
-    return _recorded(results.profile_table(stage.name))
+    return _recorded(tables.profile_table(stage.name))
 
 
-def ladder(dtype: str, *sizes: str) -> Markdown:
-    """The recorded speed of all stages in one dtype."""
-    from common import results
-
-    return _recorded(results.ladder_table(dtype, *sizes))
+def ladder(part: str, dtype: str, *sizes: str) -> Markdown:
+    """The recorded speed of all stages of a part in one dtype."""
+    return _recorded(tables.ladder_table(part, dtype, *sizes))
 
 
 def _recorded(text: str) -> Markdown:
@@ -244,9 +231,7 @@ def _recorded(text: str) -> Markdown:
 
 def live(stage: Stage, *arguments: str) -> Markdown:
     """Time the stage here and now, beside the library and the stage before; without a GPU, say so."""
-    from common import gpu
-
-    if reason := gpu.unfit(stage):
+    if reason := stage.unfit:
         return Markdown(f"*Not timed here ({reason}): times come from recorded runs on a GPU.*")
     return command(stage, "bench", "--quick", *arguments)
 
@@ -267,24 +252,18 @@ def machine() -> Markdown:
     """What runs the kernels here."""
     import torch
 
-    from common import toolchain
-
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU, so kernels run in the emulator"
     return Markdown(f"This machine: {where}. Compiler: nvcc {toolchain.find_nvcc().release}.")
 
 
 def stages() -> Markdown:
     """The map of the course."""
-    import kernels
-
     rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in kernels.ladder()]
     return Markdown(table(["stage", "the one idea", "takes"], rows).data.replace("---:", "---"))
 
 
 def limits() -> Markdown:
     """What one multiprocessor has, per compute capability."""
-    from common.resources import GPUS
-
     head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
     rows = {
         "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],

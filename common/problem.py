@@ -1,7 +1,7 @@
 """What a family of stages computes, as the harness sees it.
 
-Stages name their problem ("gemm"); the module common.<name> holds the one object, `problem`, that answers all questions
-which depend on what is computed. Loader, check, benchmark, counters and figures ask here and know no formula.
+Stages name their problem ("gemm"); the module common.problems.<name> holds the one object, `problem`, that answers all
+questions which depend on what is computed. Loader, check, benchmark, counters and figures ask here and know no formula.
 """
 
 from __future__ import annotations
@@ -10,49 +10,70 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from common.errors import UserError
 
-if TYPE_CHECKING:
-    from common.stage import Stage
-
 Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]
+Variants = Mapping[str, int]
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
+
+
+class Tolerance(NamedTuple):
+    """How far an output may be from its fp64 reference.
+
+    `whole` bounds ‖out − ref‖ (Frobenius), `element` every |out − ref|: a number, or a tensor of the output's shape."""
+
+    whole: float
+    element: float | Tensor
 
 
 class Problem(ABC):
     """One computation: its sizes, tensors, reference and yardsticks.
 
-    A *shape* is a tuple of ints in the order of `axes`. `variants` are the macros of the kernel at hand (a causal mask,
-    a transposed operand): a problem looks at those that change what is computed and ignores the others. Inputs, outputs
-    and references are tuples of tensors in the order of `input_names` and `output_names`.
+    A *shape* is a tuple of ints in the order of `axes`. `variants` are the macros of the kernel at hand: those in
+    `settings` change what is computed (a transposed operand, a causal mask), the others only how, and a problem ignores
+    them. Inputs, outputs and references are tuples of tensors in the order of `input_names` and `output_names`.
     """
 
     name: str
+    part: str  # of the course: the ladder that this problem's stages stand in
     formula: str
     symbol: str  # the launcher that every kernel of this problem exports
     axes: tuple[str, ...]
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
+    settings: tuple[str, ...] = ()  # macros that say what is computed
     input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    output_axes: tuple[tuple[str, ...], ...]  # what the indices of each output are called
-    mosaic: str | None = None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
-    bench_shapes: tuple[Shape, ...]  # large enough to fill a GPU
-    emulator_shapes: tuple[Shape, ...]  # several blocks, taken by every stage, seconds in the emulator
-
-    @property
-    def tensor_names(self) -> tuple[str, ...]:
-        """Names of the launcher's pointers, in its order."""
-        return self.input_names + self.output_names
+    mosaic: str | None = (
+        None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
+    )
+    patterns: tuple[str, ...] = ("normal",)  # kinds of inputs that `inputs` can make; a test tries each of them
 
     @abstractmethod
-    def parse(self, text: str) -> Shape:
+    def output_names(self, variants: Variants) -> tuple[str, ...]:
+        """Names of the outputs."""
+
+    @abstractmethod
+    def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
+        """What the indices of each output are called."""
+
+    def tensor_names(self, variants: Variants) -> tuple[str, ...]:
+        """Names of the launcher's pointers, in its order."""
+        return self.input_names + self.output_names(variants)
+
+    def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
+        """The settings that the inputs of a call decide, such as a head dimension; `settings` without them are given."""
+        return {}
+
+    # ---- shapes ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parse(self, text: str, variants: Variants) -> Shape:
         """The shape that `--sizes TEXT` means. UserError if it means none."""
 
     def format(self, shape: Shape) -> str:
@@ -60,93 +81,105 @@ class Problem(ABC):
         return "x".join(map(str, shape))
 
     @abstractmethod
-    def test_shapes(self, multiples: Mapping[str, int]) -> tuple[Shape, ...]:
-        """Small shapes of several blocks and several inner slices, ragged along each axis that has no multiple."""
+    def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        """Shapes large enough to fill a GPU."""
 
     @abstractmethod
-    def shape(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Shape:
+    def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        """Shapes of several blocks that every stage takes, seconds in the emulator."""
+
+    @abstractmethod
+    def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        """Small shapes, by what each is for: several blocks and slices, ragged along each axis that has no multiple."""
+
+    @abstractmethod
+    def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
+        """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along the others."""
+
+    @abstractmethod
+    def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         """The shape that these inputs make. UserError if their dimensions do not fit together."""
+
+    def like(self, other: Problem, shape: Shape) -> Shape:
+        """The shape of this problem that is the same computation as `shape` of another problem of its part."""
+        return shape
+
+    # ---- tensors -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def inputs(
-        self, shape: Shape, dtype: str, *, seed: int = 0, device: str = "cpu", variants: Mapping[str, int] = {}
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
     ) -> Tensors:
-        """Random normal inputs."""
+        """Random inputs of one of the `patterns`: "normal" is random normal."""
 
     @abstractmethod
-    def outputs(
-        self, shape: Shape, dtype: str, *, device: str | torch.device = "cpu", variants: Mapping[str, int] = {}
-    ) -> Tensors:
-        """Outputs filled with NaN: what a kernel leaves unwritten stays visible."""
+    def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
+        """Outputs for a kernel to fill, uninitialised."""
 
     @abstractmethod
-    def scalars(self, shape: Shape, variants: Mapping[str, int]) -> Mapping[str, int | float]:
+    def scalars(self, shape: Shape, variants: Variants) -> Mapping[str, int | float]:
         """The launcher's arguments between the pointers and the stream, in its order."""
 
+    def dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
+        """The element type that the inputs have in common. UserError naming the one that differs."""
+        for name, tensor in zip(self.input_names, inputs, strict=True):
+            if tensor.dtype != inputs[0].dtype:
+                raise UserError(
+                    f"the tensors have one dtype: {self.input_names[0]} is {inputs[0].dtype}, {name} is {tensor.dtype}"
+                )
+        return inputs[0].dtype
+
+    # ---- right and wrong ---------------------------------------------------------------------------------------------
+
     @abstractmethod
-    def reference(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
+    def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         """The outputs in fp64."""
 
     @abstractmethod
-    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Mapping[str, int]) -> Tensors:
+    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
         """The outputs as torch computes them in `dtype` with fp32 accumulation: the yardstick for errors."""
 
-    @abstractmethod
-    def magnitude(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensors:
-        """Per output element, the sum of the absolute values that it adds up, in fp64."""
+    def tolerances(
+        self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
+    ) -> tuple[Tolerance, ...]:
+        """How far each output may be from its reference: no element further than twice the baseline's furthest, and the
+        whole no further than 1.25 times the baseline's distance.
+
+        Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times as
+        large, cutting bits off instead of rounding twice as large."""
+        found = []
+        for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
+            off = (baseline.double() - reference).abs_()
+            off = off[off.isfinite()]  # where the reference is not finite, the output has to equal it
+            found.append(Tolerance(1.25 * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
+        return tuple(found)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def terms(self, shape: Shape) -> int:
-        """How many products one output element adds up."""
-
-    @abstractmethod
-    def peers(self, dtype: str, variants: Mapping[str, int]) -> dict[str, Callable[..., Tensor]]:
+    def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         """The library's implementations to compare with: name -> function of the inputs."""
 
     @abstractmethod
-    def flops(self, shape: Shape, variants: Mapping[str, int]) -> int:
+    def flops(self, shape: Shape, variants: Variants) -> int:
         """Floating-point operations of the computation, however a kernel does it."""
 
     @abstractmethod
-    def bytes(self, shape: Shape, dtype: str, variants: Mapping[str, int]) -> int:
+    def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         """The least that can be moved: each input read once, each output written once."""
 
 
 @lru_cache
 def load(name: str) -> Problem:
     """The problem of that name."""
-    return importlib.import_module(f"common.{name}").problem
-
-
-def check_tensors(stage: Stage, inputs: Sequence[Tensor]) -> str:
-    """The dtype, by the stage's name for it, of inputs that a stage is called with.
-
-    UserError if their number, dtype, device, layout or alignment is not what the stage takes."""
-    spec = stage.spec
-    if len(inputs) != len(spec.input_names):
-        raise UserError(f"{stage.name} takes {len(spec.input_names)} tensors ({', '.join(spec.input_names)})")
-    first = inputs[0]
-    for name, tensor in zip(spec.input_names, inputs):
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"{stage.name}: {name} is a torch tensor, not {type(tensor).__name__}")
-        if tensor.dtype != first.dtype or tensor.device != first.device:
-            raise UserError(
-                f"{stage.name} takes tensors of one dtype on one device: {spec.input_names[0]} is {first.dtype} on "
-                f"{first.device}, {name} is {tensor.dtype} on {tensor.device}"
-            )
-        if tensor.device.type not in ("cpu", "cuda"):
-            raise UserError(f"{stage.name} takes CUDA or CPU tensors, not {tensor.device.type}")
-        if not tensor.is_contiguous():
-            raise UserError(f"{stage.name} takes contiguous tensors: pass {name}.contiguous()")
-        if tensor.data_ptr() % stage.alignment:
-            raise UserError(
-                f"{stage.name} reads {stage.alignment} bytes at a time: {name} starts at an address that is no "
-                f"multiple of {stage.alignment}; pass {name}.clone()"
-            )
-    dtypes = {TORCH_DTYPES[dtype]: dtype for dtype in reversed(stage.dtypes)}
-    if first.dtype not in dtypes:
-        raise UserError(f"{stage.name} takes {', '.join(map(str, reversed(dtypes)))}, not {first.dtype}")
-    return dtypes[first.dtype]
+    return importlib.import_module(f"common.problems.{name}").problem
 
 
 def whole(text: str, what: str) -> int:

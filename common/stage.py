@@ -1,25 +1,31 @@
 """A stage of the course, and a kernel: one stage at one dtype, with one set of variants, from one source file.
 
-Nothing here imports torch until a kernel runs, so that --help is quick.
+A stage is called like a torch function: CUDA tensors run on the GPU, CPU tensors in the emulator. Nothing here imports
+torch until a kernel runs, so that --help is quick.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common import hardware, terminal
+from common.build.toolchain import read
 from common.errors import UserError
 
 if TYPE_CHECKING:
+    from ctypes import CDLL
+
     from torch import Tensor
 
     from common.emulator import Report
-    from common.problem import Problem
+    from common.problem import Problem, Shape, Tensors
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
@@ -34,17 +40,11 @@ class Macro(NamedTuple):
 
 def macros(source: Path) -> dict[str, Macro]:
     """The macros of a source file: every `#ifndef NAME / #define NAME value  // help / #endif` in it."""
-    declaration = re.compile(r"^#ifndef (\w+)\n#define \1 +(\S+)(?: +// *(.*))?\n#endif", re.MULTILINE)
-    return {name: Macro(value, text or "") for name, value, text in declaration.findall(read(source))}
-
-
-def read(source: Path) -> str:
-    """The text of a source file; UserError if it cannot be read."""
-    try:
-        return source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read {source}: {reason}") from error
+    declaration = re.compile(
+        r"^#ifndef[ \t]+(\w+)[ \t]*\r?\n#define[ \t]+\1[ \t]+(\S+)(?:[ \t]+// *([^\r\n]*))?[ \t]*\r?\n#endif",
+        re.MULTILINE,
+    )
+    return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
 
 
 def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
@@ -61,19 +61,32 @@ class Stage:
     """One step of the course: a directory with a kernel.cu, and what the harness must know about it."""
 
     package: str  # "kernels.03_thread_tile"
-    title: str
     idea: str
-    problem: str = "gemm"  # common.<problem> says what is computed
-    min_arch: int = 80  # compute capability × 10
+    problem: str = "gemm"  # common.problems.<problem> says what is computed
+    min_arch: str = "8.0"  # the least compute capability; "9.0a": that one, with its own instructions
+    unit: str = "mma.sync"  # the arithmetic unit whose measured rate is the stage's ceiling, or "FMA"
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     variants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # macro -> values that it may take
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
-    counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about
+    counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
+    test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
+    _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         return self.package.rpartition(".")[2]
+
+    @property
+    def title(self) -> str:
+        """ "03_thread_tile" -> "thread tile"."""
+        return self.name.partition("_")[2].replace("_", " ")
+
+    @property
+    def summary(self) -> str:
+        """The idea in a few words: what the package's docstring says behind "Stage 03: "."""
+        text = (sys.modules[self.package].__doc__ or "").partition(": ")[2]
+        return text.strip().rstrip(".")
 
     @property
     def number(self) -> int:
@@ -86,14 +99,6 @@ class Stage:
     @property
     def source(self) -> Path:
         return self.directory / "kernel.cu"
-
-    @property
-    def previous(self) -> Stage | None:
-        """The stage before this one, if it computes the same problem."""
-        from kernels import ladder
-
-        before = [stage for stage in ladder() if stage.number < self.number]
-        return before[-1] if before and before[-1].problem == self.problem else None
 
     @property
     def spec(self) -> Problem:
@@ -110,8 +115,29 @@ class Stage:
             f"{' and '.join(axes)} multiples of {m}" if len(axes) > 1 else f"{axes[0]} a multiple of {m}"
             for m, axes in alike.items()
         ]
-        newer = [f"compute capability {self.min_arch / 10:.1f} or newer"] if self.min_arch > 80 else []
+        newer = [f"compute capability {self.min_arch} or newer"] if self.min_arch != "8.0" else []
         return "; ".join([", ".join(self.dtypes), *(rules or ["any size"]), *newer])
+
+    @property
+    def unfit(self) -> str | None:
+        """Why this machine cannot run the stage on a GPU, or None if it can."""
+        import torch
+
+        from common.build import gpu
+
+        here = gpu.capability()
+        if here is None:
+            return "No GPU"
+        if not hardware.runs_on(self.min_arch, here):
+            return (
+                f"{self.name} needs compute capability {self.min_arch} or newer, "
+                f"and {torch.cuda.get_device_name()} has {here}"
+            )
+        return None
+
+    def announce(self) -> None:
+        """Say, once, that the emulator runs the stage, and why."""
+        terminal.announce(f"{self.unfit}: running in the emulator (all but the times is as on a GPU).")
 
     def kernel(
         self, dtype: str | None = None, variants: Mapping[str, int] | None = None, source: Path | None = None
@@ -128,47 +154,127 @@ class Stage:
         label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
             pick(name, [name for name in self.variants if name in declared], "variant", label)
-            if value not in self.variants[name]:
+            if isinstance(value, bool) or value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
                 raise UserError(f"{name}={value}: {self.name} takes {name} = {allowed} ({declared[name].help})")
-        resolved = {}
-        for name in self.variants:
-            if name in declared:
-                resolved[name] = (variants or {}).get(name, _integer(source, name, declared[name].default))
-        return Kernel(self, dtype or self.dtypes[0], resolved, source)
+        defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
+        return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
     def kernels(self, dtypes: Sequence[str] | None = None, source: Path | None = None) -> list[Kernel]:
         """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn."""
         source = Path(source) if source else self.source
-        declared = macros(source)
         chosen = []
-        for dtype in dtypes or (self.dtypes if "DTYPE" in declared else self.dtypes[:1]):
+        for dtype in dtypes or (self.dtypes if "DTYPE" in macros(source) else self.dtypes[:1]):
             default = self.kernel(dtype, source=source)
             others = [
                 self.kernel(dtype, {name: value}, source)
-                for name, values in self.variants.items()
-                for value in values
-                if name in declared and value != default.variants[name]
+                for name, value in default.variants.items()
+                for value in self.variants[name]
+                if value != default.variants[name]
             ]
             chosen += [default, *others]
         return chosen
 
-    def __call__(self, *inputs: Tensor, **variants: int) -> Tensor | tuple[Tensor, ...]:
+    def __call__(self, *inputs: Tensor, **variants: int) -> Tensor | Tensors:
         """Run the stage: on CUDA tensors on the current stream of their GPU, on CPU tensors in the emulator.
 
-        Returns a new tensor, or a tuple of them if the problem has several outputs. UserError for tensors that the
-        stage cannot take."""
-        from common import gpu, problem
+        Returns a new tensor, or a tuple of them if the problem has several outputs. The kernel is built at the first
+        call. UserError for tensors that the stage cannot take."""
+        try:
+            first = inputs[0]
+            key = (first.dtype, first.device, *variants.items(), *self.spec.implied(inputs).items())
+            call = self._calls[key]
+        except (KeyError, AttributeError, IndexError, TypeError):
+            call = self._resolve(inputs, variants)
+            self._calls[key] = call
+        return call(inputs)
 
-        dtype = problem.check_tensors(self, inputs)
-        kernel = self.kernel(dtype, variants)
-        shape = self.spec.shape(inputs, kernel.variants)
+    def _resolve(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Call:
+        """The kernel for such inputs, resolved once: later calls with tensors of this kind find it ready."""
+        self.check_tensors(inputs)
+        dtypes = self._dtypes()
+        dtype = dtypes[self.spec.dtype(inputs)]
+        return Call(self.kernel(dtype, {**self.spec.implied(inputs), **variants}), inputs[0].device)
+
+    def _dtypes(self) -> dict[Any, str]:
+        from common.problem import TORCH_DTYPES
+
+        return {TORCH_DTYPES[dtype]: dtype for dtype in reversed(self.dtypes)}
+
+    def check_tensors(self, inputs: Sequence[Tensor]) -> None:
+        """UserError if the number, dtype, device, layout or alignment of the inputs is not what the stage takes."""
+        import torch
+
+        spec = self.spec
+        if len(inputs) != len(spec.input_names):
+            raise UserError(f"{self.name} takes {len(spec.input_names)} tensors ({', '.join(spec.input_names)})")
+        for name, tensor in zip(spec.input_names, inputs):
+            if not isinstance(tensor, torch.Tensor):
+                raise UserError(f"{self.name}: {name} is a torch tensor, not {type(tensor).__name__}")
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                raise UserError(f"{self.name} has no rule for torch.func: {name} is inside a vmap, grad or jvp")
+            if tensor.layout != torch.strided:
+                raise UserError(f"{self.name} takes dense tensors: {name} has the layout {tensor.layout}")
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise UserError(f"{self.name} takes CUDA or CPU tensors, not {tensor.device.type}")
+            if tensor.device != inputs[0].device:
+                raise UserError(
+                    f"{self.name} takes tensors on one device: {spec.input_names[0]} is on {inputs[0].device}, "
+                    f"{name} on {tensor.device}"
+                )
+            if tensor.requires_grad and torch.is_grad_enabled():
+                raise UserError(
+                    f"{self.name} has no backward, and {name} requires grad: pass {name}.detach(), "
+                    "or call it under torch.no_grad()"
+                )
+            if not tensor.is_contiguous():
+                raise UserError(f"{self.name} takes contiguous tensors: pass {name}.contiguous()")
+            if tensor.data_ptr() % self.alignment:
+                raise UserError(
+                    f"{self.name} reads {self.alignment} bytes at a time: {name} starts at an address that is no "
+                    f"multiple of {self.alignment}; pass {name}.clone()"
+                )
+        if spec.dtype(inputs) not in self._dtypes():
+            names = ", ".join(map(str, reversed(self._dtypes())))
+            raise UserError(f"{self.name} takes {names}, not {spec.dtype(inputs)}")
+
+
+class Call:
+    """A kernel, ready to be called with tensors of one dtype on one device: what can be found out once is."""
+
+    def __init__(self, kernel: Kernel, device: Any):
+        import torch
+
+        self.kernel, self.device, self.index = kernel, device, device.index
+        self.dtype, self.spec = kernel.torch_dtype, kernel.stage.spec
+        self.alignment, self.variants = kernel.stage.alignment, kernel.variants
+        self.on_gpu = device.type == "cuda" and kernel.stage.unfit is None
+        self.grad_enabled = torch.is_grad_enabled
+        self.launch = kernel.launcher(device) if self.on_gpu else None
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
+        kernel, device, dtype, alignment = self.kernel, self.device, self.dtype, self.alignment
+        addresses = []
+        for tensor in inputs:
+            if (
+                tensor.dtype is not dtype
+                or tensor.device != device
+                or not tensor.is_contiguous()
+                or (tensor.requires_grad and self.grad_enabled())
+            ):
+                kernel.stage.check_tensors(inputs)  # says what is wrong
+            address = tensor.data_ptr()
+            if address % alignment:
+                kernel.stage.check_tensors(inputs)
+            addresses.append(address)
+        shape = self.spec.shape(inputs, self.variants)
         kernel.check_shape(*shape)
-        outputs = self.spec.outputs(shape, dtype, device=inputs[0].device, variants=kernel.variants)
-        if inputs[0].is_cuda and gpu.unfit(self) is None:
-            kernel.launch(inputs, outputs)
-        elif inputs[0].is_cuda:
-            gpu.announce(self)
+        outputs = self.spec.outputs(shape, kernel.dtype, self.variants, device)
+        if self.launch is not None:
+            addresses += [output.data_ptr() for output in outputs]
+            self.launch(self.index, *addresses, *self.spec.scalars(shape, self.variants).values())
+        elif device.type == "cuda":
+            kernel.stage.announce()
             on_cpu = tuple(output.cpu() for output in outputs)
             kernel.emulate([tensor.cpu() for tensor in inputs], on_cpu).raise_if_findings()
             for output, result in zip(outputs, on_cpu):
@@ -184,13 +290,35 @@ class Kernel:
 
     stage: Stage
     dtype: str
-    variants: Mapping[str, int]  # every macro of the stage that the source declares, defaults included
+    variants: Mapping[str, int]  # every macro of the stage that the source declares
+    defaults: Mapping[str, int]  # their values in the source
     source: Path
 
-    @cached_property
+    @property
     def changed(self) -> dict[str, int]:
         """The variants that differ from the source's defaults."""
-        return {name: v for name, v in self.variants.items() if str(v) != macros(self.source)[name].default}
+        return {name: value for name, value in self.variants.items() if value != self.defaults[name]}
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The variants that say what is computed, not how."""
+        return {name: value for name, value in self.variants.items() if name in self.stage.spec.settings}
+
+    @property
+    def default(self) -> bool:
+        """Whether the kernel computes as the source's defaults have it, whatever it computes."""
+        return not set(self.changed) - set(self.stage.spec.settings)
+
+    @property
+    def ceiling(self) -> str:
+        """The measured rate that bounds it, as common/measure/ceiling.py names it: "mma.sync fp16", "FMA fp32"."""
+        return "FMA fp32" if self.stage.unit == "FMA" else f"{self.stage.unit} {self.dtype}"
+
+    @property
+    def torch_dtype(self) -> Any:
+        from common.problem import TORCH_DTYPES
+
+        return TORCH_DTYPES[self.dtype]
 
     @property
     def defines(self) -> dict[str, str]:
@@ -203,7 +331,7 @@ class Kernel:
         words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
 
-    @property
+    @cached_property
     def multiples(self) -> dict[str, int]:
         """axis -> what its size must be a multiple of, for the axes that are not free."""
         return {axis: m if isinstance(m, int) else self._macro(m) for axis, m in self.stage.multiples.items()}
@@ -213,58 +341,99 @@ class Kernel:
             return self.variants[name]
         return _integer(self.stage.source, name, macros(self.stage.source)[name].default)
 
+    @cached_property
+    def _rules(self) -> tuple[int, ...]:
+        return tuple(self.multiples.get(axis, 1) for axis in self.stage.spec.axes)
+
     def check_shape(self, *shape: int) -> None:
         """UserError with the rule and the nearest sizes that work, if this kernel cannot take the shape."""
+        for size, multiple in zip(shape, self._rules, strict=True):
+            if size < 1 or size % multiple:
+                break
+        else:
+            return
         broken = []
-        for axis, size in zip(self.stage.spec.axes, shape, strict=True):
-            multiple = self.multiples.get(axis, 1)
+        for axis, size, multiple in zip(self.stage.spec.axes, shape, self._rules):
             below, above = size // multiple * multiple, -(-size // multiple) * multiple
             if size < 1:
                 broken.append(f"{axis} >= 1, not {size}")
             elif size % multiple:
                 nearest = f"are {below} and {above}" if below else f"is {above}"
                 broken.append(f"{axis} a multiple of {multiple}: nearest to {size} {nearest}")
-        if broken:
-            raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
+        raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
 
-    def test_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Small shapes that this kernel takes: several blocks, several slices, ragged where it may be."""
-        return self.stage.spec.test_shapes(self.multiples)
+    def test_shapes(self) -> dict[str, Shape]:
+        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage asks for."""
+        asked = {why: shape for why, shape in self.stage.test_shapes.items() if self._takes(shape)}
+        return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 
-    def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[dict[str, Any], str]:
-        """The launcher's arguments, {name: tensor or number} in its order without the stream, and its symbol."""
+    def _takes(self, shape: Shape) -> bool:
+        return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
+
+    def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """The launcher's arguments, {name: tensor or number} in its order, without the stream."""
         spec = self.stage.spec
         scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants)
-        return {**dict(zip(spec.tensor_names, [*inputs, *outputs], strict=True)), **scalars}, spec.symbol
+        return {**dict(zip(spec.tensor_names(self.variants), [*inputs, *outputs], strict=True)), **scalars}
 
-    def launch(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Run on the GPU that holds the tensors, on torch's current stream, without waiting for the end."""
-        from common import gpu
+    # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
-        gpu.bind(self, inputs, outputs)()
+    def load(self, device: Any = None) -> CDLL:
+        """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
+        from common.build import gpu
 
-    def emulate(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **options: Any) -> Report:
+        here = gpu.capability(device) or self.stage.min_arch
+        capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
+        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label)
+
+    def launcher(self, device: Any = None) -> Callable[..., None]:
+        """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
+        from common.build import gpu
+
+        spec = self.stage.spec
+        shape = spec.emulator_shapes(self.variants)[0]
+        pointers = [object] * len(spec.tensor_names(self.variants))
+        types = [*pointers, *map(type, spec.scalars(shape, self.variants).values())]
+        return gpu.Launcher(self.load(device), spec.symbol, types, self.label, self.source)
+
+    def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Callable[[], None]:
+        """Build the kernel and tie it to CUDA tensors: each call of the result launches it on torch's current stream.
+
+        A call does not wait for the kernel. UserError if the source does not build, or if a launch is refused."""
+        kept = [*inputs, *outputs]  # the addresses stay valid as long as the closure lives
+        spec, device = self.stage.spec, inputs[0].device
+        launch = self.launcher(device)
+        scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants).values()
+        values = [device.index, *(tensor.data_ptr() for tensor in kept), *scalars]
+        return lambda kept=kept: launch(*values)
+
+    # ---- in the emulator ---------------------------------------------------------------------------------------------
+
+    def emulate(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, refused_is_error: bool = True, **options: Any
+    ) -> Report:
         """Run in the emulator on CPU tensors; `options` are those of emulator.run.
 
-        UserError if the source does not compile or the launch is refused. What the sanitizer finds is in the report."""
-        from common import emulator, terminal
+        What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
+        the launch is refused."""
+        from common import emulator
 
-        arguments, symbol = self.arguments(inputs, outputs)
+        arguments, spec = self.arguments(inputs, outputs), self.stage.spec
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = emulator.run(
                 self.source,
-                symbol,
+                spec.symbol,
                 [*arguments.values(), None],
                 names=[*arguments, "stream"],
                 defines=self.defines,
-                outputs=self.stage.spec.output_names,
+                outputs=spec.output_names(self.variants),
                 **{
                     "arch": self.stage.min_arch,
                     "progress": lambda done, total: update(completed=done, total=total),
                     **options,
                 },
             )
-        if report.status and not report.findings:
+        if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 

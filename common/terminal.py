@@ -11,7 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-PLAIN = {"box": None, "pad_edge": False, "header_style": "bold", "title_justify": "left", "title_style": "bold"}  # tables
+PLAIN = {
+    "box": None,
+    "pad_edge": False,
+    "header_style": "bold",
+    "title_justify": "left",
+    "title_style": "bold",
+}  # tables
 
 _announced: set[str] = set()
 _busy = False  # rich shows one live display at a time: an inner one stays silent

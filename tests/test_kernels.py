@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 import kernels
-from common import check, toolchain
+from common import accuracy
+from common.build import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Kernel, Stage, macros

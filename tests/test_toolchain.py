@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common import toolchain
+from common.build import toolchain
 from common.errors import UserError
 
 

@@ -1,6 +1,6 @@
 """Run an unchanged kernel.cu without a GPU: its launcher, its kernels, the hardware's counters and a sanitizer.
 
-nvcc compiles the source to host code and PTX (toolchain). The host code runs against a stand-in CUDA runtime
+nvcc compiles the source to host code and PTX (build). The host code runs against a stand-in CUDA runtime
 (runtime.cpp, memory), which hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of
 all threads. What comes back is a `Report`.
 """
@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from common import toolchain
+from common import hardware
+from common.build.symbols import readable
 from common.emulator import engine
+from common.emulator.build import compile_host
 from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime
-from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain, readable
+from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain
 from common.errors import UserError
-from common.resources import select_gpus
 
-__all__ = ["METRICS", "Counters", "Finding", "Launch", "Report", "Trace", "run", "run_ptx"]
+__all__ = ["METRICS", "Counters", "Finding", "Launch", "Report", "Trace", "executable_lines", "run", "run_ptx"]
 
 Argument = Tensor | int | float | None
 Dim = tuple[int, int, int]
@@ -38,7 +39,7 @@ def run(
     *,
     names: Sequence[str],
     defines: Mapping[str, str] | None = None,
-    arch: int = 80,
+    arch: str = "8.0",
     outputs: Sequence[str] = (),
     counters: bool = True,
     sanitize: bool = True,
@@ -50,15 +51,15 @@ def run(
 
     `args` are the launcher's, in its order, and `names` what reports call them: contiguous CPU tensors, which are
     copied to guarded memory and back; ints (C int), floats (C float); None for a null pointer and for the default stream.
-    `defines` are macros for the compiler, `arch` is the compute capability * 10 to compile for and whose limits hold.
+    `defines` are macros for the compiler, `arch` is the compute capability to compile for and whose limits hold.
     Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported.
     `trace` asks for the executed memory accesses, `threads` limits the cores. UserError if the source does not compile,
     has no such launcher, or uses an instruction that the emulator does not know.
     """
     started = time.monotonic()
-    build = toolchain.compile_host(source, defines, str(arch))
+    gpu = hardware.model(arch)
+    build = compile_host(source, defines, hardware.nvcc_arch(arch))
     session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    (gpu,) = select_gpus([str(arch)])
     runtime = Runtime(build.so, gpu, session.arena, session.launch)
     for name, kernel in session.module.kernels.items():
         if kernel.static_shared > STATIC_SHARED_LIMIT:
@@ -99,6 +100,17 @@ def run_ptx(
     status = session.execute(kernel, _dim(grid), _dim(block), shared, session.pack(kernel))
     session.arena.download()
     return session.report(status, "", started)
+
+
+def executable_lines(
+    source: Path, defines: Mapping[str, str] | None = None, arch: str = "8.0"
+) -> dict[str, frozenset[int]]:
+    """Each kernel of a source, by its readable name, and the lines of that file that have code in it."""
+    found: dict[str, frozenset[int]] = {}
+    path = str(source.resolve())
+    for name, info in _module(compile_host(source, defines, hardware.nvcc_arch(arch)).ptx).kernels.items():
+        found[readable(name)] = frozenset(place.line for place in info.instructions if place.file == path)
+    return found
 
 
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU

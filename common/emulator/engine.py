@@ -17,17 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common import toolchain
+from common.build import toolchain
 from common.emulator import lower, ptx
 from common.emulator.ptx import PtxError
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
 # code.
-FLAGS = (
-    "-O3 -std=c++17 -fPIC -fvisibility=hidden -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math "
-    "-fno-strict-aliasing"
-).split()
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 
 COUNTERS = np.dtype(
     [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]

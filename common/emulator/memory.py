@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.resources import Gpu
+from common.hardware import Gpu
 
 RED_ZONE = 1 << 20  # bytes; never touched, so never backed by memory
 ALIGNMENT = 512  # bytes, as cudaMalloc and torch align
@@ -173,10 +173,6 @@ class LaunchRequest:
     arguments: ctypes.Array
 
 
-# Multiprocessors and L2 bytes of the largest part in GPUS' column of devices: a launcher may size its grid by them.
-_PARTS = {"80": (108, 40 << 20), "86": (82, 6 << 20), "89": (128, 72 << 20), "90": (132, 50 << 20)}
-
-
 class Runtime:
     """One kernel's shared object, its calls answered from an arena; `launch` runs a kernel, returns a cudaError_t."""
 
@@ -185,10 +181,9 @@ class Runtime:
         self.arena, self.launch = arena, launch
         self.error: BaseException | None = None  # what a callback raised
         self._allocated = 0
-        multiprocessors, l2_bytes = _PARTS[gpu.arch]
         self._device = _Device(
-            *divmod(int(gpu.arch), 10),
-            *(multiprocessors, l2_bytes),
+            *map(int, gpu.capability.split(".")),
+            *(gpu.sms, gpu.l2_mb << 20),
             *(gpu.shared_per_block, gpu.shared_kb * 1024),
             *(gpu.warps * 32, gpu.blocks),
         )

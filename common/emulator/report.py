@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.build.symbols import readable
 from common.emulator import engine
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
 from common.emulator.memory import Allocation, Arena
@@ -21,7 +21,7 @@ Dim = tuple[int, int, int]
 GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
 LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
 
-# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in profile.py for where they do not.
+# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they do not.
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -282,9 +282,3 @@ def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: Arena) -> F
         found.place.text,
         found.count,
     )
-
-
-def readable(symbol: str) -> str:
-    """The name in the source of a mangled kernel or of a mangled variable of one; templates and others as they are."""
-    match = re.match(r"_ZZ.+E(\d+)(\D.*)", symbol) or re.match(r"_Z(\d+)(\D.*)", symbol)
-    return match[2][: int(match[1])] if match else symbol

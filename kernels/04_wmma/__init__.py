@@ -1,14 +1,13 @@
-"""Stage 04: tensor cores through WMMA, fragments whose layout nobody may know."""
+"""Stage 04: tensor cores through WMMA."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="wmma",
     idea="Tensor cores multiply 16 × 16 tiles, a warp at a time. WMMA loads, multiplies and stores them as "
     "fragments whose layout is unspecified.",
     dtypes=("fp16", "bf16"),
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    counters=("instructions.mma", "instructions.fma", "shared_load_requests", "shared_load_conflicts"),
+    counters=("instructions.fma", "instructions.mma", "shared_load_requests", "shared_load_conflicts"),
 )

@@ -1,17 +1,19 @@
-"""Stage 05: ldmatrix and mma.sync, the fragment layouts in our hands."""
+"""Stage 05: ldmatrix and mma.sync: layouts in our hands."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="mma PTX",
     idea="mma.sync documents which lane holds which element, ldmatrix fills four 8 × 8 matrices at once: no "
     "detour for the result, and bank conflicts in plain sight.",
     dtypes=("fp16", "bf16"),
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
     counters=(
-        "instructions.mma", "instructions.ldmatrix", "shared_load_wavefronts",
-        "shared_load_conflicts", "shared_store_requests",
+        "shared_load_conflicts",
+        "instructions.mma",
+        "instructions.ldmatrix",
+        "shared_load_wavefronts",
+        "shared_store_requests",
     ),
 )

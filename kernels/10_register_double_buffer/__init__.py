@@ -1,10 +1,9 @@
-"""Stage 10: fragments loaded one step ahead; any M and N, B transposed or not, TF32, whole chunks stored."""
+"""Stage 10: fragments loaded one step ahead."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="register double buffer",
     idea="The fragments of step k + 1 are loaded while step k is multiplied. C leaves in whole 16-byte chunks, small "
     "problems get smaller tiles, and edges are copied with zeros.",
     dtypes=("fp16", "bf16", "tf32"),
@@ -21,7 +20,10 @@ stage = Stage(
     multiples={"K": 8},
     alignment=16,
     counters=(
-        "instructions.ldmatrix", "instructions.mma", "instructions.shuffle",
-        "global_store_requests", "global_store_sectors",
+        "instructions.ldmatrix",
+        "instructions.mma",
+        "instructions.shuffle",
+        "global_store_requests",
+        "global_store_sectors",
     ),
 )

@@ -178,7 +178,8 @@ def patterns() -> Iterator[Pattern]:
 
 def measure() -> dict[str, dict[str, int]]:
     """Run all patterns under ncu: "operation: name" -> counter -> count, those that are not zero."""
-    from common import profile, toolchain
+    from common.build import toolchain
+    from common.measure import ncu
 
     every = list(patterns())
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +190,7 @@ def measure() -> dict[str, dict[str, int]]:
         flags = ["-arch=native", "-DMEASURE", f"-DSOURCE_BYTES={SOURCE_BYTES}"]
         subprocess.run([toolchain.find_nvcc().path, *flags, "-o", program, source], check=True)
         command = ["sh", "-c", f"exec {program} < {table}"]
-        launches, unknown = profile.collect(command, [*METRICS.values()])
+        launches, unknown = ncu.collect(command, [*METRICS.values()])
     assert not unknown, unknown
     assert len(launches) == len(every), (len(launches), len(every))
     counted = {}

@@ -7,7 +7,10 @@ import pytest
 import torch
 from banks import METRICS, OPERATIONS, PROBE, RECORD, SOURCE_BYTES, Pattern, measure, patterns, recorded
 
-from common import emulator, layout, profile, toolchain
+from common import emulator
+from common.build import toolchain
+from common.figures import layout
+from common.measure import ncu
 
 PATTERNS = {f"{pattern.operation}: {pattern.name}": pattern for pattern in patterns()}
 
@@ -57,7 +60,7 @@ def test_the_figures_show_what_the_gpu_counted():
     assert not wrong, "pattern: (layout, GPU)"
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and profile._has_ncu()), reason="needs a GPU and ncu")
+@pytest.mark.skipif(not (torch.cuda.is_available() and ncu.available()), reason="needs a GPU and ncu")
 def test_a_gpu_agrees():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("recorded for compute capability 9.0")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import emulator, toolchain
+from common import emulator
+from common.build import toolchain
 from common.errors import UserError
 
 ROOT = Path(__file__).parents[2]

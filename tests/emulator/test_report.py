@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from common import emulator, toolchain
+from common import emulator
+from common.build import toolchain
 from common.emulator import report as kinds
 from common.errors import CheckFailed, UserError
 

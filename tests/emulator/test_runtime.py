@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import emulator, toolchain
+from common import emulator
+from common.build import toolchain
 from common.errors import UserError
 
 SUCCESS, INVALID_VALUE = 0, 1
@@ -94,7 +95,7 @@ def call(text: str, name: str, *args, symbol: str = "launch", **options) -> emul
 def test_launch_limits(case):
     which, grid, block, shared, opt_in, attribute, launched = LIMITS[case]
     out = torch.zeros(1, dtype=torch.int32)
-    report = call(PROBE, "probe", out, which, *grid, *block, shared, opt_in, arch=90, counters=False, sanitize=False)
+    report = call(PROBE, "probe", out, which, *grid, *block, shared, opt_in, arch="9.0", counters=False, sanitize=False)
     assert report.status == attribute * 1000 + launched
     assert out.item() == (grid[0] * grid[1] * grid[2] if launched == SUCCESS else 0)
 
@@ -278,7 +279,7 @@ from common import emulator
 real = lambda: ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
 out = torch.zeros(1, dtype=torch.int32)
 arguments = [out, 0, 2, 1, 1, 32, 1, 1, 0, -1]
-run = lambda: emulator.run(Path(sys.argv[1]), "launch", arguments, names=list("abcdefghij"), arch=90)
+run = lambda: emulator.run(Path(sys.argv[1]), "launch", arguments, names=list("abcdefghij"), arch="9.0")
 library = real() if sys.argv[3] == "first" else None
 assert run().status == 0 and out.item() == 2, "the kernel's calls went to the real runtime"
 library = library or real()
@@ -331,5 +332,5 @@ extern "C" int launch(int *out) {
 }
 """
     out = torch.zeros(7, dtype=torch.int32)
-    assert call(text, "queries", out, arch=86).status == 0
+    assert call(text, "queries", out, arch="8.6").status == 0
     assert out.tolist() == [82, 99 * KB, 8, 4, 86, 128, ord("i")]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import emulator, toolchain
+from common import emulator
+from common.build import toolchain
 from common.problem import TORCH_DTYPES
 
 ROOT = Path(__file__).parents[2]

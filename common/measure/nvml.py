@@ -14,9 +14,15 @@ POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; nvmlDeviceGetPowerUsage is
 class _FieldValue(ctypes.Structure):
     """nvmlFieldValue_t; `value` is a union of 8 bytes."""
 
-    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
-                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("status", ctypes.c_int),
-                ("value", ctypes.c_ulonglong)]
+    _fields_ = [
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("type", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("value", ctypes.c_ulonglong),
+    ]
 
 
 @lru_cache
@@ -104,6 +110,10 @@ class Monitor:
         for index, key in ((1, "sm_mhz"), (2, "power_w")):
             values = [s[index] for s in self.samples if s[index] is not None and (tag is None or s[0] == tag)]
             if values:
-                result[key] = {"median": round(statistics.median(values), 1), "min": round(min(values), 1),
-                               "max": round(max(values), 1), "n": len(values)}
+                result[key] = {
+                    "median": round(statistics.median(values), 1),
+                    "min": round(min(values), 1),
+                    "max": round(max(values), 1),
+                    "n": len(values),
+                }
         return result

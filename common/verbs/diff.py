@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+import kernels
 from common import terminal
+from common.build.toolchain import read
 from common.errors import UserError
-from common.stage import Stage, read
+from common.stage import Stage
 
 EXAMPLES = ("--context 0", "--context 1000    # the whole file")
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -39,11 +41,12 @@ class Diff:
 
 
 def diff(stage: Stage, context: int = 3) -> Diff:
-    """The difference between a stage's kernel.cu and the one before it; UserError for the first stage of a problem."""
-    if stage.previous is None:
+    """The difference between a stage's kernel.cu and the one before it; UserError for the first stage of a part."""
+    previous = kernels.previous(stage)
+    if previous is None:
         raise UserError(f"{stage.name} is the first stage of its part: there is nothing before it to compare with")
-    old, new = (read(each.source).splitlines() for each in (stage.previous, stage))
-    names = (f"{each.name}/kernel.cu" for each in (stage.previous, stage))
+    old, new = (read(each.source).splitlines() for each in (previous, stage))
+    names = (f"{each.name}/kernel.cu" for each in (previous, stage))
     return Diff(tuple(difflib.unified_diff(old, new, *names, n=context, lineterm="")))
 
 
@@ -62,5 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     found = diff(stage, max(args.context, 0))
     terminal.out.print(paint(found.lines), soft_wrap=True)
-    terminal.out.print(f"\n{stage.previous.name} -> {stage.name}: {found.summary}", style="bold", markup=False)
+    before = kernels.previous(stage)
+    terminal.out.print(f"\n{before and before.name} -> {stage.name}: {found.summary}", style="bold", markup=False)
     return 0

@@ -18,10 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from common.errors import UserError
-from common.figures import INK, STYLE, Picture, picture, plural
+from common.figures.draw import INK, STYLE, Picture, picture, plural
 
 if TYPE_CHECKING:
-    from common.show import Traced
+    from common.figures.trace import Traced
 
 FLYING, READ, ISSUE, FREE = "#BFE3F7", "#8FCFA0", "#1F5F99", "#F1F1F1"
 

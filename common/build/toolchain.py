@@ -31,8 +31,6 @@ or point CXX to one"""
 CUOBJDUMP_HELP = """no cuobjdump found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl,cuobjdump]\""""
 
-RUNTIME = Path(__file__).parent / "emulator" / "runtime.cpp"
-
 
 @dataclass(frozen=True)
 class Nvcc:
@@ -49,14 +47,6 @@ class Nvcc:
     @property
     def lib(self) -> Path:
         return next((lib for lib in (self.home / "lib64", self.home / "lib") if lib.is_dir()), self.home / "lib")
-
-
-@dataclass(frozen=True)
-class Build:
-    """A kernel source compiled for the emulator: the host code as a shared object, the device code as PTX."""
-
-    so: Path
-    ptx: str
 
 
 @dataclass(frozen=True)
@@ -115,44 +105,12 @@ def find_cuobjdump(nvcc: Nvcc | None = None) -> str:
     return path
 
 
-def compile_host(
-    source: Path, defines: Mapping[str, str] | None = None, arch: str = "80", nvcc: Nvcc | None = None
-) -> Build:
-    """Compile a kernel for the emulator: its host code, linked to the stand-in runtime, and its PTX for compute_`arch`.
-
-    UserError with the compiler's own message if it does not compile."""
-    nvcc, cxx, source = nvcc or find_nvcc(), find_cxx(), source.resolve()
-    flags = ["-O3", "-lineinfo", "-std=c++17", *_define_flags(defines)]
-    flags += ["-gencode", f"arch=compute_{arch},code=compute_{arch}", "-shared", "-Xcompiler", "-fPIC", "--cudart=none"]
-    runtime = compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
-
-    def build(out: Path) -> None:
-        # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
-        (out / "hide").write_text("{ local: cuda*; __cuda*; };\n")
-        keep = ["--keep", "--keep-dir", out]
-        link = [runtime, "-Xlinker", f"--version-script={out / 'hide'},-z,defs"]
-        try:
-            run([nvcc.path, "-ccbin", cxx, *flags, *keep, source, *link, "-o", out / "kernel.so"])
-        except UserError as error:
-            if missing := sorted(set(re.findall(r"undefined reference to `(\w+)'", str(error)))):
-                raise UserError(f"{source} calls {', '.join(missing)}, which the emulator does not have") from error
-            raise
-        (ptx,) = out.glob("*.ptx")
-        ptx.rename(out / "kernel.ptx")
-        for path in out.iterdir():
-            if path.name not in ("kernel.so", "kernel.ptx"):
-                path.unlink()
-
-    out = cached("kernel", [source, *source_texts(source), nvcc.path, nvcc.release, runtime, *flags], build)
-    return Build(out / "kernel.so", (out / "kernel.ptx").read_text())
-
-
 def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "80", nvcc: Nvcc | None = None) -> Cubin:
     """Compile a kernel's device code for the GPUs of compute capability `arch` ("80", "90a" ...), as a GPU build would.
 
     UserError with the compiler's own message if it does not compile."""
     nvcc, cxx, source = nvcc or find_nvcc(), find_cxx(), source.resolve()
-    flags = ["-O3", "-lineinfo", "-std=c++17", *_define_flags(defines), f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
+    flags = ["-O3", "-lineinfo", "-std=c++17", *define_flags(defines), f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
 
     def build(out: Path) -> None:
         log = run([nvcc.path, "-ccbin", cxx, *flags, source, "-o", out / "kernel.cubin"])
@@ -212,8 +170,18 @@ def run(command: Sequence[object]) -> str:
     return done.stdout
 
 
-def _define_flags(defines: Mapping[str, str] | None) -> list[str]:
+def define_flags(defines: Mapping[str, str] | None) -> list[str]:
+    """The macros as the compiler's -D takes them."""
     return [f"-D{name}={value}" for name, value in (defines or {}).items()]
+
+
+def read(source: Path) -> str:
+    """The text of a source file; UserError if it cannot be read."""
+    try:
+        return source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read {source}: {reason}") from error
 
 
 def source_texts(source: Path, seen: set[Path] | None = None) -> list[str]:

@@ -1,22 +1,11 @@
-"""Verb `show`: figures of what a kernel does, drawn from the addresses that one of its blocks executes in the emulator.
+"""What a kernel touches, drawn from the addresses that one of its blocks executes in the emulator.
 
-    figure      | shows
-    ------------+---------------------------------------------------------------------------------------------------------
-    footprint   | what a block, a warp and a lane touch of each tensor
-    threads     | which thread touches which element of a tensor
-    registers   | which outputs one thread holds (only where a thread has several)
-    sectors     | one global request of a warp: the 32-byte sectors it moves and the bytes in them that lanes asked for
-    copies      | one cp.async of a warp: where its sectors go in shared memory, and which are fetched twice
-    banks       | one shared request of a warp, for each kind of it: the banks, wavefront by wavefront
-    rhythm      | the order of a warp's memory requests
-
-In a notebook: `traced = show.trace(stage)`, then `traced.threads("A")` and so on; `show.snippet(code, x=…, y=…)` traces
-a few lines of CUDA of your own.
+traced = trace.run(stage)        then traced.threads("A"), traced.banks(), ... (FIGURES has them all)
+trace.snippet(code, x=…, y=…)    the same for a few lines of CUDA of your own
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import linecache
 import re
@@ -28,15 +17,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common import layout
+from common import emulator
+from common.build import toolchain
 from common.errors import UserError
+from common.figures import draw, layout
+from common.figures.draw import Picture
+from common.stage import Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from common.emulator import Report
-    from common.figures import Picture
-    from common.stage import Kernel, Stage
+    from common.stage import Kernel
 
 FIGURES = ("footprint", "threads", "registers", "sectors", "copies", "banks", "rhythm")
 GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
@@ -179,10 +171,8 @@ class Traced:
     def _own(self, warp: int) -> None:
         warps = sorted({r.warp for _, _, r in self._all})
         if warp not in warps:
-            from common.figures import ranges
-
             raise UserError(
-                f"{self.label}: block {self.block} has no warp {warp} that accesses memory; it has {ranges(warps)}"
+                f"{self.label}: block {self.block} has no warp {warp} that accesses memory; it has {draw.ranges(warps)}"
             )
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
@@ -193,8 +183,6 @@ class Traced:
         `when`: "first" (each warp's first request), "before" (those before it first reads shared memory) or "all"; by
         default all stores, or, of a tensor that is only loaded, "before", or "first" if nothing is shared.
         """
-        from common import figures
-
         self._own(warp)
         requests = self.requests(tensor)
         stores = [r for r in requests if r.verb in ("store", "atomic")]
@@ -226,12 +214,10 @@ class Traced:
             f"{self.label}, block {self.block} {'stores' if stores else 'loads'} {area} elements of {tensor}{moment}: "
             f"{'one thread' if each == 1 else f'{each:g} threads'} each" + (f", {width} at a time" if width > 1 else "")
         )
-        return figures.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
+        return draw.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
 
     def registers(self, tensor: str | None = None, warp: int = 0, lane: int = 0) -> Picture:
         """Which elements of an output one thread holds: those that it stores."""
-        from common import figures
-
         self._own(warp)
         tensor = tensor or self.outputs[-1]
         accesses = self._accesses(tensor, [r for r in self.requests(tensor) if r.verb in ("store", "atomic")])
@@ -243,25 +229,23 @@ class Traced:
                 f"{self.label}: lane {lane} of warp {warp} in block {self.block} stores nothing in {tensor}"
             )
         whole = int(accesses["width"][accesses["thread"] // layout.WARP == warp].sum())
-        held = f"{figures.plural(total, 'element')} of {tensor}, {rows} rows × {total // rows} columns"
+        held = f"{draw.plural(total, 'element')} of {tensor}, {rows} rows × {total // rows} columns"
         what = f"{self.label}: a thread holds {held}; a warp holds {whole:,}"
-        return figures.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
+        return draw.threads(**accesses, shape=self._shape(tensor), what=what, warp=warp, lane=lane)
 
     def sectors(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
         """The sectors of one global request: the `index`-th that `warp` makes to `tensor`."""
-        from common import figures
-
         self._own(warp)
         requests = self.requests(tensor, warp=warp)
         if not 0 <= index < len(requests):
             raise UserError(
-                f"{self.label}: warp {warp} makes {figures.plural(len(requests), 'request')} to {tensor}; "
+                f"{self.label}: warp {warp} makes {draw.plural(len(requests), 'request')} to {tensor}; "
                 f"there is no number {index}"
             )
         request = requests[index]
         offsets = request.addresses - self.tensors[tensor].base
         item = self.tensors[tensor].tensor.element_size()
-        return figures.sectors(
+        return draw.sectors(
             offsets,
             request.size,
             request.lanes,
@@ -273,43 +257,37 @@ class Traced:
 
     def copies(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:
         """Where the `index`-th `cp.async` past L1 with which `warp` copies from `tensor` puts its bytes."""
-        from common import figures
-
         self._own(warp)
         place = self.tensors[tensor]
         found = [each for each in self.copied(warp) if place.base <= each[0].addresses[0] < place.base + place.size]
         if not 0 <= index < len(found):
             raise UserError(
-                f"{self.label}: warp {warp} makes {figures.plural(len(found), 'copy').replace('copys', 'copies')} from "
+                f"{self.label}: warp {warp} makes {draw.plural(len(found), 'copy').replace('copys', 'copies')} from "
                 f"{tensor} with cp.async.cg; there is no number {index}"
             )
         source, targets = found[index]
         what = f"{self.label}, warp {warp} copies {tensor}"
-        return figures.copies(source.addresses - place.base, targets, source.lanes, what=what, source=_quote(source))
+        return draw.copies(source.addresses - place.base, targets, source.lanes, what=what, source=_quote(source))
 
     def banks(self, request: Request | int = 0, warp: int = 0) -> Picture:
         """The banks of one shared-memory request: a `Request`, or the number of one of `patterns(warp)`."""
-        from common import figures
-
         self._own(warp)
         if isinstance(request, int):
             patterns = self.patterns(warp)
             if not 0 <= request < len(patterns):
-                kinds = figures.plural(len(patterns), "kind")
+                kinds = draw.plural(len(patterns), "kind")
                 raise UserError(
                     f"{self.label}: warp {warp} has {kinds} of shared-memory request, not a number {request}"
                 )
             request = patterns[request]
         kind = "ldmatrix" if request.verb == "ldmatrix" else f"shared {request.verb}"
         what = f"{self.label}, warp {request.warp}, {kind}, {request.size} bytes per lane"
-        return figures.banks(
+        return draw.banks(
             request.addresses, request.size, request.lanes, what=what, source=_quote(request), load=request.is_load
         )
 
     def footprint(self, warp: int = 0, lane: int = 0) -> Picture:
         """What the block, a warp and a lane touch of each tensor, and how often an element is asked for."""
-        from common import figures
-
         self._own(warp)
         panels, reuse = {}, []
         for name in self.tensors:
@@ -331,12 +309,10 @@ class Traced:
                 reuse.append(f"each element of {name} {often}")
         takeaway = f"{self.label}: a block asks global memory for " + ", ".join(reuse)
         mosaic = self.mosaic if self.mosaic and set(self.mosaic) - set(".;") == set(panels) else None
-        return figures.footprint(panels, mosaic, takeaway, self.block, warp, lane)
+        return draw.footprint(panels, mosaic, takeaway, self.block, warp, lane)
 
     def rhythm(self, warp: int = 0) -> Picture:
         """The order of a warp's memory requests."""
-        from common import figures
-
         self._own(warp)
         names = {
             (GLOBAL, "load"): "global load",
@@ -352,9 +328,9 @@ class Traced:
                 name = names.get((space, request.verb), "local" if space == LOCAL else "atomic")
                 tracks.setdefault(name, []).append(request.order)
         length = max(max(track) for track in tracks.values()) + 1
-        found = [name for name in figures.RHYTHM if name in tracks]
-        counts = ", ".join(figures.plural(len(tracks[name]), name).replace("copys", "copies") for name in found)
-        return figures.rhythm(
+        found = [name for name in draw.RHYTHM if name in tracks]
+        counts = ", ".join(draw.plural(len(tracks[name]), name).replace("copys", "copies") for name in found)
+        return draw.rhythm(
             {name: np.array(track) for name, track in tracks.items()}, length, f"{self.label}, warp {warp}: {counts}"
         )
 
@@ -403,16 +379,7 @@ def _quote(request: Request) -> str:
 # ---- tracing ---------------------------------------------------------------------------------------------------------
 
 
-def figure_shape(kernel: Kernel) -> tuple[int, ...]:
-    """A shape whose pictures are small: two tiles along each axis of the output, four slices along the others."""
-    inner = kernel.stage.spec.inner_axes
-    return tuple(
-        max(64, 4 * kernel.multiples.get(axis, 1)) if axis in inner else 2 * max(32, kernel.multiples.get(axis, 1))
-        for axis in kernel.stage.spec.axes
-    )
-
-
-def trace(
+def run(
     kernel: Stage | Kernel,
     shape: Sequence[int] | None = None,
     *,
@@ -422,19 +389,16 @@ def trace(
     sanitize: bool = False,
     **variants: int,
 ) -> Traced:
-    """Run a stage or kernel in the emulator at `shape` (default: figure_shape) and record what `block` accesses."""
-    from common import emulator
-    from common.stage import Stage
-
+    """Run a stage or kernel in the emulator at `shape` (default: one whose pictures are small) and record what `block` accesses."""
     if isinstance(kernel, Stage):
         kernel = kernel.kernel(dtype, variants)
     spec = kernel.stage.spec
-    shape = tuple(shape or figure_shape(kernel))
+    shape = tuple(shape or spec.figure_shape(kernel.multiples, kernel.variants))
     kernel.check_shape(*shape)
-    inputs = spec.inputs(shape, kernel.dtype, seed=seed, variants=kernel.variants)
-    outputs = spec.outputs(shape, kernel.dtype, variants=kernel.variants)
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed)
+    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
     report = kernel.emulate(inputs, outputs, sanitize=sanitize, trace=emulator.Trace(blocks=range(block, block + 1)))
-    return Traced(report, kernel.label, spec.output_names, block, spec.mosaic)
+    return Traced(report, kernel.label, spec.output_names(kernel.variants), block, spec.mosaic)
 
 
 def snippet(
@@ -451,8 +415,6 @@ def snippet(
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order, tensors on the CPU by
     the names that the pictures use. What the kernel writes is in the tensors afterwards, findings are in `.report`.
     """
-    from common import emulator, toolchain
-
     name = hashlib.sha256(code.encode()).hexdigest()[:16]
     source = toolchain.cache_dir() / "snippets" / name / "snippet.cu"
     source.parent.mkdir(parents=True, exist_ok=True)
@@ -471,73 +433,3 @@ def snippet(
     traced = Traced(report, "snippet", [], block)
     traced.outputs = tuple(name for name in traced.tensors if traced.requests(name, verb="store"))
     return traced
-
-
-# ---- the verb --------------------------------------------------------------------------------------------------------
-
-
-EXAMPLES = ("threads --tensor C", "banks --warp 1 --dtype fp32 --output figures", "registers --output mine.svg")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from common import cli
-
-    parser.add_argument(
-        "figure", nargs="?", metavar="FIGURE", help=f"one of {', '.join(FIGURES)} (default: all that apply)"
-    )
-    parser.add_argument("--tensor", metavar="NAME", help="only figures of this tensor")
-    parser.add_argument(
-        "--block", type=int, default=0, metavar="N", help="which block of the grid (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--warp", type=int, default=0, metavar="N", help="which warp of the block (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--lane", type=int, default=0, metavar="N", help="the lane to mark where one is (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("figures"),
-        metavar="PATH",
-        help="a directory, or a file ending in .png or .svg (default: %(default)s)",
-    )
-    parser.add_argument("--svg", action="store_true", help="in a directory: write .svg instead of .png")
-    cli.add_kernel_arguments(parser)
-    cli.add_sizes(parser)
-    cli.add_seed(parser)
-
-
-def run(stage: Stage, args: argparse.Namespace) -> int:
-    from common import cli, terminal
-    from common.results import save_figure
-    from common.stage import pick
-
-    names = FIGURES if args.figure is None else (pick(args.figure, FIGURES, "figure", "show"),)
-    kernel = cli.kernel(stage, args)
-    shapes = cli.shapes(kernel, args, [figure_shape(kernel)], "emulator")
-    if len(shapes) > 1:
-        raise UserError("show draws one size at a time")
-    if not 0 <= args.lane < layout.WARP:
-        raise UserError(f"a warp has lanes 0 to {layout.WARP - 1}, not {args.lane}")
-    with terminal.progress(f"{kernel.label}: running block {args.block} in the emulator"):
-        traced = trace(kernel, shapes[0], block=args.block, seed=args.seed)
-    one_file = args.output.suffix in (".png", ".svg")
-    drawn = 0
-    prefix = kernel.label.split(" (")[0].replace(" ", "-")
-    with terminal.progress("drawing") as update:
-        for stem, picture in traced.all(names, args.tensor, args.warp, args.lane):
-            update(f"drawing {stem}")
-            drawn += 1
-            if one_file and drawn > 1:
-                raise UserError(
-                    f"there are several such figures: name one, with --tensor if need be, or a directory "
-                    f"instead of {args.output}"
-                )
-            path = args.output if one_file else args.output / f"{prefix}-{stem}.{'svg' if args.svg else 'png'}"
-            terminal.out.print(str(save_figure(picture, path)), markup=False, soft_wrap=True)
-    if not drawn:
-        raise UserError(
-            f"{kernel.label} has nothing to draw for '{args.figure}'" + (f" of {args.tensor}" if args.tensor else "")
-        )
-    return 0

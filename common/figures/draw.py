@@ -19,13 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from PIL import Image
 
-from common import layout
+from common.figures import layout
 
 HUES = ("#77AADD", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99", "#EEDD88", "#99DDFF", "#AAAA00")  # warp w: HUES[w % 8]
 SHARED_BY_WARPS = "#C8C8C8"  # touched by several warps
 FREE = "#99DDFF"  # served without a conflict
 CONFLICT = "#EE8866"  # had to wait for a bank
 WASTED = "#E4E4E4"  # moved, but nobody asked for it
+FAINT = "#F4F4F4"  # there, but not what the figure is about
 INK = "#222222"
 GRID = "#DDDDDD"
 
@@ -99,13 +100,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _bare(axes: Axes) -> None:
+def bare(axes: Axes) -> None:
+    """No ticks and no frame."""
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)
 
 
-def _boxes(axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.25), edge="white", line=0.6) -> None:
+def rectangles(
+    axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.25), edge="white", line=0.6
+) -> None:
     """Rectangles with labels; `inch` is the size of one data unit on paper (x, y), which decides the labels' size."""
     x, y, width, height = np.broadcast_arrays(np.asarray(x, float), y, width, height)
     corners = np.stack(
@@ -139,9 +143,7 @@ def _boxes(axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.
 # ------------------------------------------------------------------------------------------------- shared memory: banks
 
 
-def banks(
-    addresses, size: int, lanes=None, what: str = "request", source: str = "", load: bool = False
-) -> Picture:
+def banks(addresses, size: int, lanes=None, what: str = "request", source: str = "", load: bool = False) -> Picture:
     """One shared-memory request: above, where its words lie; below, which lanes each bank serves in each wavefront.
 
     `addresses` are byte offsets in shared memory, one per active lane, of accesses of `size` bytes; `load` as in
@@ -189,7 +191,7 @@ def _bank_axes(axes: Axes, rows: int, label: str) -> None:
         axes.set_ylabel(label)
     axes.hlines(np.arange(rows + 1), 0, layout.BANKS, color=GRID, linewidth=0.5, zorder=0)
     axes.vlines(np.arange(layout.BANKS + 1), 0, rows, color=GRID, linewidth=0.5, zorder=0)
-    _bare(axes)
+    bare(axes)
 
 
 def _words(axes: Axes, column, row, served: layout.Wavefronts, inch: tuple[float, float]) -> None:
@@ -205,7 +207,7 @@ def _words(axes: Axes, column, row, served: layout.Wavefronts, inch: tuple[float
             merged[-1][2] += 1
         else:
             merged.append([x, y, 1, turn, lanes])
-    _boxes(
+    rectangles(
         axes,
         [m[0] for m in merged],
         [m[1] for m in merged],
@@ -248,7 +250,7 @@ def sectors(
         axes = figure.subplots()
         y = np.searchsorted(lines, touched * layout.SECTOR // layout.LINE)
         x = touched % (layout.LINE // layout.SECTOR) * unit
-        _boxes(axes, x, y, unit, 1, WASTED, edge="none")
+        rectangles(axes, x, y, unit, 1, WASTED, edge="none")
         cells = np.array(sorted(wanted))
         merged: list[list] = []  # neighbouring cells that the same lanes want, within a sector
         for cell in cells:
@@ -263,7 +265,7 @@ def sectors(
                 merged[-1][2] += 1
             else:
                 merged.append([column, line, 1, wanted[int(cell)]])
-        _boxes(
+        rectangles(
             axes,
             [m[0] for m in merged],
             [m[1] for m in merged],
@@ -274,8 +276,8 @@ def sectors(
             inch=(8.9 / per_line, height),
         )
         everywhere = np.arange(4 * len(lines))
-        _boxes(axes, everywhere % 4 * unit, everywhere // 4, unit, 1, "none", edge=GRID, line=0.7)
-        _boxes(axes, x, y, unit, 1, "none", edge="#666666", line=1.0)
+        rectangles(axes, everywhere % 4 * unit, everywhere // 4, unit, 1, "none", edge=GRID, line=0.7)
+        rectangles(axes, x, y, unit, 1, "none", edge="#666666", line=1.0)
         axes.set_xlim(0, per_line)
         axes.set_ylim(len(lines), 0)
         axes.set_xticks((np.arange(4) + 0.5) * unit, [f"sector {n}: bytes {32 * n}–{32 * n + 31}" for n in range(4)])
@@ -283,7 +285,7 @@ def sectors(
         axes.set_yticks(np.arange(len(lines)) + 0.5, [f"+{(line - first) * layout.LINE:,}" for line in lines])
         if len(lines) >= 6:
             axes.set_ylabel("cache line (bytes from the first)")
-        _bare(axes)
+        bare(axes)
         figure.legend(
             handles=[
                 Patch(color=HUES[warp % len(HUES)], label=f"asked for (lane numbers, {size} bytes each)"),
@@ -318,15 +320,15 @@ def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -
             lines = np.unique(offsets // layout.LINE)
             x, y = offsets % layout.LINE // 16, np.searchsorted(lines, offsets // layout.LINE)
             colours = [CONFLICT if twice else FREE for twice in parted]
-            _boxes(axes, x, y, 1, 1, colours, [str(lane) for lane in lanes], inch=(0.5, cell))
+            rectangles(axes, x, y, 1, 1, colours, [str(lane) for lane in lanes], inch=(0.5, cell))
             every = np.arange(4 * len(lines))
-            _boxes(axes, every % 4 * 2, every // 4, 2, 1, "none", edge="#666666", line=0.9)
+            rectangles(axes, every % 4 * 2, every // 4, 2, 1, "none", edge="#666666", line=0.9)
             axes.set_xlim(0, layout.LINE // 16)
             axes.set_ylim(most, 0)
             axes.set_xticks(np.arange(4) * 2 + 1, [f"sector {n}" for n in range(4)])
             axes.set_yticks(np.arange(len(lines)) + 0.5, [f"{line * layout.LINE:,}" for line in lines])
             axes.set_title(f"{title}, 128 bytes per row")
-            _bare(axes)
+            bare(axes)
         handles = [Patch(color=FREE, label="its sector is fetched once (the numbers are lanes)")]
         if any(parted):
             handles.append(Patch(color=CONFLICT, label="its sector is fetched twice, once for each half"))
@@ -438,7 +440,7 @@ def _lanes(axes: Axes, boxes: list[tuple[int, int, int, int, list[int]]], inch: 
         lanes = ranges([thread % layout.WARP for thread in threads_here])
         labels.append(lanes if len(warps) == 1 else f"{len(threads_here)}×")
     row, column, width, height = np.array([box[:4] for box in boxes]).T
-    _boxes(axes, column, row, width, height, colours, labels, inch=inch)
+    rectangles(axes, column, row, width, height, colours, labels, inch=inch)
 
 
 def _warps(axes: Axes, thread, row, column, width, box, scale: float) -> None:
@@ -588,5 +590,5 @@ def rhythm(lanes_of_time: dict[str, np.ndarray], length: int, what: str) -> Pict
         axes.set_yticks(np.arange(len(tracks)) + 0.5, [f"{name} ({len(lanes_of_time[name])})" for name in tracks])
         axes.set_xlabel("memory instructions of the warp, in the order of execution")
         axes.hlines(np.arange(len(tracks) + 1), 0, length, color=GRID, linewidth=0.5)
-        _bare(axes)
+        bare(axes)
     return figure

@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from common import layout
-from common.figures import (
+from common.figures import layout
+from common.figures.draw import (
     CONFLICT,
     FREE,
     GRID,
@@ -23,11 +23,10 @@ from common.figures import (
     INK,
     STYLE,
     Picture,
-    _bare,
-    _boxes,
+    bare,
     picture,
     plural,
-    ranges,
+    rectangles,
 )
 
 CELL = 0.25  # inches
@@ -128,7 +127,7 @@ def _tile(axes: Axes, shown: Fragment, lane: int | None, rows: str, columns: str
             seen[y:down, x:right] = True
             boxes.append((x, y, right - x, down - y, int(shown.lane[y, x]), int(shown.register[y, x])))
     x, y, wide, high, lanes, registers = np.array(boxes).T
-    _boxes(axes, x, y, wide, high, [HUES[n] for n in registers], [str(n) for n in lanes], inch=(CELL, CELL))
+    rectangles(axes, x, y, wide, high, [HUES[n] for n in registers], [str(n) for n in lanes], inch=(CELL, CELL))
     for left, top, w, h in zip(x[lanes == lane], y[lanes == lane], wide[lanes == lane], high[lanes == lane]):
         axes.add_patch(Rectangle((left, top), w, h, fill=False, edgecolor=INK, linewidth=2, clip_on=False, zorder=3))
     axes.set_xlim(0, width)
@@ -139,7 +138,7 @@ def _tile(axes: Axes, shown: Fragment, lane: int | None, rows: str, columns: str
     axes.set_yticks(np.arange(0, height, 2) + 0.5, [str(n) for n in range(0, height, 2)])
     axes.set_xlabel(columns, labelpad=1)
     axes.set_ylabel(rows, labelpad=1)
-    _bare(axes)
+    bare(axes)
 
 
 # -------------------------------------------------------------------------------------------- eight lanes, eight groups
@@ -161,7 +160,7 @@ def bank_groups(requests: Mapping[str, Sequence[int]], what: str, columns: int =
             served = layout.wavefronts(offsets, 16)
             turn = np.array([served.wavefront[served.lane == lane].max() for lane in range(len(offsets))])
             group, colours = offsets % layout.LINE // 16, [CONFLICT if n else FREE for n in turn]
-            _boxes(axes, group, np.arange(len(offsets)), 1, 1, colours, [str(n + 1) for n in turn], inch=inch)
+            rectangles(axes, group, np.arange(len(offsets)), 1, 1, colours, [str(n + 1) for n in turn], inch=inch)
             axes.set_xlim(0, 8)
             axes.set_ylim(len(offsets), 0)
             axes.set_xticks(np.arange(8) + 0.5, [f"{4 * n}–{4 * n + 3}" for n in range(8)])
@@ -170,7 +169,7 @@ def bank_groups(requests: Mapping[str, Sequence[int]], what: str, columns: int =
             axes.vlines(np.arange(9), 0, len(offsets), color=GRID, linewidth=0.5, zorder=0)
             used = len(np.unique(group))
             axes.set_title(f"{title}\n{used} of 8 groups of banks, {plural(served.count, 'wavefront')}")
-            _bare(axes)
+            bare(axes)
         for axes in every[len(requests) :]:
             axes.set_axis_off()
         for axes in every[-columns:]:
@@ -229,9 +228,38 @@ def mix(counts: Mapping[str, Mapping[str, int]], what: str) -> Picture:
                 if not title.startswith("per"):
                     axes.text(row.sum(), y, f" {row.sum():,}", va="center_baseline", color=INK)
             axes.set_xlim(0, 100 if title.startswith("per") else 1.2 * total.max())
-            _bare(axes)
+            bare(axes)
         used = [n for n in range(len(kinds)) if values[:, n].any()]
         figure.legend(
             handles=[Patch(color=HUES[n], label=kinds[n]) for n in used], loc="outside lower left", ncols=len(used)
         )
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------- the quad's transpose
+
+
+def quad(rounds: Mapping[str, np.ndarray], takeaway: str) -> Picture:
+    """Who holds which pair: rounds[title] is [lane, word] of 4 · lane + word, by where the pair was at the start."""
+    with matplotlib.rc_context(STYLE):
+        figure = picture(9.6, 1.55, takeaway)
+        for axes, (title, words) in zip(figure.subplots(1, len(rounds)), rounds.items()):
+            lane, word = np.mgrid[0:4, 0:4]
+            source, tile = np.divmod(words.ravel(), 4)
+            rectangles(
+                axes,
+                word.ravel(),
+                lane.ravel(),
+                1,
+                1,
+                [HUES[t] for t in tile],
+                [f"T{t} P{s}" for s, t in zip(source, tile)],
+                inch=(0.68, 0.3),
+            )
+            axes.set_xlim(0, 4)
+            axes.set_ylim(4, 0)
+            axes.set_xticks(np.arange(4) + 0.5, [f"word {n}" for n in range(4)])
+            axes.set_yticks(np.arange(4) + 0.5, [f"lane {n}" for n in range(4)])
+            axes.set_title(title)
+            bare(axes)
     return figure

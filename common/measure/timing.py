@@ -40,8 +40,13 @@ def rounds_for(estimate: float, rounds: int) -> int:
     return max(1, min(rounds, int(SLOW_MS / max(estimate, 1e-6))))
 
 
-def interleave(contenders: Sequence[Contender], rounds: int = ROUNDS, round_ms: float = ROUND_MS,
-               sampler: Sampler | None = None, before: Callable[[Contender], object] = lambda _: None) -> None:
+def interleave(
+    contenders: Sequence[Contender],
+    rounds: int = ROUNDS,
+    round_ms: float = ROUND_MS,
+    sampler: Sampler | None = None,
+    before: Callable[[Contender], object] = lambda _: None,
+) -> None:
     """Add samples to every contender, round by round: whatever drifts (clock, temperature) meets all of them.
 
     Each round has an order of its own (drawn from a fixed seed): what a contender can reach depends on how warm the one

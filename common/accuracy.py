@@ -1,0 +1,265 @@
+"""When is a result right? An instance of a problem, with what its outputs must be, and how far a kernel's are off.
+
+References and tolerances are computed before a kernel runs, from inputs of which copies are kept: a kernel that writes to
+its inputs changes neither, and is told.
+
+An output is right if it is finite wherever its fp64 reference is, and its error, over the whole tensor and at its worst
+element, is within the problem's tolerances: those compare with the error that torch makes in the same dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from common import terminal
+from common.errors import CheckFailed, UserError
+from common.problem import Problem, Shape, Tensors, Tolerance, Variants
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from common.stage import Kernel
+
+SHOWN = 8  # wrong elements in a report
+LOCATE_FLOPS = 2 * 256**3  # what the emulator does in seconds: how much work a report may spend on finding a thread
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far one output is from fp64.
+
+    `error` and `limit` are ‖out − ref‖ / ‖ref‖ (Frobenius); `worst` and `worst_limit` the largest |out − ref| of an
+    element as a fraction of the root mean square of ref (of 1, if ref is zero); `wrong` the number of elements beyond their
+    limit, of `total`; `first` the first of them as (index, got, want), or those furthest off if only the whole is."""
+
+    name: str
+    error: float
+    limit: float
+    worst: float
+    worst_limit: float
+    wrong: int
+    total: int
+    first: tuple[tuple[tuple[int, ...], float, float], ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.wrong == 0 and self.error <= self.limit
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Inputs of a problem, what the outputs must be, and copies of the inputs. `make` makes one."""
+
+    spec: Problem
+    shape: Shape
+    dtype: str
+    variants: Variants
+    inputs: Tensors
+    copies: Tensors
+    references: Tensors
+    tolerances: tuple[Tolerance, ...]
+
+    def outputs(self) -> Tensors:
+        """New outputs for a kernel to fill, full of NaN: what it leaves unwritten stays visible."""
+        made = self.spec.outputs(self.shape, self.dtype, self.variants, self.inputs[0].device)
+        return tuple(output.fill_(torch.nan) for output in made)
+
+    def judge(self, outputs: Tensors) -> list[Accuracy]:
+        """The accuracy of each output."""
+        names = self.spec.output_names(self.variants)
+        return [_accuracy(*each) for each in zip(names, outputs, self.references, self.tolerances, strict=True)]
+
+    def overwritten(self) -> list[str]:
+        """The inputs that are no longer what they were, as sentences; they are put right again."""
+        said = []
+        for name, tensor, copy in zip(self.spec.input_names, self.inputs, self.copies):
+            changed = tensor.view(torch.uint8) != copy.view(torch.uint8)  # bytes: NaN is equal to itself
+            if changed.any():
+                count = int(changed.view(*tensor.shape, -1).any(-1).sum())
+                first = _unravel(int(changed.flatten().nonzero()[0]) // tensor.element_size(), tensor.shape)
+                index = ", ".join(map(str, first))
+                said.append(
+                    f"the kernel writes to its input {name}: {count} elements changed, the first {name}[{index}]"
+                )
+                tensor.copy_(copy)
+        return said
+
+
+def make(
+    kernel: Kernel, shape: Shape, device: str | torch.device = "cpu", seed: int = 0, pattern: str = "normal"
+) -> Instance:
+    """Random inputs for a kernel, as one of its problem's patterns has them, and what the outputs must be."""
+    spec = kernel.stage.spec
+    kernel.check_shape(*shape)
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed, device=device, pattern=pattern)
+    references = spec.reference(inputs, kernel.variants)
+    tolerances = spec.tolerances(inputs, kernel.dtype, kernel.variants, references)
+    copies = tuple(tensor.clone() for tensor in inputs)
+    return Instance(spec, tuple(shape), kernel.dtype, kernel.settings, inputs, copies, references, tolerances)
+
+
+def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance) -> Accuracy:
+    finite = reference.isfinite()
+    exact = (output == reference) | (output.isnan() & reference.isnan())  # what the others have to be
+    off = torch.where(finite, (output.double() - reference).abs_(), torch.where(exact, 0.0, torch.inf))
+    norm = torch.where(finite, reference, 0.0).norm().item()
+    rms = norm / math.sqrt(reference.numel())
+    scale, unit = (norm, rms) if norm else (1.0, 1.0)
+    wrong = ~(off <= tolerance.element)  # true for NaN
+    error = off.norm().item()
+    indices = wrong.flatten().nonzero().flatten()
+    if not len(indices) and not error <= tolerance.whole:
+        indices = off.flatten().topk(min(SHOWN, off.numel())).indices
+    first = []
+    for flat in indices[:SHOWN].tolist():
+        index = _unravel(flat, output.shape)
+        first.append((index, output[index].item(), reference[index].item()))
+    furthest = tolerance.element.max().item() if isinstance(tolerance.element, torch.Tensor) else tolerance.element
+    return Accuracy(
+        name,
+        error / scale,
+        tolerance.whole / scale,
+        off.max().item() / unit,  # NaN if there is one
+        furthest / unit,
+        int(wrong.sum()),
+        wrong.numel(),
+        tuple(first),
+    )
+
+
+def _unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        flat, last = divmod(flat, size)
+        index.append(last)
+    return tuple(reversed(index))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a kernel, judged: `report` says what is wrong, and is empty if nothing is.
+
+    `lines` are the numbers of the source's lines that ran (None: not asked for)."""
+
+    kernel: Kernel
+    shape: Shape
+    device: str
+    accuracies: tuple[Accuracy, ...]
+    report: str
+    why: str = ""
+    lines: frozenset[int] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.report
+
+
+def check(
+    kernel: Kernel, shape: Shape, device: str, seed: int = 0, pattern: str = "normal", counters: bool = False
+) -> Result:
+    """Run a kernel once on random inputs, on the "gpu" or in the "emulator" with its sanitizer, and judge it.
+
+    A kernel that cannot be launched or that breaks a rule has failed; UserError if it cannot be built."""
+    spec = kernel.stage.spec
+    title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
+    reports = []
+    lines = None
+    if device == "gpu":
+        from common.build import gpu
+
+        kernel.load()  # what does not compile is no failed check
+        try:
+            with gpu.errors(kernel.label):
+                instance = make(kernel, shape, "cuda", seed, pattern)
+                outputs = instance.outputs()
+                kernel.bind(instance.inputs, outputs)()
+                torch.cuda.synchronize()
+        except UserError as error:
+            return Result(kernel, shape, device, (), f"{title}: {error}")
+    else:
+        instance = make(kernel, shape, "cpu", seed, pattern)
+        outputs = instance.outputs()
+        report = kernel.emulate(instance.inputs, outputs, counters=counters, refused_is_error=False)
+        source = kernel.source.resolve()
+        if counters:
+            lines = frozenset(n for (file, n), c in report.lines.items() if file == str(source) and c["instructions"])
+        if report.findings:
+            reports.append(f"{title}: the sanitizer found\n{report}")
+        if report.status:  # stopped half-way: there is no result to judge
+            refused = f"{title}: CUDA error {report.status}: {report.error}"
+            return Result(kernel, shape, device, (), "\n".join(reports or [refused]), lines=lines)
+    accuracies = tuple(instance.judge(outputs))
+    reports += [f"{title}: {said}" for said in instance.overwritten()]
+    if not all(accuracy.ok for accuracy in accuracies):
+        reports.append(explain(kernel, shape, accuracies, title))
+    return Result(kernel, shape, device, accuracies, "\n".join(reports), lines=lines)
+
+
+def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accuracy]:
+    """The accuracy of each output; CheckFailed with the first wrong elements and their threads if one is wrong."""
+    found = instance.judge(outputs)
+    said = instance.overwritten()
+    title = f"{kernel.label}, {instance.spec.format(instance.shape)}"
+    if said:
+        raise CheckFailed(f"{title}: {'; '.join(said)}")
+    if not all(accuracy.ok for accuracy in found):
+        raise CheckFailed(explain(kernel, instance.shape, found, title))
+    return found
+
+
+def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], title: str) -> str:
+    """What is wrong with which elements, and which blocks and threads they belong to."""
+    spec = kernel.stage.spec
+    owners = _owners(kernel, shape)
+    lines = [f"{title}: wrong result"]
+    for accuracy, axes in zip(found, spec.output_axes(kernel.variants), strict=True):
+        if accuracy.ok:
+            continue
+        wrong = f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "none stands out"
+        lines.append(f"  {accuracy.name}: relative error {accuracy.error:.2e}, allowed {accuracy.limit:.2e}; {wrong}")
+        rows = [(*axes, "got", "want", "block", "thread")]
+        for index, got, want in accuracy.first:
+            block, thread = _owner(owners, accuracy.name, index, got)
+            rows.append((*map(str, index), f"{got:.6g}", f"{want:.6g}", block, thread))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines += ["    " + "  ".join(word.rjust(width) for word, width in zip(row, widths)) for row in rows]
+    if owners is None:
+        lines.append("  (a smaller size would name the block and the thread of each: --sizes)")
+    return "\n".join(lines)
+
+
+def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
+    if owners is None:
+        return "?", "?"
+    blocks, threads = owners[name]
+    block, thread = int(blocks[index]), int(threads[index])
+    if block < 0:
+        return "none", "never written" if math.isnan(got) else "none"
+    return str(block), f"{thread} (warp {thread // 32}, lane {thread % 32})"
+
+
+def _owners(kernel: Kernel, shape: Shape) -> dict | None:
+    """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
+
+    None if that would take long, or if the kernel does not get through there."""
+    from common.emulator import Trace
+
+    spec = kernel.stage.spec
+    least = tuple(kernel.multiples.get(a, 1) if a in spec.inner_axes else size for a, size in zip(spec.axes, shape))
+    if spec.flops(least, kernel.variants) > LOCATE_FLOPS:
+        return None
+    inputs = spec.inputs(least, kernel.dtype, kernel.variants)
+    outputs = spec.outputs(least, kernel.dtype, kernel.variants)
+    rows = 8_000_000
+    with terminal.progress("finding the threads of the wrong elements"):
+        try:
+            report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, trace=Trace(max_rows=rows))
+        except UserError:
+            return None
+    names = spec.output_names(kernel.variants)
+    return None if len(report.trace) >= rows else {name: report.writers(name) for name in names}

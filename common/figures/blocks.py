@@ -1,0 +1,157 @@
+"""The order in which blocks take the tiles of an output, and what that does to L2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib
+import numpy as np
+from matplotlib.patches import Patch
+
+from common import emulator
+from common.figures.draw import FAINT, HUES, INK, STYLE, Picture, bare, picture, rectangles
+
+if TYPE_CHECKING:
+    from common.stage import Kernel
+
+
+def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
+    """[tiles_m, tiles_n]: which block takes each tile, by the formula of phase 1 of stage 09."""
+    block = np.arange(tiles_m * tiles_n)
+    group, inside = np.divmod(block, group_m * tiles_n)
+    height = np.minimum(group_m, tiles_m - group * group_m)
+    found = np.empty((tiles_m, tiles_n), np.int64)
+    found[group * group_m + inside % height, inside // height] = block
+    return found
+
+
+def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, int]]:
+    """([tiles_m, tiles_n]: which block wrote each tile of C in the emulator, (rows, columns) of a tile)."""
+    spec = kernel.stage.spec
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
+    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
+    trace = emulator.Trace(max_rows=16_000_000)
+    report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, trace=trace)
+    block, _ = report.writers(spec.output_names(kernel.variants)[0])
+    rows, columns = np.nonzero(block == block[0, 0])
+    tile = int(rows.max()) + 1, int(columns.max()) + 1
+    return block[:: tile[0], :: tile[1]], tile
+
+
+def waves(orders: Mapping[str, np.ndarray], tile: tuple[int, int], running: int) -> Picture:
+    """The tiles of C by the block that takes them; of the first `running` blocks also what they read of A and B."""
+    high, wide = next(iter(orders.values())).shape
+    unit = min(3.6 / wide, 0.4)
+    down = max(0.15, unit * tile[0] / tile[1])
+    needs = {}
+    for name, blocks in orders.items():
+        now = blocks < running
+        needs[name] = now.any(1), now.any(0)
+    sums = {name: int(a.sum() * tile[0] + b.sum() * tile[1]) for name, (a, b) in needs.items()}
+    most, least = max(sums, key=sums.get), min(sums, key=sums.get)
+    takeaway = (
+        f"{running} blocks at a time need {sums[most]:,} rows and columns of A and B with {most}, "
+        f"{sums[least]:,} with {least}"
+    )
+    with matplotlib.rc_context(STYLE):
+        figure = picture(0.6 + (unit * (wide + 1.5) + 0.35) * len(orders), 1.0 + down * (high + 2), takeaway)
+        for axes, (name, blocks) in zip(figure.subplots(1, len(orders), squeeze=False)[0], orders.items()):
+            rows, columns = needs[name]
+            y, x = np.mgrid[0:high, 0:wide]
+            now = blocks < running
+            rectangles(
+                axes,
+                x.ravel(),
+                y.ravel(),
+                1,
+                1,
+                [HUES[0] if n else FAINT for n in now.ravel()],
+                [str(b) for b in blocks.ravel()],
+                inch=(unit, down),
+            )
+            rectangles(axes, -1.3, np.arange(high), 1, 1, [HUES[4] if r else FAINT for r in rows])
+            rectangles(axes, np.arange(wide), -2.0, 1, 1.6, [HUES[1] if c else FAINT for c in columns])
+            axes.text(-0.8, -0.5, "A", ha="center", va="bottom", color=INK)
+            axes.text(-0.35, -1.2, "B", ha="center", va="center", color=INK)
+            axes.set_xlim(-1.4, wide)
+            axes.set_ylim(high, -2.1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_title(f"{name}: {rows.sum()} × {tile[0]} rows of A,\n{columns.sum()} × {tile[1]} columns of B")
+            bare(axes)
+        figure.legend(
+            handles=[
+                Patch(color=HUES[0], label=f"the first {running} blocks"),
+                Patch(color=HUES[4], label="their rows of A"),
+                Patch(color=HUES[1], label="their columns of B"),
+            ],
+            loc="outside lower left",
+            ncols=3,
+        )
+    return figure
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a launch's waves read of A and B, on average: different ones, and all that the blocks ask for."""
+
+    a: float
+    b: float
+    asked: float
+
+    @property
+    def found(self) -> float:
+        """The share of the requests that L2 can serve if the blocks of a wave read each slice together."""
+        return 1 - (self.a + self.b) / self.asked
+
+
+def traffic(
+    shape: tuple[int, int, int], tile: tuple[int, int], group_m: int, running: int = 132, element: int = 2
+) -> Traffic:
+    """Model: blocks run in waves of `running`, and a wave reads each byte of A and B that it needs once from memory."""
+    m, n, k = shape
+    blocks = order(-(-m // tile[0]), -(-n // tile[1]), group_m)
+    wave = blocks // running
+    numbers = np.unique(wave)
+    rows = sum(int((wave == number).any(1).sum()) for number in numbers) * tile[0]
+    columns = sum(int((wave == number).any(0).sum()) for number in numbers) * tile[1]
+    scale = k * element / len(numbers)
+    return Traffic(rows * scale, columns * scale, blocks.size * sum(tile) * scale)
+
+
+def group_sizes(
+    sizes: Sequence[int],
+    tile: tuple[int, int],
+    chosen: int,
+    groups: Sequence[int] = (1, 2, 4, 8, 12, 16, 32),
+    running: int = 132,
+) -> Picture:
+    """The model of `traffic` at square problems, as a function of GROUP_M, of which `chosen` is compared with 1."""
+    found = {size: [traffic((size, size, size), tile, group, running) for group in groups] for size in sizes}
+    saved = []
+    for size, row in found.items():
+        before, after = (row[groups.index(group)] for group in (1, chosen))
+        saved.append(f"{1 - (after.a + after.b) / (before.a + before.b):.0%} fewer at {size}")
+    with matplotlib.rc_context(STYLE):
+        takeaway = f"Different bytes that {running} blocks read, GROUP_M = {chosen} against 1: {', '.join(saved)}"
+        figure = picture(9.8, 3.1, takeaway)
+        for axes, (size, row) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], found.items()):
+            a, b = np.array([t.a for t in row]) / 1e6, np.array([t.b for t in row]) / 1e6
+            at = np.arange(len(groups))
+            axes.bar(at, a, 0.72, color=HUES[4], label="of A")
+            axes.bar(at, b, 0.72, bottom=a, color=HUES[1], label="of B")
+            for place, top, wave in zip(at, a + b, row):
+                axes.text(place, top, f"{wave.found:.0%}", ha="center", va="bottom", fontsize=8, color=INK)
+            axes.set_xticks(at, [str(group) for group in groups])
+            axes.set_xlabel("GROUP_M")
+            axes.set_ylabel("different megabytes per wave")
+            axes.set_ylim(0, 1.12 * (a + b).max())
+            axes.set_title(f"M = N = K = {size}: of {row[0].asked / 1e6:,.0f} MB asked for;\n"
+                           "above the bars: what L2 can serve at best")  # fmt: skip
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(length=0)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=2)
+    return figure

@@ -1,0 +1,219 @@
+"""Kernels and libraries timed against each other on the GPU: checked first, then in turns within one run.
+
+All contenders of a case are timed interleaved (timing.py), so that their ratios mean something; nothing is timed before
+its result has been checked on the very tensors that are then timed.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from common import accuracy, terminal
+from common.build import gpu
+from common.errors import UserError
+from common.measure import ceiling, nvml, timing
+from common.measure.metadata import metadata
+from common.stage import Kernel, Stage
+
+DEVICE = "cuda"
+HOST_CALLS = 200  # per sample of the host's time for a call
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that takes part in a run, and as what: "stage" (asked for), "previous" or "first"."""
+
+    kernel: Kernel
+    role: str
+    previous: Stage | None = None  # the stages that its row is compared with
+    first: Stage | None = None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Kernels that compute the same (part, dtype, settings), and the shapes at which they are timed."""
+
+    entries: Sequence[Entry]
+    shapes: Sequence[tuple[int, ...]]
+
+
+def measure(
+    heats: Sequence[Heat], *, rounds: int = timing.ROUNDS, round_ms: float = timing.ROUND_MS, seed: int = 0
+) -> dict:
+    """Check and time kernels and their peers on the GPU. A run as results/runs.py has it.
+
+    CheckFailed, before anything of that size is timed, if a kernel is wrong; UserError if one cannot be built.
+    """
+    kernels = [entry.kernel for heat in heats for entry in heat.entries]
+    build(kernels)
+    made = metadata("bench") | {"limits": ceiling.limits([kernel.ceiling for kernel in kernels]), "notes": []}
+    total = sum(len(heat.shapes) * (len(heat.entries) + 1) * (rounds + 1) for heat in heats)
+    with terminal.progress("measuring", total=total) as update:
+        for heat in heats:
+            for shape in heat.shapes:
+                made["rows"] += _measure_size(heat.entries, shape, rounds, round_ms, seed, made["notes"], update)
+    made["clocks"] = {
+        key: {
+            "min": min(row[key]["min"] for row in made["rows"] if key in row),
+            "max": max(row[key]["max"] for row in made["rows"] if key in row),
+        }
+        for key in ("sm_mhz", "power_w")
+        if any(key in row for row in made["rows"])
+    }
+    return made
+
+
+def build(kernels: Sequence[Kernel]) -> None:
+    """Build all kernels and their ceilings, side by side: nvcc is what takes time."""
+    jobs: dict[str, Callable[[], object]] = {kernel.label: kernel.load for kernel in kernels}
+    jobs |= {each.label: each.load for each in ceiling.needed([kernel.ceiling for kernel in kernels])}
+    with terminal.progress("building", total=len(jobs)) as update, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def one(label: str) -> None:
+            jobs[label]()
+            update(f"built {label}", advance=1)
+
+        list(pool.map(one, jobs))
+
+
+def _measure_size(
+    entries: Sequence[Entry],
+    shape: tuple[int, ...],
+    rounds: int,
+    round_ms: float,
+    seed: int,
+    notes: list[str],
+    update: Callable[..., None],
+) -> list[dict]:
+    """The rows of one heat at one shape."""
+    asked = entries[-1].kernel
+    spec = asked.stage.spec
+    instances: dict[tuple, accuracy.Instance] = {}  # one for kernels of one problem and shape: references are large
+    contenders: list[timing.Contender] = []
+    rows: list[dict] = []
+    for entry in entries:
+        kernel = entry.kernel
+        own = kernel.stage.spec.like(spec, shape)
+        size = f"{kernel.dtype} {kernel.stage.spec.format(own)}"
+        try:
+            kernel.check_shape(*own)
+        except UserError as error:
+            notes.append(f"{size}: without {kernel.label}: {error}")
+            continue
+        update(f"checking {kernel.label} {kernel.stage.spec.format(own)}", advance=1)
+        with gpu.errors(kernel.label):
+            key = (kernel.stage.problem, own)
+            if key not in instances:
+                instances[key] = accuracy.make(kernel, own, DEVICE, seed)
+            instance = instances[key]
+            outputs = instance.outputs()
+            call = kernel.bind(instance.inputs, outputs)
+            call()
+            torch.cuda.synchronize()
+            accuracies = accuracy.verify(kernel, instance, outputs)
+            contenders.append(timing.Contender(kernel.label, call, timing.estimate(call)))
+            row = _kernel_row(entry, own, accuracies)
+            if entry.role == "stage":
+                row["host_us"] = host_time(kernel, instance.inputs)
+            rows.append(row)
+    if not rows:
+        return []
+    inputs = instances[asked.stage.problem, shape].inputs
+    instances.clear()
+    for name, function in spec.peers(asked.dtype, asked.variants).items():
+        call = lambda function=function: function(*inputs)  # noqa: E731
+        try:
+            contenders.append(timing.Contender(name, call, timing.estimate(call)))
+        except RuntimeError as error:
+            notes.append(f"{asked.dtype} {spec.format(shape)}: without {name}: {str(error).splitlines()[0]}")
+            continue
+        rows.append({"role": "peer", "name": name, "label": name, **_case(asked, shape)})
+    with nvml.Monitor(nvml.current()) as monitor:
+
+        def turn(contender: timing.Contender) -> None:
+            monitor.tag = contender.label
+            update(f"timing {contender.label} {spec.format(shape)}", advance=1)
+
+        timing.interleave(contenders, rounds, round_ms, before=turn)
+    for row, contender in zip(rows, contenders, strict=True):
+        row["ms"] = timing.summary(contender.samples)
+        row["tflops"] = row.pop("flops") / row["ms"]["median"] / 1e9
+        row |= monitor.summary(contender.label)
+        if timing.rounds_for(contender.estimate, rounds) < rounds:
+            notes.append(
+                f"{row['dtype']} {row['size']}: {contender.label} takes {contender.estimate:.0f} ms per run and was "
+                f"timed {len(contender.samples)} times only"
+            )
+    return rows
+
+
+def _case(kernel: Kernel, shape: tuple[int, ...]) -> dict:
+    spec = kernel.stage.spec
+    return {
+        "part": spec.part,
+        "problem": spec.name,
+        "dtype": kernel.dtype,
+        "settings": kernel.settings,
+        "shape": dict(zip(spec.axes, shape)),
+        "size": spec.format(shape),
+        "flops": spec.flops(shape, kernel.variants),
+    }
+
+
+def _kernel_row(entry: Entry, shape: tuple[int, ...], accuracies: Sequence[accuracy.Accuracy]) -> dict:
+    """What a row says of a kernel before it is timed; `flops` gives way to `tflops` afterwards."""
+    kernel, stage = entry.kernel, entry.kernel.stage
+    return {
+        "role": entry.role,
+        "name": stage.name,
+        "label": kernel.label,
+        "number": stage.number,
+        "previous": entry.previous and entry.previous.name,
+        "first": entry.first and entry.first.name,
+        "variants": dict(kernel.variants),
+        "defaults": dict(kernel.defaults),
+        "default": kernel.default,
+        "source": None if kernel.source == stage.source else str(kernel.source),
+        "limit": kernel.ceiling,
+        **_case(kernel, shape),
+        "check": {"error": max(a.error for a in accuracies), "limit": min(a.limit for a in accuracies)},
+    }
+
+
+def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float]:
+    """{"call", "empty"}: microseconds that the host spends on one call of the stage, and on `torch.empty` of its output.
+
+    Medians over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
+    stage, changed = kernel.stage, kernel.changed
+    output = stage(*inputs, **changed) if kernel.source == stage.source else None
+    if output is None:
+        return {}
+    first = output[0] if isinstance(output, tuple) else output
+    shape, dtype, device = tuple(first.shape), first.dtype, first.device
+
+    def sample(call: Callable[[], object], estimate: float) -> float:
+        calls = max(1, min(HOST_CALLS, int(100 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        spent = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return spent / calls * 1e6
+
+    def median(call: Callable[[], object], estimate: float) -> float:
+        return round(statistics.median(sample(call, estimate) for _ in range(9)), 2)
+
+    with torch.no_grad():
+        run = lambda: stage(*inputs, **changed)  # noqa: E731
+        return {
+            "call": median(run, timing.estimate(run)),
+            "empty": median(lambda: torch.empty(shape, dtype=dtype, device=device), 0.0),
+        }

@@ -1,0 +1,57 @@
+"""The head of a run that is about to be made: what is run, where and when, with which software."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import torch
+
+from common.measure import nvml
+from common.results.runs import ROOT, SCHEMA
+
+
+def metadata(kind: str) -> dict:
+    """Schema, kind, command, date, commit, machine and software; `rows` starts empty."""
+    gpu = driver = None
+    if torch.cuda.is_available():
+        gpu, driver = torch.cuda.get_device_name(), nvml.driver_version()
+    commit, dirty = _commit()
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "command": _command(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "gpu": gpu,
+        "driver": driver,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "rows": [],
+    }
+
+
+def _command() -> str:
+    """The command line as one would type it: `python -m kernels.03_thread_tile bench …`."""
+    words = list(sys.orig_argv)
+    return shlex.join(["python", *words[1:]]) if words else ""
+
+
+def _commit() -> tuple[str, bool | None]:
+    """(commit, whether tracked files differ from it); KERNELS_COMMIT stands in where the tree has no .git."""
+    if given := os.environ.get("KERNELS_COMMIT"):
+        return given.removesuffix("-dirty"), given.endswith("-dirty")
+    git = ["git", "-C", str(ROOT)]
+    quiet = {"capture_output": True, "text": True, "check": True}
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], **quiet).stdout.strip()  # type: ignore[call-overload]
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **quiet).stdout  # type: ignore[call-overload]
+        return commit, bool(changed.strip())
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown", None

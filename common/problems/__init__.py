@@ -1,0 +1,1 @@
+"""What the stages compute, one file per problem; common/problem.py says what a problem must answer."""

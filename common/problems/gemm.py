@@ -1,0 +1,170 @@
+"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], all row-major; with B_TRANSPOSED=1, B is given as [N, K]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from common.errors import UserError
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole
+
+
+class Gemm(Problem):
+    name = "gemm"
+    part = "gemm"
+    formula = "C[M, N] = A[M, K] · B[K, N]"
+    symbol = "launch_gemm"
+    axes = ("M", "N", "K")
+    inner_axes = ("K",)
+    settings = ("B_TRANSPOSED",)
+    input_names = ("A", "B")
+    mosaic = ".B;AC"
+
+    def output_names(self, variants: Variants) -> tuple[str, ...]:
+        return ("C",)
+
+    def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
+        return (("row", "col"),)
+
+    def parse(self, text: str, variants: Variants) -> Shape:
+        sizes = tuple(whole(part, f"each size in '{text}'") for part in text.lower().split("x"))
+        if len(sizes) not in (1, 3):
+            raise UserError(f"'{text}' is not a size: write 4096 for M = N = K = 4096, or MxNxK such as 512x256x1024")
+        return sizes * 3 if len(sizes) == 1 else sizes
+
+    def format(self, shape: Shape) -> str:
+        return str(shape[0]) if len(set(shape)) == 1 else super().format(shape)
+
+    def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return tuple((size, size, size) for size in (1024, 2048, 4096, 8192))
+
+    def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return ((256, 256, 256),)
+
+    def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        shapes = {  # blocks and slices cut off at every edge, unless a multiple forbids it
+            "one element": (1, 1, 1),
+            "a few blocks, ragged": (150, 70, 33),
+            "K deeper than any ring of tiles, ragged": (70, 270, 553),
+        }
+        return {why: tuple(_fit(multiples, a, s) for a, s in zip(self.axes, shape)) for why, shape in shapes.items()}
+
+    def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
+        m, n, k = (multiples.get(axis, 1) for axis in self.axes)
+        return 2 * max(32, m), 2 * max(32, n), max(64, 4 * k)
+
+    def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
+        a, b = inputs
+        m, inner = a.shape if a.dim() == 2 else (0, -1)
+        k, n = _straight(b, variants).shape if b.dim() == 2 else (-2, 0)
+        if inner != k:
+            given = "; here B is given as [N, K]" if variants.get("B_TRANSPOSED") else ""
+            raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}{given}")
+        return m, n, k
+
+    def inputs(
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
+    ) -> Tensors:
+        m, n, k = shape
+        generator = torch.Generator(device).manual_seed(seed)
+        a = torch.randn((m, k), generator=generator, device=device).to(TORCH_DTYPES[dtype])
+        b = torch.randn((k, n), generator=generator, device=device).to(TORCH_DTYPES[dtype])
+        return a, _straight(b, variants).contiguous()  # the same numbers, whichever way B is given
+
+    def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
+        m, n, _ = shape
+        return (torch.empty((m, n), dtype=TORCH_DTYPES[dtype], device=device),)
+
+    def scalars(self, shape: Shape, variants: Variants) -> dict[str, int]:
+        return dict(zip(self.axes, shape))
+
+    def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
+        a, b = inputs
+        return (a.double() @ _straight(b, variants).double(),)
+
+    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        a, b = inputs[0], _straight(inputs[1], variants)
+        with _precision("fp32"):
+            if dtype == "tf32":  # step by step: torch has no TF32 on a CPU, and on a GPU not for every shape
+                a, b = _tf32(a), _tf32(b)
+            elif not a.is_cuda:  # a CPU may sum 16-bit products in 16 bits: do what a GPU does
+                a, b = a.float(), b.float()
+            return ((a @ b).to(inputs[0].dtype),)
+
+    def tolerances(
+        self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
+    ) -> tuple[Tolerance, ...]:
+        """As everywhere; an fp32 result may also be off by what rounding errors of its sums amount to in all likelihood,
+        √n · 2⁻²⁴ · Σ|terms| for a sum of n terms (Higham and Mary, "A new approach to probabilistic rounding error
+        analysis", SIAM J. Sci. Comput. 41, 2019): the order of the summation is the kernel's own affair."""
+        ((whole, element),) = super().tolerances(inputs, dtype, variants, references)
+        if dtype != "fp32":
+            return (Tolerance(whole, element),)
+        a, b = inputs
+        magnitude = a.double().abs() @ _straight(b, variants).double().abs()
+        terms = a.shape[1]
+        whole = max(whole, _growth(terms, magnitude.numel()) * magnitude.norm().item())
+        return (Tolerance(whole, magnitude.mul_(_growth(terms, 1)).clamp_(min=element)),)
+
+    def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
+        def matmul(a: Tensor, b: Tensor) -> Tensor:
+            with _precision(dtype):
+                return torch.matmul(a, _straight(b, variants))
+
+        return {"cuBLAS": matmul}
+
+    def flops(self, shape: Shape, variants: Variants) -> int:
+        m, n, k = shape
+        return 2 * m * n * k
+
+    def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
+        m, n, k = shape
+        return (m * k + k * n + m * n) * TORCH_DTYPES[dtype].itemsize
+
+
+def _fit(multiples: Mapping[str, int], axis: str, size: int) -> int:
+    """The next size of the axis that its multiple allows."""
+    multiple = multiples.get(axis, 1)
+    return -(-size // multiple) * multiple
+
+
+def _growth(terms: int, elements: int) -> float:
+    """Bound of the error of a sum of `terms` in fp32, as a fraction of the sum of the terms' magnitudes.
+
+    λ√n·u, with λ near 1 for an average over many elements and 6 for a single one; never more than the certain n·u."""
+    return min((1 + 5 / math.sqrt(elements)) * math.sqrt(terms), terms) * 2.0**-24
+
+
+def _straight(b: Tensor, variants: Variants) -> Tensor:
+    """B as [K, N], whichever way it is given; and B as it is given, if it is [K, N]."""
+    return b.t() if variants.get("B_TRANSPOSED") and b.dim() == 2 else b
+
+
+def _tf32(x: Tensor) -> Tensor:
+    """fp32 rounded to the 10 explicit bits of TF32: to nearest, ties away from zero, as cvt.rna does."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@contextmanager
+def _precision(dtype: str) -> Iterator[None]:
+    """torch's products of fp32 matrices in full fp32; in TF32 only when that is what is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+problem = Gemm()

@@ -1,0 +1,193 @@
+"""Recorded runs: what a run is, how it is saved and loaded, and how its rows relate.
+
+A run is one JSON file: what was run, where and when, and one row per thing measured. Ratios are only ever taken within a
+run, between rows of one *case*: the same computation (part of the course, dtype, settings) at the same size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from common.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+SCHEMA = 2
+KINDS = ("bench", "ceiling", "profile")
+
+_HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
+_CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
+_ROW = {
+    "bench": {"role": str, "name": str, **_CASE, "ms": dict, "tflops": (int, float)},
+    "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
+    "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
+}
+
+
+def validate(run: object, where: str = "run") -> dict:
+    """`run` itself if it has the schema's fields with their types; UserError naming the field otherwise."""
+
+    def require(value: object, fields: dict, place: str) -> None:
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: {place} is not a JSON object")
+        for name, kind in fields.items():
+            if name not in value:
+                raise UserError(f"{where}: {place} lacks '{name}'")
+            if not isinstance(value[name], kind) or isinstance(value[name], bool):
+                raise UserError(f"{where}: {place}: '{name}' has the wrong type ({type(value[name]).__name__})")
+
+    require(run, _HEAD, "the run")
+    assert isinstance(run, dict)
+    if run["schema"] != SCHEMA:
+        raise UserError(f"{where}: schema {run['schema']}, this version reads {SCHEMA}")
+    if run["kind"] not in KINDS:
+        raise UserError(f"{where}: unknown kind '{run['kind']}', expected one of {', '.join(KINDS)}")
+    try:
+        datetime.fromisoformat(run["date"])
+    except ValueError:
+        raise UserError(f"{where}: '{run['date']}' is no ISO date") from None
+    for index, row in enumerate(run["rows"]):
+        require(row, _ROW[run["kind"]], f"row {index}")
+        if "ms" in row:
+            require(row["ms"], dict.fromkeys(("median", "p20", "p80", "n"), (int, float)), f"row {index}, ms")
+    return run
+
+
+def save(run: dict, path: Path | str) -> Path:
+    """Write a validated run; UserError where the file cannot be written."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(validate(run, str(path)), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def load(path: Path | str) -> dict:
+    """Read and validate one run; UserError names the file and what is wrong with it."""
+    try:
+        return validate(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not JSON: {error}") from None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row and the run it stands in."""
+
+    run: dict
+    row: dict
+
+    @property
+    def case(self) -> tuple:
+        """What was computed, and how large: rows of one run with the same case may be compared."""
+        row = self.row
+        settings = tuple(sorted((name, value) for name, value in row["settings"].items() if value))
+        return (row["part"], row["dtype"], settings, row["size"])
+
+    def beside(self, **fields) -> Record | None:
+        """The row of this run and case that has these fields."""
+        for row in self.run["rows"]:
+            other = Record(self.run, row)
+            if other.case == self.case and all(row.get(k) == v for k, v in fields.items()):
+                return other
+        return None
+
+    def times(self, other: Record | None) -> float | None:
+        """How many times as fast as `other` this is."""
+        return other and self.row["tflops"] / other.row["tflops"]
+
+    @property
+    def previous(self) -> Record | None:
+        """The stage before this one, with its default variants, in the same run."""
+        return self.beside(name=self.row["previous"], default=True) if self.row.get("previous") else None
+
+    @property
+    def first(self) -> Record | None:
+        """The first stage of the part, with its default variants, in the same run."""
+        return self.beside(name=self.row["first"], default=True) if self.row.get("first") else None
+
+    @property
+    def peers(self) -> list[Record]:
+        """The library's implementations of the same case in the same run, the one to compare with first."""
+        rows = (Record(self.run, row) for row in self.run["rows"] if row["role"] == "peer")
+        return [peer for peer in rows if peer.case == self.case]
+
+    @property
+    def peer(self) -> Record | None:
+        """The library's implementation that stages are compared with: the first of its problem's peers."""
+        return next(iter(self.peers), None)
+
+    @property
+    def limit(self) -> dict | None:
+        """{"name", "tflops", "date"} of the unit that does this row's arithmetic, as measured on that GPU."""
+        return self.run.get("limits", {}).get(self.row.get("limit"))
+
+    @property
+    def of_limit(self) -> float | None:
+        """This row's share of its limit."""
+        return self.limit and self.row["tflops"] / self.limit["tflops"]
+
+    @property
+    def source(self) -> str:
+        """GPU and date: "NVIDIA H200, 2026-11-21"."""
+        return f"{self.run['gpu']}, {self.run['date'][:10]}"
+
+
+def runs(directory: Path | None = None, kind: str | None = None, gpu: str | None = None) -> list[dict]:
+    """Every run recorded in `directory` (default docs/results), newest first, with its file's name as "file".
+
+    `gpu`: only those of a GPU with this in its name ("H200")."""
+    found = [load(path) | {"file": path.name} for path in sorted((directory or RESULTS).glob("*.json"))]
+    chosen = (r for r in found if kind in (None, r["kind"]) and (gpu is None or gpu in (r.get("gpu") or "").split()))
+    return sorted(chosen, key=lambda r: r["date"], reverse=True)
+
+
+def records(run: dict, **fields) -> list[Record]:
+    """The run's rows of the project's own kernels and of peers that have these fields; readers' kernels left out."""
+    own = (row for row in run["rows"] if row.get("source") is None)
+    return [Record(run, row) for row in own if all(row.get(k) == v for k, v in fields.items())]
+
+
+def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields) -> list[Record]:
+    """The records of the newest run that has rows with these fields: one run, so that they may be compared.
+
+    fields: name="03_thread_tile", dtype="fp16", default=True, …"""
+    for run in runs(directory, kind, gpu):
+        found = records(run, **fields)
+        if found:
+            return sorted(found, key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
+    return []
+
+
+def work(shape: Mapping[str, int]) -> int:
+    """Product of a shape's axes, to sort sizes by."""
+    product = 1
+    for extent in shape.values():
+        product *= int(extent)
+    return product
+
+
+def sizes(found: list[Record]) -> list[str]:
+    """The sizes of these records, smallest first."""
+    extents: dict[str, int] = {}
+    for record in found:
+        extents.setdefault(record.row["size"], work(record.row["shape"]))
+    return sorted(extents, key=lambda size: (extents[size], len(size), size))
+
+
+def named(variants: Mapping[str, int] | None) -> str:
+    """{"COALESCED": 0} -> "COALESCED=0"."""
+    return " ".join(f"{k}={v}" for k, v in (variants or {}).items())
+
+
+def settings_named(row: dict) -> str:
+    """The row's dtype and settings that are not 0: "fp16", "fp16 HEAD_DIM=64 CAUSAL=1"."""
+    return " ".join([row["dtype"], *(f"{k}={v}" for k, v in row["settings"].items() if v)])

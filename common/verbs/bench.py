@@ -1,0 +1,413 @@
+"""Verb `bench`: how fast is a stage, beside the library, the stage before it and what the GPU can do at all?
+
+Nothing is timed before its result has been checked (common/measure/contest.py). Where there is no GPU there are no times:
+the emulator checks and counts instead, and recorded times are shown as what they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+import kernels
+from common import accuracy, counts, terminal
+from common.errors import CheckFailed, UserError
+from common.results import plot, runs, tables
+from common.results.runs import Record
+from common.stage import Kernel, Stage
+from common.verbs import count, options
+
+if TYPE_CHECKING:
+    from common.emulator import Report
+    from common.measure.contest import Entry, Heat
+
+EXAMPLES = (
+    "--sizes 4096 --dtype fp32    # (sizes as this problem has them)",
+    "--dtype all --json run.json --plot run.png",
+    "--sizes 2048 --variant COALESCED=all    # every value of a variant (here: of 01_naive)",
+    "--sizes 2048 --variant all    # the default, and every other value of every variant in turn",
+)
+
+ROUNDS, QUICK_ROUNDS, QUICK_MS = 5, 2, 20.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_kernel(parser)
+    options.add_sizes(parser)
+    options.add_device(parser)
+    options.add_seed(parser)
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=ROUNDS,
+        metavar="ROUNDS",
+        help="rounds; each times all contenders in turn (default: %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a first impression")
+    parser.add_argument("--details", action="store_true", help="without a GPU: all counters and recorded runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the run (docs/results/ holds recorded ones)")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw TFLOP/s over size (.png, .svg or .pdf)")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    _refuse_early(args)
+    if options.device(stage, args) == "emulator":
+        return _count_one(stage, args)
+    asked = [kernel for dtype in _dtypes(stage, args) for kernel in sweep(stage, dtype, args)]
+    return _measure([heat for case in _cases(asked) for heat in _one_stage(case, args)], args)
+
+
+def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
+    _refuse_early(args)
+    able = [stage for stage in stages if options.device(stage, args) == "gpu"]
+    if not able:
+        return _count_ladder(stages, args)
+    dtypes = _ladder_dtypes(able, args)
+    asked = [
+        kernel for dtype in dtypes for stage in able if dtype in stage.dtypes for kernel in _rung(stage, dtype, args)
+    ]
+    return _measure([heat for case in _cases(asked) for heat in _whole_part(case, args)], args)
+
+
+def _refuse_early(args: argparse.Namespace) -> None:
+    """UserError for what would only fail after the run."""
+    if args.repeat < 1:
+        raise UserError(f"--repeat takes a whole number >= 1, not {args.repeat}")
+    if args.plot and args.plot.suffix not in plot.SUFFIXES:
+        raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
+    for path in filter(None, (args.json, args.plot)):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"cannot write {path}")
+
+
+# --- which kernels ---------------------------------------------------------------------------------------------------
+
+
+def _dtypes(stage: Stage, args: argparse.Namespace) -> list[str]:
+    """What --dtype asks for: a list, "all", or by default the stage's first."""
+    return options.dtypes(stage, args) or [stage.dtypes[0]]
+
+
+def _ladder_dtypes(stages: Sequence[Stage], args: argparse.Namespace) -> list[str]:
+    names = list(dict.fromkeys(dtype for stage in stages for dtype in stage.dtypes))
+    wanted = names if args.dtype == "all" else args.dtype.split(",") if args.dtype else [stages[0].dtypes[0]]
+    for dtype in wanted:
+        if dtype not in names:
+            raise UserError(f"no stage has dtype '{dtype}'; there is {', '.join(names)}")
+    return wanted
+
+
+def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
+    """The kernels that --variant and --source ask for. NAME=all stands for every value of that variant; "all" for the
+    default and every other value of every variant in turn."""
+    if "all" in args.variant:
+        if len(args.variant) > 1:
+            raise UserError("--variant all stands for all variants: give no other")
+        return stage.kernels([dtype], args.source)
+    swept = [text.partition("=")[0].strip() for text in args.variant if text.partition("=")[2].strip() == "all"]
+    fixed = argparse.Namespace(variant=[text for text in args.variant if text.partition("=")[2].strip() != "all"])
+    choices = [options.variants(fixed)]
+    for name in swept:
+        if name not in stage.variants:
+            stage.kernel(dtype, {name: 0}, args.source)  # complains as for any other wrong variant
+        choices = [{**chosen, name: value} for chosen in choices for value in stage.variants[name]]
+    return [stage.kernel(dtype, chosen, args.source) for chosen in choices]
+
+
+def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
+    """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for where it has them."""
+    names = [text.partition("=")[0].strip() for text in args.variant]
+    settings = {name for each in kernels.ladder() for name in each.spec.settings}
+    for name in names:
+        if name not in settings:
+            raise UserError(
+                f"--variant {name} belongs to one stage: python -m kernels.NN_name bench; for the ladder there is "
+                f"{', '.join(sorted(settings))}"
+            )
+    mine = [text for text, name in zip(args.variant, names) if name in stage.variants]
+    return sweep(stage, dtype, argparse.Namespace(variant=mine, source=None))
+
+
+def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
+    """The kernels that compute the same: part, dtype, settings."""
+    found: dict[tuple, list[Kernel]] = {}
+    for kernel in asked:
+        settings = tuple(sorted((name, value) for name, value in kernel.settings.items() if value))
+        found.setdefault((kernel.stage.spec.part, kernel.dtype, settings), []).append(kernel)
+    return list(found.values())
+
+
+def _entry(kernel: Kernel, role: str) -> Entry:
+    from common.measure.contest import Entry
+
+    first = kernels.part(kernel.stage)[0]
+    return Entry(kernel, role, kernels.previous(kernel.stage), first if first is not kernel.stage else None)
+
+
+def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
+    """One stage is measured: the part's first stage, the previous one, and what was asked for.
+
+    Besides a reader's own --source, the stage itself runs, too."""
+    from common.measure.contest import Heat
+
+    kernel = asked[0]
+    stage = kernel.stage
+    first, previous = kernels.part(stage)[0], kernels.previous(stage)
+    entries = []
+    if first not in (stage, previous) and (found := kernels.counterpart(first, kernel)):
+        entries.append(_entry(found, "first"))
+    if found := kernels.counterpart(previous, kernel):
+        entries.append(_entry(found, "previous"))
+    if args.source:
+        entries.append(_entry(stage.kernel(kernel.dtype, kernel.settings), "stage"))
+    entries += [_entry(each, "stage") for each in asked]
+    shapes = options.shapes(kernel, args, stage.spec.bench_shapes(kernel.variants), "gpu")
+    for each in asked:
+        for shape in shapes if args.sizes else ():
+            each.check_shape(*shape)
+    return [Heat(entries, shapes)]
+
+
+def _whole_part(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
+    """All stages of a part that compute the same; those that cannot take a size stand aside."""
+    from common.measure.contest import Heat
+
+    last = asked[-1]
+    spec = last.stage.spec
+    shapes = options.shapes(last, args, spec.bench_shapes(last.variants), "gpu")
+    return [Heat([_entry(kernel, "stage") for kernel in asked], shapes)]
+
+
+# --- with a GPU ------------------------------------------------------------------------------------------------------
+
+
+def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
+    """Measure, print, save, draw."""
+    from common.measure import contest, timing
+
+    rounds, round_ms = (QUICK_ROUNDS, QUICK_MS) if args.quick else (args.repeat, timing.ROUND_MS)
+    made = contest.measure(heats, rounds=rounds, round_ms=round_ms, seed=args.seed)
+    found = [Record(made, row) for row in made["rows"]]
+    for table in record_tables(found, f"{made['gpu']}, {made['date'][:10]}"):
+        terminal.out.print(table)
+    for line in footnotes(found):
+        terminal.out.print(line, markup=False)
+    for note in made["notes"]:
+        terminal.out.print(note, markup=False)
+    if args.json:
+        terminal.err.print(f"saved {runs.save(made, args.json)}", markup=False)
+    if args.plot:
+        own = [record for record in found if record.row.get("source") is None]
+        figure = plot.plot(own, f"{made['gpu']}, {made['date'][:10]}")
+        terminal.err.print(f"drawn {plot.save(figure, args.plot)}", markup=False)
+    return 0
+
+
+def record_tables(found: Sequence[Record], title: str) -> list[Table]:
+    """A table per case and size: times and ratios, each within its own run."""
+    groups: dict[tuple, list[Record]] = {}
+    for record in found:
+        groups.setdefault(record.case, []).append(record)
+    return [_record_table(group, title) for group in groups.values()]
+
+
+def _record_table(group: Sequence[Record], title: str) -> Table:
+    row = group[0].row
+    made = Table(title=f"\n{runs.settings_named(row)}, {row['size']} ({title})", padding=(0, 1), **terminal.PLAIN)
+    made.add_column("kernel", no_wrap=True)
+    peers = [peer.row["name"] for peer in group[0].peers]
+    for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% limit", "MHz"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for record in group:
+        row, ms = record.row, record.row["ms"]
+        peer = row["role"] == "peer"
+        shares = [None if peer else record.times(each) for each in record.peers]
+        style = "bold" if row["role"] == "stage" else "dim" if peer else ""
+        label = row["label"].replace(f" {row['dtype']}", "", 1)
+        for name, value in row["settings"].items():
+            label = label.replace(f" {name}={value}", "", 1)
+        made.add_row(
+            Text(label),
+            f"{ms['median']:.4g}",
+            f"{(ms['p80'] - ms['p20']) / 2 / ms['median']:.1%}",
+            tables.tflops(row["tflops"]),
+            tables.number(record.times(record.previous)) or "",
+            *(tables.number(share, "{:.1%}") or "" for share in shares),
+            tables.number(record.of_limit if not peer else None, "{:.1%}") or "",
+            tables.number(row.get("sm_mhz", {}).get("median"), "{:.0f}") or "",
+            style=style,
+        )
+    return made
+
+
+def footnotes(found: Sequence[Record]) -> list[str]:
+    """What the tables' columns mean, and what a call costs the host."""
+    said = ["", "± half the distance between the 20th and the 80th percentile"]
+    limits = {r.row["limit"]: r.limit for r in found if r.limit}
+    said += [f"limit: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}" for b in limits.values()]
+    calls = [r.row["host_us"] for r in found if r.row.get("host_us")]
+    if calls:
+        empty = min(each["empty"] for each in calls)
+        least, most = min(each["call"] for each in calls), max(each["call"] for each in calls)
+        span = f"{least:.1f}" if f"{least:.1f}" == f"{most:.1f}" else f"{least:.1f} to {most:.1f}"
+        said.append(f"a call takes {span} µs of the host's time, {empty:.1f} µs of them for torch.empty")
+    return said
+
+
+# --- without one -----------------------------------------------------------------------------------------------------
+
+
+def _count_one(stage: Stage, args: argparse.Namespace) -> int:
+    """Check in the emulator, counters beside those of the stage before, recorded times. Exit status 1 if wrong."""
+    wrong = False
+    for dtype in _dtypes(stage, args):
+        asked = sweep(stage, dtype, args)
+        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[:1], "emulator")[0]
+        columns = list(asked)
+        if args.source:
+            columns.insert(0, stage.kernel(dtype, asked[0].settings))
+        elif before := kernels.counterpart(kernels.previous(stage), asked[0]):
+            columns.insert(0, before)
+        try:
+            reports = [_emulated(kernel, shape, args.seed, say=kernel in asked) for kernel in columns]
+        except CheckFailed as failure:
+            wrong = True
+            terminal.err.print(str(failure), markup=False, soft_wrap=True)
+            continue
+        counted = [report.counters.flat() for report in reports]
+        if not args.details:
+            counted = [{name: each.get(name, 0) for name in stage.counters} for each in counted]
+        terminal.out.print(count.table(columns, counted, shape, stage.counters if args.details else ()))
+    found = [r for dtype in _dtypes(stage, args) for r in recorded(stage, dtype, args.sizes)]
+    for table in record_tables(found, f"recorded, not measured now: {found[0].source}" if found else ""):
+        terminal.out.print(table)
+    if not found:
+        terminal.out.print("\nNo GPU times are recorded for this yet (docs/results/).")
+    _nothing_saved(args)
+    if not args.details:
+        terminal.out.print("\nmore: --details for all counters, --dtype all; `count --lines` says which line does it")
+    return 1 if wrong else 0
+
+
+def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
+    """A stage's recorded times from the run of its ladder, with the stage before it and the peers."""
+    settings = {name: value for name, value in stage.kernel(dtype).settings.items()}
+    found = tables.ladder(stage.spec.part, dtype, None, **settings)
+    previous = kernels.previous(stage)
+    names = {stage.name, previous.name if previous else ""}
+    shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
+    wanted = [size for text in sizes or () for size in text.split(",")]
+    return [r for r in shown if r.row["size"] in wanted] or shown
+
+
+def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
+    """One screen: which stages are right, what each moved, and the recorded times. Exit status 1 if one is wrong."""
+    if args.variant:
+        raise UserError("--variant belongs to one stage: python -m kernels.NN_name bench")
+    if args.details:
+        for stage in stages:
+            _count_one(stage, argparse.Namespace(**{**vars(args), "json": None, "plot": None}))
+        return 0
+    wrong: list[str] = []
+    counted: dict[str, Mapping[str, int]] = {}
+    verdicts: dict[str, Text] = {}
+    shapes: dict[str, str] = {}
+    with terminal.progress("checking the stages in the emulator", total=len(stages)) as update:
+        for stage in stages:
+            dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stage.dtypes[0]
+            kernel = stage.kernel(dtype if dtype in stage.dtypes else stage.dtypes[0])
+            update(f"checking {kernel.label} in the emulator")
+            try:
+                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator")[0]
+                shapes[stage.spec.part] = stage.spec.format(shape)
+                counted[stage.name] = _emulated(kernel, shape, args.seed, say=False).counters.flat()
+                verdicts[stage.name] = Text("ok", style="green")
+            except CheckFailed as failure:
+                wrong.append(str(failure))
+                verdicts[stage.name] = Text("wrong", style="red")
+            update(advance=1)
+    for part in dict.fromkeys(stage.spec.part for stage in stages):
+        mine = [stage for stage in stages if stage.spec.part == part]
+        terminal.out.print(_ladder_table(mine, counted, verdicts, shapes.get(part, ""), args))
+    for report in wrong:
+        terminal.err.print(report, markup=False, soft_wrap=True)
+    _nothing_saved(args)
+    terminal.out.print(f"\nnext: python -m {stages[-1].package}   (its verbs); or this with --details")
+    return 1 if wrong else 0
+
+
+def _ladder_table(
+    stages: Sequence[Stage],
+    counted: Mapping[str, Mapping[str, int]],
+    verdicts: Mapping[str, Text],
+    shape: str,
+    args: argparse.Namespace,
+) -> Table:
+    """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
+    dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
+    found = tables.ladder(stages[0].spec.part, dtype, None)
+    sizes = runs.sizes(found)
+    last = sizes[-1] if sizes else ""
+    at = {r.row["name"]: r for r in found if r.row["size"] == last}
+    where = f"; recorded: {last} on {found[0].source}" if found else "; no times are recorded yet"
+    made = Table(
+        title=f"\n{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}",
+        padding=(0, 1, 0, 0),
+        **terminal.PLAIN,
+    )
+    made.add_column("stage", no_wrap=True)
+    made.add_column("", no_wrap=True)
+    made.add_column("counter", no_wrap=True)
+    for head in ("before → after", "TFLOP/s", "× prev", "% lib"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for stage in stages:
+        name = stage.counters[0]
+        before = kernels.previous(stage)
+        old, new = (
+            counted[each.name].get(name, 0) if each and each.name in counted else None for each in (before, stage)
+        )
+        moved = (
+            "–" if new is None else counts.short(new) if old is None else f"{counts.short(old)} → {counts.short(new)}"
+        )
+        record = at.get(stage.name)
+        made.add_row(
+            stage.name,
+            verdicts.get(stage.name, Text("")),
+            counts.SHORT.get(name, name),
+            moved,
+            tables.tflops(record.row["tflops"]) if record else "–",
+            (tables.number(record.times(record.previous)) if record else None) or "–",
+            (tables.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
+        )
+    return made
+
+
+def _nothing_saved(args: argparse.Namespace) -> None:
+    if args.json or args.plot:
+        terminal.err.print("no file written: without a GPU there are no times to save or to draw", style="yellow")
+
+
+def _emulated(kernel: Kernel, shape: tuple[int, ...], seed: int, say: bool) -> Report:
+    """Emulate one kernel with counters and sanitizer; say that it is right, or CheckFailed. The report."""
+    name = kernel.stage.spec.format(shape)
+    with terminal.progress(f"{kernel.label} {name} in the emulator"):
+        instance = accuracy.make(kernel, shape, "cpu", seed)
+        outputs = instance.outputs()
+        report = kernel.emulate(instance.inputs, outputs)
+    report.raise_if_findings()
+    found = accuracy.verify(kernel, instance, outputs)
+    if say:
+        worst = max(found, key=lambda each: each.error / each.limit if each.limit else each.error)
+        terminal.out.print(
+            f"{kernel.label}, {name}: right (error {worst.error:.1e}, allowed {worst.limit:.1e}), "
+            f"and the sanitizer found nothing",
+            markup=False,
+        )
+    return report

@@ -1,0 +1,129 @@
+"""Verb `count`: what a stage executes and moves, counted by the emulator, beside the stage before it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import linecache
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+import kernels
+from common import counts, terminal
+from common.counts import DERIVED, Counts, change, number, rows
+from common.errors import UserError
+from common.stage import Kernel, Stage
+from common.verbs import options
+
+if TYPE_CHECKING:
+    from common.emulator import Report
+
+EXAMPLES = (
+    "--sizes 128 --dtype fp32    # (sizes as this problem has them)",
+    "--lines    # which source line does it",
+    "--variant COALESCED=0    # beside the default (here: of 01_naive)",
+)
+
+
+def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Table:
+    """The counters of the kernels side by side; with two of them also how each counter moved."""
+    spec = beside[-1].stage.spec
+    made = Table(title=f"\n{spec.format(tuple(shape))}, counted in the emulator", **terminal.PLAIN)
+    made.add_column("counter", no_wrap=True)
+    for kernel in beside:
+        made.add_column(kernel.label.replace(" ", "\n"), justify="right", no_wrap=True)
+    if len(beside) == 2:
+        made.add_column("change", justify="right", no_wrap=True)
+    plain = True
+    for name, values, mine in rows(counted, about):
+        if name in DERIVED and plain:
+            made.add_row()
+            plain = False
+        style = "bold" if mine else ""
+        cells = [Text(("▸ " if mine else "  ") + name, style=style), *(Text(number(v), style=style) for v in values)]
+        if len(beside) == 2:
+            cells.append(Text(change(*values), style=style))
+        made.add_row(*cells)
+    if any(mine for *_, mine in rows(counted, about)):
+        made.caption, made.caption_justify = "▸ what this stage is about", "left"
+    return made
+
+
+LINE_COLUMNS = {
+    "instructions": "instr.",
+    "global_load_sectors": "global\nload\nsectors",
+    "global_store_sectors": "global\nstore\nsectors",
+    "cp_async_sectors": "cp.async\nsectors",
+    "shared_load_wavefronts": "shared\nload\nwavefr.",
+    "shared_load_conflicts": "shared\nload\nconflicts",
+    "shared_store_wavefronts": "shared\nstore\nwavefr.",
+    "shared_store_conflicts": "shared\nstore\nconflicts",
+}
+
+
+def line_table(kernel: Kernel, report: Report) -> Table:
+    """The counters of each source line that executed something, the line quoted."""
+    lines = {key: counters for key, counters in sorted(report.lines.items()) if counters["instructions"]}
+    shown = [name for name in LINE_COLUMNS if any(counters[name] for counters in lines.values())]
+    made = Table(title=f"\n{kernel.label}, by source line", **terminal.PLAIN)
+    made.add_column("line", justify="right", no_wrap=True)
+    for name in shown:
+        made.add_column(LINE_COLUMNS[name], justify="right", no_wrap=True)
+    made.add_column("source")
+    for (file, line), counters in lines.items():
+        own = bool(file) and Path(file).resolve() == kernel.source.resolve()
+        quoted = linecache.getline(file, line).strip() if file else ""
+        where = str(line or "") if own else f"{Path(file).name}:{line}".removesuffix(":0")
+        made.add_row(
+            where,
+            *(number(counters[name]) if counters[name] else "" for name in shown),
+            Text(quoted, no_wrap=True, overflow="ellipsis"),
+        )
+    return made
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_kernel(parser)
+    options.add_sizes(parser)
+    options.add_seed(parser)
+    parser.add_argument("--lines", action="store_true", help="also the counters of each source line, quoted")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the counters")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    saved = []
+    for kernel in options.kernels(stage, args):
+        beside = compared(kernel)
+        for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator"):
+            reports = []
+            for each in beside:
+                with terminal.progress(f"counting {each.label} {stage.spec.format(shape)}"):
+                    reports.append(counts.emulate(each, shape, args.seed))
+            counted = [report.counters.flat() for report in reports]
+            terminal.out.print(table(beside, counted, shape, stage.counters))
+            if args.lines:
+                terminal.out.print(line_table(kernel, reports[-1]))
+            saved += [
+                {"kernel": each.label, "shape": dict(zip(stage.spec.axes, shape)), "counters": dict(found)}
+                for each, found in zip(beside, counted)
+            ]
+    if args.json:
+        try:
+            args.json.write_text(json.dumps(saved, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {args.json}: {error.strerror}") from None
+    return 0
+
+
+def compared(kernel: Kernel) -> list[Kernel]:
+    """The kernel, and before it what it is compared with: the stage's own file if it is a reader's, the stage's default
+    if it is a variant, else the stage before, if there is one that computes the same."""
+    stage = kernel.stage
+    if kernel.source != stage.source or not kernel.default:
+        return [stage.kernel(kernel.dtype, kernel.settings), kernel]
+    before = kernels.counterpart(kernels.previous(stage), kernel)
+    return [before, kernel] if before else [kernel]

@@ -1,0 +1,147 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import hardware
+from common.errors import UserError
+from common.stage import Kernel, Stage, pick
+
+# What the emulator takes on two cores, seconds per floating-point operation of the problem: a warp instruction is 64 of
+# them in FMA stages and 4096 in tensor-core stages, and comes with others. Rough, and only there to refuse by.
+SECONDS_PER_FLOP = {"FMA": 2e-9, "mma.sync": 4e-10}
+PATIENCE = 600  # seconds in the emulator; beyond them a size is refused
+BYTES_PER_BYTE = 10  # of tensors: the emulator's copy and its marks, a copy to compare with, references in fp64
+GIBI = 1 << 30
+
+
+def add_kernel(parser: argparse.ArgumentParser, source: bool = True) -> None:
+    """--dtype, --variant and, if `source`, --source: which kernel of the stage."""
+    parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element types: fp16, bf16, fp32, tf32, or all")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a macro of kernel.cu; may be repeated (the stage without a verb lists its variants)",
+    )
+    if source:
+        parser.add_argument("--source", type=Path, metavar="FILE.cu", help="your own version of the stage's kernel.cu")
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """--sizes: which shapes of the problem."""
+    parser.add_argument(
+        "--sizes", nargs="+", metavar="SIZE", help="one or more sizes, such as 1024 or, axis by axis, 512x256x1024"
+    )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device: where to run."""
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "emulator"), default="auto", help="default: the GPU if there is one"
+    )
+
+
+def add_arch(parser: argparse.ArgumentParser) -> None:
+    """--arch: for which GPUs to compile."""
+    names = ", ".join(f"{gpu.capability} ({gpu.devices})" for gpu in hardware.GPUS)
+    parser.add_argument("--arch", nargs="+", metavar="X.Y", help=f"compute capabilities: {names}")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """--seed: of the random inputs."""
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: %(default)s)")
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"'{text}' is no 64-bit number")
+    return value
+
+
+def dtypes(stage: Stage, args: argparse.Namespace) -> list[str] | None:
+    """The dtypes that --dtype names, or None if it was not given."""
+    if args.dtype == "all":
+        return list(stage.dtypes)
+    return args.dtype and [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
+
+
+def variants(args: argparse.Namespace) -> dict[str, int]:
+    """What --variant NAME=VALUE, repeated, says; `Stage.kernel` checks the names and values."""
+    chosen = {}
+    for text in args.variant:
+        name, _, value = text.partition("=")
+        try:
+            chosen[name.strip()] = int(value)
+        except ValueError:
+            raise UserError(f"--variant takes NAME=VALUE with a whole number, such as STAGES=3, not '{text}'") from None
+    return chosen
+
+
+def kernel(stage: Stage, args: argparse.Namespace) -> Kernel:
+    """The one kernel that --dtype, --variant and --source select."""
+    chosen = dtypes(stage, args) or [None]
+    if len(chosen) > 1:
+        raise UserError(f"one dtype at a time here, not {args.dtype}")
+    return stage.kernel(chosen[0], variants(args), getattr(args, "source", None))
+
+
+def kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
+    """The kernels that --dtype, --variant and --source select: one per dtype, the stage's first dtype by default."""
+    chosen = dtypes(stage, args) or [None]
+    return [stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen]
+
+
+def shapes(
+    kernel: Kernel, args: argparse.Namespace, default: Sequence[tuple[int, ...]], device: str
+) -> list[tuple[int, ...]]:
+    """The shapes that --sizes names, or `default`; UserError for one that the kernel, or the emulator, cannot take."""
+    spec = kernel.stage.spec
+    if not args.sizes:
+        return list(default)
+    chosen = [spec.parse(word, kernel.variants) for text in args.sizes for word in text.split(",")]
+    for shape in chosen:
+        kernel.check_shape(*shape)
+        if device == "emulator" and (reason := too_much(kernel, shape)):
+            hint = ", ".join(map(spec.format, spec.emulator_shapes(kernel.variants)))
+            raise UserError(f"{spec.format(shape)} {reason}; try --sizes {hint}")
+    return chosen
+
+
+def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
+    """Why the emulator should not be given that shape, by estimated time and memory; None if it can be."""
+    spec = kernel.stage.spec
+    seconds = spec.flops(shape, kernel.variants) * SECONDS_PER_FLOP.get(kernel.stage.unit, 2e-9)
+    if seconds > PATIENCE:
+        return f"would keep the emulator busy for about {seconds / 60:,.0f} minutes"
+    needed = spec.bytes(shape, kernel.dtype, kernel.variants) * BYTES_PER_BYTE
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > have / 2:
+        return (
+            f"would take the emulator about {needed / GIBI:,.0f} GiB of memory, and this machine has {have / GIBI:.0f}"
+        )
+    return None
+
+
+def emulable(kernel: Kernel, shape: tuple[int, ...]) -> bool:
+    """Whether the emulator gets through that shape in minutes."""
+    return too_much(kernel, shape) is None
+
+
+def device(stage: Stage, args: argparse.Namespace) -> str:
+    """ "gpu" or "emulator": what --device says; by default the GPU if it can run the stage. Says so when it cannot."""
+    if args.device == "emulator":
+        return "emulator"
+    reason = stage.unfit
+    if reason is None:
+        return "gpu"
+    if args.device == "gpu":
+        raise UserError(f"--device gpu: {reason}")
+    stage.announce()
+    return "emulator"

@@ -1,0 +1,70 @@
+"""Verb `sass`: the machine code that a stage's kernel becomes: what it is made of, and the listing."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from common import hardware, terminal
+from common.build import sass
+from common.build.sass import Instruction
+from common.build.symbols import readable
+from common.errors import UserError
+from common.stage import Stage
+from common.verbs import options
+
+EXAMPLES = ("--full", "--grep 'LDS|STS' --arch 9.0")
+
+
+def select(instructions: Sequence[Instruction], pattern: str | None) -> list[Instruction]:
+    """The instructions whose text matches; UserError for a pattern that is no regular expression."""
+    try:
+        return [i for i in instructions if re.search(pattern or "", i.text)]
+    except re.error as error:
+        raise UserError(f"--grep: '{pattern}' is not a regular expression: {error}") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_kernel(parser)
+    options.add_arch(parser)
+    parser.add_argument("--full", action="store_true", help="print the whole listing")
+    parser.add_argument("--grep", metavar="REGEX", help="print only the instructions that match")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    gpus = hardware.select(args.arch or [stage.min_arch.rstrip("a")])
+    for kernel in options.kernels(stage, args):
+        for gpu in gpus:
+            with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
+                functions = sass.functions(kernel.source, kernel.defines, gpu.arch)
+            for name, instructions in functions.items():
+                title = f"{kernel.label}, {readable(name)} for {gpu.capability}"
+                if args.full or args.grep:
+                    _print_listing(title, select(instructions, args.grep))
+                else:
+                    terminal.out.print(_table(title, instructions))
+    return 0
+
+
+def _print_listing(title: str, instructions: Sequence[Instruction]) -> None:
+    terminal.out.print(f"{title}: {len(instructions)} instructions", style="bold", markup=False)
+    for instruction in instructions:
+        terminal.out.print(f"{instruction.address:05x}  {instruction.text}", markup=False, soft_wrap=True)
+
+
+def _table(title: str, instructions: Sequence[Instruction]) -> Table:
+    made = Table(
+        title=f"\n{title}: {len(instructions)} instructions",
+        caption_justify="left",
+        **terminal.PLAIN,
+        caption="how often each stands in the code, not how often it runs; --full prints the listing",
+    )
+    made.add_column("kind", no_wrap=True)
+    made.add_column("number", justify="right")
+    made.add_column("instructions")
+    for group, opcodes in sass.histogram(instructions).items():
+        made.add_row(group, str(opcodes.total()), ", ".join(f"{n} {opcode}" for opcode, n in opcodes.most_common()))
+    return made

@@ -1,0 +1,154 @@
+"""Verb `test`: is the result right, and does the kernel keep the rules of the hardware?
+
+Every kernel of the stage runs at every shape that its problem and its stage ask for, and with every pattern of inputs.
+common/accuracy.py says what is right; in the emulator the sanitizer says whether the rules are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.markup import escape
+from rich.table import Table
+
+from common import accuracy, terminal
+from common.accuracy import Result
+from common.stage import Kernel, Stage
+from common.verbs import options
+
+EXAMPLES = (
+    "--dtype fp16 --sizes 256 128x256x64    # (sizes as this problem has them)",
+    "--source my_kernel.cu    # the same check for your own version",
+    "--coverage    # the lines that no check executed",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_kernel(parser)
+    options.add_sizes(parser)
+    options.add_device(parser)
+    options.add_seed(parser)
+    parser.add_argument("--coverage", action="store_true", help="also list the source lines that no check executed")
+    parser.add_argument("--details", action="store_true", help="a row for every check, not one per kernel")
+
+
+def run(stage: Stage, args: argparse.Namespace) -> int:
+    pinned, dtypes = options.variants(args), options.dtypes(stage, args)
+    if pinned:
+        kernels = [stage.kernel(dtype, pinned, args.source) for dtype in dtypes or stage.dtypes]
+    else:
+        kernels = stage.kernels(dtypes, args.source)
+    devices = [options.device(stage, args)]
+    if args.device == "auto" and devices == ["gpu"]:
+        devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
+    found = [
+        (kernel, shape, why, device, pattern)
+        for device in devices
+        for kernel in kernels
+        for why, shape in _shapes(kernel, device, args).items()
+        for pattern in stage.spec.patterns
+        if device == "gpu" or options.emulable(kernel, shape)
+    ]
+    results = []
+    with terminal.progress(f"testing {stage.name}", total=len(found)) as update:
+        for kernel, shape, why, device, pattern in found:
+            update(f"testing {kernel.label} {stage.spec.format(shape)} ({device})")
+            counters = args.coverage and device == "emulator"
+            result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
+            results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
+            update(advance=1)
+    terminal.out.print(table(results, details=args.details))
+    failed = [result for result in results if not result.ok]
+    for result in failed:
+        terminal.out.print(f"\n{result.report}", markup=False, soft_wrap=True)
+    if args.coverage:
+        _print_coverage(results)
+    verdict = f"{len(failed) or len(results)} of {len(results)} checks {'failed' if failed else 'passed'}"
+    rules = ", sanitizer on" if "emulator" in devices else ""
+    terminal.out.print(f"\n{stage.name}: {verdict} ({' and '.join(devices)}{rules}; seed {args.seed})", markup=False)
+    return 1 if failed else 0
+
+
+def _shapes(kernel: Kernel, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """What each shape is for -> the shape: those of --sizes, or all that the problem and the stage ask for."""
+    spec = kernel.stage.spec
+    if args.sizes:
+        return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
+    large = {"large enough to fill a GPU": spec.bench_shapes(kernel.variants)[0]} if device == "gpu" else {}
+    return {**kernel.test_shapes(), **large}
+
+
+def table(results: Sequence[Result], details: bool = False) -> Table:
+    """A row per kernel and place, with its worst check; with `details` one per check."""
+    made = Table("kernel", "where", **terminal.PLAIN)
+    if details:
+        made.add_column("size")
+        made.add_column("what for")
+    else:
+        made.add_column("checks", justify="right")
+    for column in ("error", "allowed"):
+        made.add_column(column, justify="right")
+    made.add_column("")
+    groups: dict[tuple, list[Result]] = {}
+    for number, result in enumerate(results):
+        groups.setdefault((result.kernel.label, result.device, number if details else 0), []).append(result)
+    for (label, device, _), group in groups.items():
+        judged = [(a.error / a.limit if a.limit else a.error, a) for r in group for a in r.accuracies]
+        worst = max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
+        first = group[0]
+        size = (first.kernel.stage.spec.format(first.shape), escape(first.why)) if details else (str(len(group)),)
+        error = (f"{worst.error:.1e}", f"{worst.limit:.1e}") if worst else ("–", "–")
+        made.add_row(escape(label), device, *size, *error, _verdict(group))
+    return made
+
+
+def _verdict(group: Sequence[Result]) -> str:
+    failed = [result for result in group if not result.ok]
+    if not failed:
+        return "ok"
+    if any(not result.accuracies for result in failed):
+        kind = "stopped"
+    elif all(accuracy.ok for result in failed for accuracy in result.accuracies):
+        kind = "rules broken"
+    else:
+        kind = "wrong"
+    return f"[red]{kind}" + (f" in {len(failed)}" if len(group) > 1 else "")
+
+
+def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
+    """Lines of the source with code that no check executed -> the kernels, as they were built, that have them.
+
+    A line counts as executed if any instance of a template, at any dtype, variant and shape, executed it."""
+    from common import emulator
+
+    executed = {line for result in results for line in result.lines or ()}
+    kernels = {result.kernel.label: result.kernel for result in results if result.lines is not None}
+    left: dict[int, set[str]] = {}
+    for kernel in kernels.values():
+        for lines in emulator.executable_lines(kernel.source, kernel.defines, kernel.stage.min_arch).values():
+            for line in lines - executed:
+                left.setdefault(line, set()).add(kernel.label)
+    return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}
+
+
+def _print_coverage(results: Sequence[Result]) -> None:
+    out = terminal.out
+    counted = [result for result in results if result.lines is not None]
+    if not counted:
+        out.print("\nno coverage: the emulator counts lines, and nothing ran there", style="yellow")
+        return
+    source = counted[0].kernel.source
+    left = uncovered(results)
+    if not left:
+        out.print(f"\n{source.name}: every line with code was executed", markup=False)
+        return
+    made = Table(title=f"\n{source.name}: {len(left)} lines with code that no check executed", **terminal.PLAIN)
+    made.add_column("line", justify="right")
+    made.add_column("source", no_wrap=True)
+    made.add_column("in")
+    for line, labels in left.items():
+        made.add_row(str(line), escape(linecache.getline(str(source.resolve()), line).strip()), escape(labels[0]))
+    out.print(made)
