@@ -1,43 +1,42 @@
-"""Run an unchanged kernel.cu without a GPU: its launcher, its kernels, the hardware's counters and a sanitizer.
+"""Run unchanged CUDA sources without a GPU: their host code, their kernels, the hardware's counters and a sanitizer.
 
-nvcc compiles the source to host code and PTX (build). The host code runs against a stand-in CUDA runtime
-(runtime.cpp, memory), which hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of
-all threads. What comes back is a `Report`.
+nvcc compiles a source to host code and PTX (build). The host code runs in a process of its own (host, host/*.cpp) against
+a stand-in CUDA runtime; its requests come here, to a session with the device's memory (session, memory), which hands
+each launch to the engine (engine, vm/): a virtual machine that executes the PTX of all threads. What comes back is a
+`Report`.
+
+`run` calls a launcher, `load` gives kernels and launchers of a source by their names, `program` runs a whole program with
+its main (`python -m common.emulator` from the command line), `run_ptx` launches a kernel of a PTX text.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
-from torch import Tensor
+from typing import Any
 
 from common import hardware
 from common.build.symbols import readable
-from common.emulator import engine
-from common.emulator.build import compile_host
-from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime
-from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain
+from common.emulator.arguments import kernel_types, parameter_names, source_text
+from common.emulator.build import Build, PtxCheck, compile_host
+from common.emulator.host import Ended, Host, HostFinding, ParameterType
+from common.emulator.library import Library, load
+from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace
+from common.emulator.session import MAX_BLOCK, MAX_GRID, Progress, Session, check_launch, dimension, loaded
 from common.errors import UserError
 
-__all__ = ["METRICS", "Counters", "Finding", "Launch", "Report", "Trace", "executable_lines", "run", "run_ptx"]
-
-Argument = Tensor | int | float | None
-Dim = tuple[int, int, int]
-Progress = Callable[[int, int], None]  # blocks done, blocks of this launch
+__all__ = [
+    *("METRICS", "Counters", "Finding", "HostFinding", "Launch", "Library", "Report", "Trace"),
+    *("executable_lines", "load", "program", "run", "run_ptx"),
+]
 
 
 def run(
     source: Path,
     symbol: str,
-    args: Sequence[Argument],
+    args: Sequence[Any],
     *,
-    names: Sequence[str],
+    names: Sequence[str] | None = None,
     defines: Mapping[str, str] | None = None,
     arch: str = "8.0",
     outputs: Sequence[str] = (),
@@ -46,33 +45,116 @@ def run(
     trace: Trace | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
+    flags: Sequence[str] = (),
+    include: Sequence[Path | str] = (),
+    patience: float | None = 60,
 ) -> Report:
-    """Call the launcher `symbol` of a kernel source in the emulator.
+    """Call the launcher `symbol` of a source in the emulator.
 
-    `args` are the launcher's, in its order, and `names` what reports call them: contiguous CPU tensors, which are
-    copied to guarded memory and back; ints (C int), floats (C float); None for a null pointer and for the default stream.
-    `defines` are macros for the compiler, `arch` is the compute capability to compile for and whose limits hold.
-    Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported.
-    `trace` asks for the executed memory accesses, `threads` limits the cores. UserError if the source does not compile,
-    has no such launcher, or uses an instruction that the emulator does not know.
-    """
-    started = time.monotonic()
-    gpu = hardware.model(arch)
-    build = compile_host(source, defines, hardware.nvcc_arch(arch))
-    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    runtime = Runtime(build.so, gpu, session.arena, session.launch)
-    for name, kernel in session.module.kernels.items():
-        if kernel.static_shared > STATIC_SHARED_LIMIT:
-            raise UserError(
-                f"{source}: {name} declares {kernel.static_shared} bytes of shared memory; more than "
-                f"{STATIC_SHARED_LIMIT} have to be dynamic (extern __shared__), with cudaFuncSetAttribute"
-            )
-        runtime.describe(name, kernel.static_shared, 0, kernel.max_threads)
-    if not hasattr(runtime.library, symbol):
-        raise UserError(f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...)')
-    status = runtime.call(symbol, session.c_arguments())
-    session.arena.download()
-    return session.report(status, runtime.error_string(status) if status else "", started)
+    `args` are the launcher's, in its order: contiguous CPU tensors and NumPy arrays, which are copied to guarded memory
+    and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
+    checked against the launcher's own parameter types. `names`: what reports call them (default: the source's names).
+    `defines` are macros for the compiler, `flags` and `include` folders go to it as they are, `arch` is the compute
+    capability to compile for and whose limits hold. Tensors named in `outputs` start uninitialised: a kernel that reads
+    what it has not written is reported. `trace` asks for the executed memory accesses, `threads` limits the cores.
+
+    The launcher runs in a process of its own: whatever its host code does, it ends in a report. `patience` is how many
+    seconds it may go on without calling CUDA. A stream that the launcher takes is not the default stream; a launch on
+    the default stream then is a finding.
+
+    UserError if the source does not compile, has no such launcher, does not take such arguments, or uses an instruction
+    that the emulator does not know."""
+    source, gpu = Path(source), hardware.model(arch)
+    build = compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol, flags=flags, include=include)
+    options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
+    return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
+
+
+def call_launcher(
+    build: Build,
+    symbol: str,
+    args: Sequence[Any],
+    gpu: hardware.Gpu,
+    names: Sequence[str] | None,
+    outputs: Sequence[str],
+    patience: float | None,
+    options: Mapping[str, Any],
+) -> Report:
+    """`run` with a source that is compiled already; `options` are the session's."""
+    if names is not None and len(names) != len(args):
+        raise ValueError(f"{len(args)} arguments with {len(names)} names")
+    check = PtxCheck(build)
+    with loaded(build.ptx) as module:
+        session = Session(module, source=str(build.source), **options)
+
+        def pack(types: list[ParameterType]) -> bytes:
+            called = names or parameter_names(source_text(build.source), symbol, len(types))
+            return b"".join(session.pack(args, types, called, outputs, f"{build.source}: {symbol}"))
+
+        ended = Host(build.so, gpu, session, pack, patience=patience).run()
+        check.wait()
+        session.arena.download()
+        return session.report(*_outcome(ended))
+
+
+def _outcome(ended: Ended) -> tuple[int, str]:
+    """Status and error of a launcher's report, with CUDA's reason where one is known."""
+    if ended.status is None:
+        return 999, "the host code did not return"
+    reasons = [why for code, why in ended.refusals if code == ended.status]
+    return ended.status, ": ".join([ended.error, *reasons[-1:]]) if ended.status else ""
+
+
+def program(
+    source: Path,
+    argv: Sequence[str] = (),
+    *,
+    defines: Mapping[str, str] | None = None,
+    arch: str = "8.0",
+    counters: bool = True,
+    sanitize: bool = True,
+    trace: Trace | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    flags: Sequence[str] = (),
+    include: Sequence[Path | str] = (),
+    patience: float | None = None,
+    own_terminal: bool = False,
+    on_finding: Callable[[Finding | HostFinding], None] | None = None,
+    on_refusal: Callable[[int, str], None] | None = None,
+    into: list[Session] | None = None,
+) -> Report:
+    """Run a whole CUDA program, a source with a `main`, with the arguments `argv`; the rest is as in `run`.
+
+    The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `own_terminal`: the
+    program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear of
+    each at once; `into` gets the session, which has what there is even if this raises."""
+    source, gpu = Path(source), hardware.model(arch)
+    build = compile_host(source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
+    if not build.has_main:
+        functions = ", ".join(build.exported) or "none that could be called from outside"
+        raise UserError(
+            f"{source} has no main: a program has one. Its functions ({functions}) and kernels can be called from Python: "
+            "see docs/emulator.md, emulator.load"
+        )
+    check = PtxCheck(build)
+    with loaded(build.ptx) as module:
+        session = Session(
+            module,
+            **{"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads},
+            on_finding=on_finding,
+            source=str(source),
+        )
+        if into is not None:
+            into.append(session)
+        name = str(source.with_suffix(""))
+        host = Host(
+            build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal
+        )
+        ended = host.run()
+        check.wait()
+        code = 128 - ended.code if ended.code < 0 else ended.code
+        return session.report(code, f"the program ended with status {code}" if code else "")
 
 
 def run_ptx(
@@ -80,10 +162,11 @@ def run_ptx(
     kernel: str,
     grid: Sequence[int] | int,
     block: Sequence[int] | int,
-    args: Sequence[Argument],
+    args: Sequence[Any],
     *,
     names: Sequence[str] | None = None,
     shared: int = 0,
+    arch: str = "9.0",
     outputs: Sequence[str] = (),
     counters: bool = True,
     sanitize: bool = True,
@@ -91,150 +174,56 @@ def run_ptx(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Report:
-    """Launch one kernel of a PTX module, with `shared` bytes of dynamic shared memory; the rest is as in `run`."""
-    started = time.monotonic()
-    names = names or [f"argument {position}" for position in range(len(args))]
-    session = _Session(ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    if kernel not in session.module.kernels:
-        raise UserError(f"the PTX has no kernel '{kernel}', it has {', '.join(session.module.kernels) or 'none'}")
-    status = session.execute(kernel, _dim(grid), _dim(block), shared, session.pack(kernel))
-    session.arena.download()
-    return session.report(status, "", started)
+    """Launch one kernel of a PTX module, with `shared` bytes of dynamic shared memory; the rest is as in `run`.
+
+    UserError for a launch that no GPU of compute capability `arch` would take."""
+    options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
+    return launch_kernel(ptx, kernel, grid, block, args, hardware.model(arch), names, shared, outputs, options)
+
+
+def launch_kernel(
+    ptx: str,
+    kernel: str,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int,
+    args: Sequence[Any],
+    gpu: hardware.Gpu,
+    names: Sequence[str] | None,
+    shared: int,
+    outputs: Sequence[str],
+    options: Mapping[str, Any],
+) -> Report:
+    """One launch of a kernel by its name in the PTX, without host code."""
+    if names is not None and len(names) != len(args):
+        raise ValueError(f"{len(args)} arguments with {len(names)} names")
+    grids, blocks = dimension(grid, "grid", MAX_GRID), dimension(block, "block", MAX_BLOCK)
+    with loaded(ptx) as module:
+        session = Session(module, **options)
+        info = module.module.kernel(kernel)
+        label = readable(kernel)
+        if refused := check_launch(label, blocks, shared, info.static_shared, info.max_threads, gpu):
+            raise UserError(refused)
+        types = kernel_types(kernel, module.module.parameter_types(kernel))
+        called = names or [f"argument {position + 1}" for position in range(len(types))]
+        params = bytearray(info.param_bytes)
+        packed = session.pack(args, types, called, outputs, label)
+        for (_, size, _, offset), value in zip(info.params, packed):
+            params[offset : offset + size] = value.ljust(size, b"\0")
+        result = session.execute(kernel, grids, blocks, shared, bytes(params))
+        print(result.output, end="")
+        session.arena.download()
+        return session.report(result.code, f"the launch of {label} ended early" if result.code else "")
 
 
 def executable_lines(
-    source: Path, defines: Mapping[str, str] | None = None, arch: str = "8.0"
+    source: Path, defines: Mapping[str, str] | None = None, arch: str = "8.0", symbol: str | None = None
 ) -> dict[str, frozenset[int]]:
-    """Each kernel of a source, by its readable name, and the lines of that file that have code in it."""
+    """Each kernel of a source, by its readable name, and the lines of that file that have code in it.
+
+    `symbol`: the launcher that a run calls; naming it saves compiling the source once more."""
     found: dict[str, frozenset[int]] = {}
     path = str(source.resolve())
-    for name, info in _module(compile_host(source, defines, hardware.nvcc_arch(arch)).ptx).kernels.items():
-        found[readable(name)] = frozenset(place.line for place in info.instructions if place.file == path)
+    with loaded(compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol).ptx) as module:
+        for name, info in module.module.kernels.items():
+            found[readable(name)] = frozenset(place.line for place in info.instructions if place.file == path)
     return found
-
-
-STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
-
-
-@lru_cache(maxsize=64)
-def _module(ptx: str) -> engine.Module:
-    return engine.Module(ptx)
-
-
-class _Session:
-    """One run: its memory, and what its launches left."""
-
-    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads):
-        if len(names) != len(args):
-            raise ValueError(f"{len(args)} arguments with {len(names)} names")
-        self.module = _module(ptx)
-        self.module.reset()
-        self.arena = Arena()
-        self.tensors: dict[str, Allocation] = {}
-        self.values: list[int | float | None] = []
-        for name, arg in zip(names, args):
-            if isinstance(arg, Tensor):
-                self.tensors[name] = self.arena.upload(name, arg, initialised=name not in outputs)
-                arg = self.tensors[name].base
-            self.values.append(arg)
-        self.pointers = [isinstance(arg, Tensor) or arg is None for arg in args]
-        for variable in self.module.variables.values():
-            self.arena.adopt(variable.name, variable.address, variable.size)
-        self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
-        self.trace = trace
-        self.launches: list[Launch] = []
-        self.findings: dict[tuple, Finding] = {}
-        self.lines: dict[tuple[str, int], Counters] = {}
-        self.rows: list[np.ndarray] = []
-
-    def c_arguments(self) -> list[object]:
-        """The launcher's arguments, for ctypes."""
-        values: list[object] = []
-        for value, pointer in zip(self.values, self.pointers):
-            if pointer:
-                values.append(ctypes.c_void_p(value))
-            elif isinstance(value, float):
-                values.append(ctypes.c_float(value))
-            else:
-                values.append(ctypes.c_int(value) if -(2**31) <= value < 2**31 else ctypes.c_longlong(value))
-        return values
-
-    def pack(self, kernel: str) -> bytes:
-        """The arguments as the kernel's parameters, each as wide as the PTX declares it."""
-        info = self.module.kernels[kernel]
-        if len(info.params) != len(self.values):
-            raise UserError(f"{kernel} takes {len(info.params)} arguments, not {len(self.values)}")
-        params = bytearray(info.param_bytes)
-        for (_, size, _, offset), value in zip(info.params, self.values):
-            if isinstance(value, float):
-                params[offset : offset + size] = struct.pack("<f" if size == 4 else "<d", value)
-            else:
-                params[offset : offset + size] = ((value or 0) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-        return bytes(params)
-
-    def launch(self, request: LaunchRequest) -> int:
-        """What the stand-in runtime calls for a `<<<>>>` that is within the limits."""
-        if request.cluster != (1, 1, 1):
-            raise UserError(f"{request.kernel} is launched in clusters, which the emulator does not know")
-        info = self.module.kernels[request.kernel]
-        params = bytearray(info.param_bytes)
-        for position, (_, size, _, offset) in enumerate(info.params):
-            params[offset : offset + size] = ctypes.string_at(request.arguments[position], size)
-        return self.execute(request.kernel, request.grid, request.block, request.shared, bytes(params))
-
-    def execute(self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes) -> int:
-        """Run one launch and keep what it leaves; a cudaError_t."""
-        info = self.module.kernels[kernel]
-        blocks = grid[0] * grid[1] * grid[2]
-        traced = None
-        if self.trace is not None:
-            left = self.trace.max_rows - sum(map(len, self.rows))
-            traced = {"trace": self.trace.blocks or range(blocks), "trace_rows": left}
-        memory = [
-            engine.Allocation(a.base, a.size, a.name, a.written)
-            for a in self.arena.allocations
-            if a.mapping is not None  # the engine enters its own
-        ]
-        result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
-        print(result.output, end="")
-        for finding in result.findings:
-            if finding.kind == "unknown instruction":
-                place = finding.place
-                raise UserError(
-                    f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}"
-                )
-            explained = explain(finding, info, self.arena)
-            self.findings[explained.where] = explained.again(self.findings.get(explained.where))
-        total, lines = count(result.counters, info.instructions)
-        for line, counters in lines.items():
-            self.lines.setdefault(line, Counters()).__iadd__(counters)
-        result.trace["launch"] = len(self.launches)
-        self.rows.append(result.trace)
-        self.launches.append(
-            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
-        )
-        return result.code
-
-    def report(self, status: int, error: str, started: float) -> Report:
-        total = Counters()
-        for launch in self.launches:
-            total += launch.counters
-        rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
-        seconds = time.monotonic() - started
-        return Report(
-            status,
-            error,
-            self.launches,
-            total,
-            self.lines,
-            list(self.findings.values()),
-            rows,
-            seconds,
-            self.tensors,
-            self.arena,
-        )
-
-
-def _dim(size: Sequence[int] | int) -> Dim:
-    x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
-    return x, y, z

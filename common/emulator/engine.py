@@ -210,10 +210,13 @@ class ModuleVariable:
 
 
 class Module:
-    """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read."""
+    """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
-    def __init__(self, text: str):
+    `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
+
+    def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
         self._ptx = ptx.parse(text)
+        self._place = place
         self.target = self._ptx.target
         self._storage: list[np.ndarray] = []
         self.variables: dict[str, ModuleVariable] = {}
@@ -237,13 +240,20 @@ class Module:
             self._kernels[name] = self._build(self._ptx.functions[name])
         return self._kernels[name]
 
+    def parameter_types(self, name: str) -> list[tuple[str, int]]:
+        """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
+        return [(param.type, param.size) for param in self._ptx.functions[name].params]
+
     def _place_variables(self) -> None:
         for variable in self._ptx.variables.values():
             if variable.space not in ("global", "const") or variable.extern:
                 continue
-            storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing else lies next to it
-            base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
-            self._storage.append(storage)
+            if self._place is not None:
+                base = self._place(variable.name, variable.size, max(variable.align, 1))
+            else:
+                storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing lies next to it
+                base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
+                self._storage.append(storage)
             self.variables[variable.name] = ModuleVariable(variable.name, base, variable.size, variable.space)
         self.reset()
 

@@ -13,7 +13,7 @@ import numpy as np
 from common.build.symbols import readable
 from common.emulator import engine
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
-from common.emulator.memory import Allocation, Arena
+from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
 
 Dim = tuple[int, int, int]
@@ -170,7 +170,7 @@ class Report:
     trace: np.ndarray
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
-    arena: Arena = field(repr=False)
+    arena: AddressMap = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -197,7 +197,7 @@ class Report:
         rows = self.trace[self.trace["space"] == GLOBAL]
         offset = rows["addr"].astype(np.int64) - place.base
         inside = (offset >= 0) & (offset < place.size)
-        return rows[inside], offset[inside] // place.tensor.element_size()
+        return rows[inside], offset[inside] // place.itemsize
 
     def element(self, row: np.void) -> str:
         """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
@@ -208,20 +208,20 @@ class Report:
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
         place = self.tensors[name]
-        item = place.tensor.element_size()
+        item = place.itemsize
         rows, first = self.accesses(name)
         stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
             is_store = np.array([place.category.startswith("store") for place in launch.code])
             stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
-        block = np.full(place.tensor.numel(), -1, np.int64)
+        block = np.full(place.size // item, -1, np.int64)
         thread = block.copy()
         for size in np.unique(rows["size"]):
             same = rows["size"] == size
             for step in range(max(1, int(size) // item)):
                 block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
-        shape = tuple(place.tensor.shape)
+        shape = place.shape
         return block.reshape(shape), thread.reshape(shape)
 
 
@@ -259,7 +259,7 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
     return total, lines
 
 
-def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: Arena) -> Finding:
+def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: AddressMap) -> Finding:
     """An engine's finding with its addresses in the words of the tensors and of the shared arrays."""
     what = f"{found.size} bytes at {arena.describe(found.address)}"
     place = next(((name, offset) for name, offset in reversed(kernel.shared) if offset <= found.address), None)
