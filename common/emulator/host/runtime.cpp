@@ -232,7 +232,7 @@ cudaError_t refuse(cudaError_t error, const std::string &why) {
 
 // ---- faults ------------------------------------------------------------------------------------------------------
 
-thread_local sigjmp_buf *escape = nullptr;  // where a fault of the runtime's own copy goes
+thread_local sigjmp_buf *volatile escape = nullptr;  // where a fault of the runtime's own copy goes
 
 void protect_managed(bool busy) {
   managed_busy = busy;
