@@ -137,6 +137,7 @@ class Device:
     """What the host code's requests need; session.py has the one that emulates."""
 
     arena: Arena
+    stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: no place of the learner's
 
     def describe(self, kernel: str) -> KernelDescription | None:
         raise NotImplementedError
@@ -457,7 +458,7 @@ class Host:
 
     def _locate(self, offsets: Sequence[int]) -> tuple[str, int, str]:
         """File, line and function of the innermost frame that is the learner's own."""
-        return locate(self.so, tuple(offsets))
+        return locate(self.so, tuple(offsets), self.device.stubs)
 
 
 class _Reader:
@@ -500,7 +501,7 @@ def _receive(channel: socket.socket, size: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def locate(so: Path, offsets: tuple[int, ...]) -> tuple[str, int, str]:
+def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset()) -> tuple[str, int, str]:
     """File, line and function of the first of these places in a shared object that is in the learner's source."""
     if not offsets:
         return "", 0, ""
@@ -512,6 +513,7 @@ def locate(so: Path, offsets: tuple[int, ...]) -> tuple[str, int, str]:
     for function, place in zip(lines[::2], lines[1::2]):
         file, _, line = place.partition(" ")[0].rpartition(":")
         foreign = file.startswith(("/usr/", "??", str(HERE))) or "/nvidia/" in file or "/cuda" in file.lower()
+        foreign = foreign or function.partition("(")[0].partition("<")[0] in stubs
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]
     return "", 0, ""

@@ -89,6 +89,7 @@ class Session(Device):
         self.module, self.arena = module.module, module.arena
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
         self.trace, self.on_finding, self.source = trace, on_finding, source
+        self.stubs = frozenset(readable(name).partition("<")[0] for name in self.module.kernel_names)
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}

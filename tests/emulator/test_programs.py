@@ -138,7 +138,7 @@ scaled 100 of it
 scaled 100 of it
 198 198 203 42 1
 9 34 0
-34 12 1024 1
+34 12 768 1
 2 arguments, last --two words, read 5 bytes
 """
 
@@ -235,11 +235,11 @@ int trouble(int what) {
   fill<<<1, 32>>>(d, 7);
   cudaDeviceSynchronize();
   switch (what) {
-    case 1: return *d;                                                       // line 18
+    case 1: return *d;
     case 2: fill<<<1, 32>>>(m, 7); return m[3] == 7 && !cudaDeviceSynchronize() && m[4] == 7 ? 0 : 1;
     case 3: fill<<<1, 64>>>(d, 7); exit(5);
     case 4: throw std::runtime_error("thrown");
-    case 5: return 5 / (what - 5);
+    case 5: { volatile int zero = what - 5; return 5 / zero; }
     case 6: return depth(1);
     case 7: for (volatile int i = 0;; ++i);
     case 8: return cudaMemcpy(d, (void *)0x123450, 128, cudaMemcpyHostToDevice) == cudaErrorInvalidValue ? 0 : 1;
@@ -263,15 +263,15 @@ int main(int argc, char **argv) { return trouble(atoi(argv[1])); }
 
 # what -> exit status of the program, kind of finding (None: none), what is said
 CASES = {
-    1: (139, "device pointer on the host", r"host code reads or writes d \(cudaMalloc 1, line 12\) \+ 0 bytes.*trouble\.cu:18"),
-    2: (0, "managed memory too early", r"m \(cudaMallocManaged 2, line 13\) \+ 12 bytes.*cudaDeviceSynchronize is missing"),
+    1: (139, "device pointer on the host", r"host code reads or writes d \(cudaMalloc 1, line 13\) \+ 0 bytes.*trouble\.cu:18"),
+    2: (0, "managed memory too early", r"m \(cudaMallocManaged 2, line 14\) \+ 12 bytes.*cudaDeviceSynchronize is missing"),
     3: (5, "out of bounds global", r"just past the end of d.*thread \(32, 0, 0\)"),
     4: (134, "host crash", r"SIGABRT.*trouble\.cu:21"),
     5: (136, "host crash", r"SIGFPE.*trouble\.cu:22"),
     6: (139, "host crash", r"endless recursion.*in depth"),
     8: (0, "wild host pointer", r"cudaMemcpy: 128 bytes at 0x123450"),
     11: (0, None, ""),
-    12: (188, "out of bounds global", r"d \(cudaMalloc 1, line 12\) \+ 0 bytes, which was freed"),
+    12: (188, "out of bounds global", r"d \(cudaMalloc 1, line 13\) \+ 0 bytes, which was freed"),
     13: (139, "host crash", r"SIGSEGV\) at address 0x10.*cudaDeviceSynchronize"),
     14: (134, "host crash", r"SIGABRT"),
     15: (1, None, ""),
@@ -304,7 +304,7 @@ def test_findings_decide_the_exit_status_and_come_at_once():
 @pytest.mark.parametrize(
     ("what", "status", "why"),
     [
-        (10, 1, "cudaMemcpy: 400 bytes at d (cudaMalloc 1, line 12) + 0 bytes (it has 128 from there)"),
+        (10, 1, "cudaMemcpy: 400 bytes at d (cudaMalloc 1, line 13) + 0 bytes (it has 128 from there)"),
         (16, 1, "bounded: 2048 threads per block, at most 256 (launch bounds 256)"),
         (17, 1, "fill: 50000 bytes of dynamic shared memory, at most 49152 without cudaFuncAttribute"),
         (18, 1, "fill: 65536 blocks along y, at most 65535"),
@@ -407,12 +407,13 @@ THREADS = r"""
 __device__ int turns = 0;
 __global__ void work(const float *in, float *out, int n, float add) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i == 0) turns += 1;
   if (i < n) out[i] = in[i] + add + turns - 1;
 }
+__global__ void count() { turns += 1; }
 extern "C" int launch(const float *in, float *out, int n, float add, cudaStream_t stream) {
   float *scratch;
   cudaMalloc(&scratch, n * sizeof(float));
+  count<<<1, 1, 0, stream>>>();
   work<<<1, 256, 0, stream>>>(in, scratch, n, add);
   cudaMemcpyAsync(out, scratch, n * sizeof(float), cudaMemcpyDeviceToDevice, stream);
   return cudaFree(scratch) | cudaGetLastError();
@@ -426,7 +427,7 @@ def test_several_threads_at_once():
 
     def work(number: int) -> None:
         for turn in range(6):
-            data, out = torch.randn(200), torch.full((200,), torch.nan)
+            data, out = torch.arange(200.0), torch.full((200,), torch.nan)
             report = emulator.run(path, "launch", [data, out, 200, float(number + turn), None], outputs=["out"])
             if not report.ok or not torch.equal(out, data + (number + turn)):
                 wrong.append((number, turn, str(report)))
