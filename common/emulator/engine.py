@@ -64,6 +64,7 @@ PROBLEMS = {
     15: ("unknown instruction", 719),
     16: ("trap", 719),
     17: ("copy in flight", 0),
+    18: ("lane outside its mask", 0),
 }
 
 
@@ -425,6 +426,7 @@ def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) 
         14: lambda: f"the block has executed {address} instructions",
         15: lambda: "the emulator cannot execute it",
         16: lambda: "the kernel trapped",
+        18: lambda: f"the mask 0x{address:08x} leaves out lanes that execute this: 0x{size:08x}",
         17: lambda: f"{shared} is touched while the cp.async of {someone}{there} is still in flight",
     }[problem]()
     index = int(row["block"])

@@ -39,7 +39,7 @@ from common.emulator.ptx import (
 )
 
 # Flags and kinds: those of vm.h.
-FTZ, SAT, RELU, NOT_PRED = 1, 2, 16, 64
+FTZ, SAT, RELU, NOT_PRED, ONE_MASK, WARP_BARRIER = 1, 2, 16, 64, 128, 256
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, TOGETHER = range(8)
 NONE = 0xFFFFFFFF
@@ -354,6 +354,8 @@ class _Lowering:
         if instruction.guard is not None:
             lowered.guard, lowered.negated = self.register(instruction.guard), instruction.negated
         lowered.text, lowered.location = instruction.text, instruction.location
+        if lowered.kind == TOGETHER and isinstance(lowered.target, Constant):
+            lowered.flags |= ONE_MASK
         self.code.append(lowered)
 
     def instruction(self, instruction: Instruction) -> Lowered | None:
@@ -845,6 +847,13 @@ def _atom(lowering, parts, operands, _):
 EVERYONE = Constant(4, 0xFFFFFFFF)
 
 
+def _lanes_meet(lowering, lowered: Lowered, parts: list[str], members) -> Lowered:
+    """`.sync`: the lanes that the mask names; before PTX 6.0, whichever are here."""
+    if "sync" in parts:
+        lowered.kind, lowered.target = TOGETHER, lowering.use(members[0], 4, "b32")
+    return lowered
+
+
 @rule("shfl")
 def _shfl(lowering, parts, operands, _):
     mode = ("up", "down", "bfly", "idx").index(next(part for part in parts if part in ("up", "down", "bfly", "idx")))
@@ -856,8 +865,7 @@ def _shfl(lowering, parts, operands, _):
         *(lowering.use(operand, 4, "b32") for operand in operands[1:4]),
         Raw(mode),
     ]
-    members = lowering.use(operands[4], 4, "b32") if "sync" in parts else Constant(4, 0)
-    return Lowered("shfl", out, kind=TOGETHER, target=members, category="shuffle")
+    return _lanes_meet(lowering, Lowered("shfl", out, category="shuffle"), parts, operands[4:])
 
 
 @rule("vote")
@@ -867,8 +875,8 @@ def _vote(lowering, parts, operands, _):
     )
     predicate, negate = lowering.negatable(operands[1])
     target = lowering.predicate(operands[0]) if mode else lowering.define(operands[0], 4)
-    members = lowering.use(operands[2], 4, "b32") if "sync" in parts else Constant(4, 0)
-    return Lowered("vote", [target, predicate, Raw(mode)], negate, TOGETHER, members, "vote")
+    vote = Lowered("vote", [target, predicate, Raw(mode)], negate, category="vote")
+    return _lanes_meet(lowering, vote, parts, operands[2:])
 
 
 @rule("match")
@@ -910,7 +918,8 @@ def _activemask(lowering, parts, operands, _):
 @rule("bar", "barrier")
 def _bar(lowering, parts, operands, _):
     if "warp" in parts:
-        return Lowered("bar.warp", kind=TOGETHER, target=lowering.use(operands[0], 4, "b32"), category="barrier")
+        members = lowering.use(operands[0], 4, "b32")
+        return Lowered("bar.warp", flags=WARP_BARRIER, kind=TOGETHER, target=members, category="barrier")
     if "cluster" in parts:
         raise Unsupported("clusters are not known")
     aligned = int(parts[0] == "bar" or "aligned" in parts)

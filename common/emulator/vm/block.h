@@ -110,6 +110,8 @@ struct Block {
  private:
   void run_warp(Warp &, u64 quantum);
   bool schedule(Warp &, size_t &group, u32 &limit);
+  bool meet(Warp &, size_t group, const Instr &, u32 active);
+  void meet_apart(Warp &, const Instr &);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void complete_barriers();

@@ -194,25 +194,16 @@ void Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
-      if (i.kind == Kind::TOGETHER && !w.force) {
-        const u32 members = w.reg<u32>(i.target)[__builtin_ctz(mask)];
-        if (members & w.live & ~mask) {
-          w.groups[chosen].pc = pc;
-          w.groups[chosen].waiting = FOR_LANES;
-          ++fuel;
-          break;
-        }
+      if (i.kind == Kind::TOGETHER) {
+        w.groups[chosen].pc = pc;
+        together = meet(w, chosen, i, active) && !stopped && ++pc != limit && fuel;
+        continue;
       }
       if (count) {
         ++count[pc].warps;
         count[pc].threads += __builtin_popcount(active);
       }
-      if (i.kind == Kind::PLAIN || i.kind == Kind::TOGETHER) {
-        if (i.kind == Kind::TOGETHER && w.force) {
-          w.force = false;
-          const u32 lane = __builtin_ctz(mask);
-          report(Problem::WARP_DIVERGENCE, pc, thread(w, lane), w.reg<u32>(i.target)[lane], mask);
-        }
+      if (i.kind == Kind::PLAIN) {
         if (active) i.run(w, i, active);
         ++pc;
         if (stopped || pc == limit || fuel == 0) {
@@ -279,6 +270,72 @@ void Block::run_warp(Warp &w, u64 quantum) {
   budget -= std::min(used, budget);
 }
 
+// The lanes of `active` stand where the lanes that their masks name meet. Each set of lanes with one mask goes when all
+// of it that has not exited is here. True if all went: their group has moved on. Otherwise those that lack somebody wait.
+bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
+  const u32 *masks = w.reg<u32>(i.target);
+  u32 went = 0;
+  for (u32 rest = active, same; rest; rest &= ~same) {
+    const u32 first = __builtin_ctz(rest), named = masks[first];
+    same = rest;
+    if (!(i.flags & ONE_MASK)) same &= ballot([named](u32 mask) { return mask == named; }, masks);
+    const u32 absent = named & w.live & ~same;
+    if (absent && !w.force) continue;
+    if (absent) report(Problem::WARP_DIVERGENCE, i.pc, thread(w, first), named, same);
+    if (const u32 outside = same & ~named) {
+      report(Problem::OUTSIDE_MASK, i.pc, thread(w, __builtin_ctz(outside)), named, outside);
+      i.run(w, i, outside);
+    }
+    if (same & named) i.run(w, i, same & named);
+    went |= same;
+  }
+  w.force = false;
+  if (launch.count && (went || !active)) {
+    ++counters[i.pc].warps;
+    counters[i.pc].threads += __builtin_popcount(went);
+  }
+  Group &group = w.groups[chosen];
+  if (went == active) return ++group.pc, true;
+  const Group others{i.pc + 1, group.mask & ~(active & ~went), RUNNABLE};
+  group.mask &= ~others.mask;
+  group.waiting = FOR_LANES;
+  if (others.mask) w.groups.push_back(others);
+  if (i.flags & WARP_BARRIER) meet_apart(w, i);
+  return false;
+}
+
+// Lanes may meet at several `bar.warp.sync`: what counts is the mask. Nothing is exchanged there but the meeting itself.
+void Block::meet_apart(Warp &w, const Instr &last) {
+  const auto waits = [&](const Group &g) {
+    return g.waiting == FOR_LANES && program.code[g.pc].flags & WARP_BARRIER;
+  };
+  const auto lanes_with = [&](const Group &g, u32 named) {
+    return g.mask & ballot([named](u32 mask) { return mask == named; }, w.reg<u32>(program.code[g.pc].target));
+  };
+  const size_t count = w.groups.size();
+  for (size_t first = 0; first < count; ++first) {
+    const Group &here = w.groups[first];
+    if (!waits(here)) continue;
+    const u32 named = w.reg<u32>(program.code[here.pc].target)[__builtin_ctz(here.mask)];
+    u32 met = 0;
+    for (size_t g = 0; g < count; ++g)
+      if (waits(w.groups[g])) met |= lanes_with(w.groups[g], named);
+    if (named & w.live & ~met) continue;
+    for (size_t g = 0; g < count; ++g) {
+      if (!waits(w.groups[g])) continue;
+      const u32 pc = w.groups[g].pc, go = lanes_with(w.groups[g], named);
+      if (!go) continue;
+      if (launch.count) ++counters[pc].warps, counters[pc].threads += __builtin_popcount(go);
+      w.groups[g].mask &= ~go;
+      w.groups.push_back({pc + 1, go, RUNNABLE});
+    }
+    last.run(w, last, met);
+    break;  // the lanes of other masks met before
+  }
+  w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
+                 w.groups.end());
+}
+
 void Block::branch(Warp &w, Group &group, const Instr &i, u32 taken) {
   const Group other{i.target, taken, RUNNABLE};
   group.mask &= ~taken;
@@ -294,7 +351,9 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   live -= __builtin_popcount(mask);
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());
-  complete_barriers();  // threads that have exited are not waited for
+  for (Group &g : w.groups)
+    if (g.waiting == FOR_LANES) g.waiting = RUNNABLE;  // perhaps it was for these lanes that they waited
+  complete_barriers();                                 // threads that have exited are not waited for
 }
 
 // o: barrier number, count (or ~0), what (0 sync, 1 arrive, 2 popc, 3 and, 4 or), destination, predicate, aligned

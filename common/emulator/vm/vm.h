@@ -36,6 +36,8 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
 // Instruction flags (see lower.py, which sets them).
 enum Flag : u32 {
   FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NOT_PRED = 64,
+  ONE_MASK = 128,      // TOGETHER: all lanes name the same members
+  WARP_BARRIER = 256,  // TOGETHER: only to meet
 };
 
 enum class Kind : u32 {
@@ -65,6 +67,7 @@ enum class Problem : u32 {
   NONE, GLOBAL_BOUNDS, SHARED_BOUNDS, LOCAL_BOUNDS, NULL_POINTER, MISALIGNED, GLOBAL_UNINITIALISED,
   SHARED_UNINITIALISED, RACE_READ_AFTER_WRITE, RACE_WRITE_AFTER_READ, RACE_WRITE_AFTER_WRITE, BARRIER_DIVERGENCE,
   WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT,
+  OUTSIDE_MASK,
 };
 
 // One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
