@@ -19,10 +19,10 @@ from torch import Tensor
 
 from common import toolchain
 from common.emulator import engine
-from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime
+from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime, multiprocessors, resident_blocks
 from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain, readable
 from common.errors import UserError
-from common.resources import select_gpus
+from common.resources import GPUS, select_gpus
 
 __all__ = ["METRICS", "Counters", "Finding", "Launch", "Report", "Trace", "run", "run_ptx"]
 
@@ -57,8 +57,8 @@ def run(
     """
     started = time.monotonic()
     build = toolchain.compile_host(source, defines, str(arch))
-    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
     (gpu,) = select_gpus([str(arch)])
+    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu)
     runtime = Runtime(build.so, gpu, session.arena, session.launch)
     for name, kernel in session.module.kernels.items():
         if kernel.static_shared > STATIC_SHARED_LIMIT:
@@ -112,7 +112,7 @@ def _module(ptx: str) -> engine.Module:
 class _Session:
     """One run: its memory, and what its launches left."""
 
-    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads):
+    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu=GPUS[-1]):
         if len(names) != len(args):
             raise ValueError(f"{len(args)} arguments with {len(names)} names")
         self.module = _module(ptx)
@@ -129,6 +129,7 @@ class _Session:
         for variable in self.module.variables.values():
             self.arena.adopt(variable.name, variable.address, variable.size)
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
+        self.gpu = gpu
         self.trace = trace
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding] = {}
@@ -168,9 +169,13 @@ class _Session:
         params = bytearray(info.param_bytes)
         for position, (_, size, _, offset) in enumerate(info.params):
             params[offset : offset + size] = ctypes.string_at(request.arguments[position], size)
-        return self.execute(request.kernel, request.grid, request.block, request.shared, bytes(params))
+        return self.execute(
+            request.kernel, request.grid, request.block, request.shared, bytes(params), request.cooperative
+        )
 
-    def execute(self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes) -> int:
+    def execute(
+        self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
+    ) -> int:
         """Run one launch and keep what it leaves; a cudaError_t."""
         info = self.module.kernels[kernel]
         blocks = grid[0] * grid[1] * grid[2]
@@ -183,7 +188,13 @@ class _Session:
             for a in self.arena.allocations
             if a.mapping is not None  # the engine enters its own
         ]
-        result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
+        place = {
+            "multiprocessors": multiprocessors(self.gpu),
+            "resident": resident_blocks(self.gpu, block[0] * block[1] * block[2], info.static_shared + shared),
+            "cooperative": cooperative,
+        }
+        options = {**self.options, **(traced or {}), **place}
+        result = self.module.launch(kernel, grid, block, shared, params, memory, **options)
         print(result.output, end="")
         for finding in result.findings:
             if finding.kind == "unknown instruction":

@@ -141,7 +141,7 @@ class _Device(ctypes.Structure):
 
 _u64, _size, _Three = ctypes.c_uint64, ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint)
 _Launch = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, _Three, _Three, _Three, _size, ctypes.POINTER(ctypes.c_void_p)
+    ctypes.c_int, ctypes.c_char_p, _Three, _Three, _Three, _size, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
 )
 _Allocate = ctypes.CFUNCTYPE(_u64, _size)
 _Release = ctypes.CFUNCTYPE(ctypes.c_int, _u64)
@@ -170,11 +170,23 @@ class LaunchRequest:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     shared: int  # dynamic, bytes
+    cooperative: bool
     arguments: ctypes.Array
 
 
 # Multiprocessors and L2 bytes of the largest part in GPUS' column of devices: a launcher may size its grid by them.
 _PARTS = {"80": (108, 40 << 20), "86": (82, 6 << 20), "89": (128, 72 << 20), "90": (132, 50 << 20)}
+
+
+def multiprocessors(gpu: Gpu) -> int:
+    """How many multiprocessors the GPU that is modelled has."""
+    return _PARTS[gpu.arch][0]
+
+
+def resident_blocks(gpu: Gpu, threads: int, shared: int) -> int:
+    """How many blocks of `threads` threads and `shared` bytes the GPU holds at a time. Registers are not known here."""
+    by_shared = gpu.shared_kb * 1024 // (shared + gpu.shared_system)
+    return max(1, min(gpu.blocks, gpu.warps // -(-threads // 32), by_shared)) * multiprocessors(gpu)
 
 
 class Runtime:
@@ -185,10 +197,9 @@ class Runtime:
         self.arena, self.launch = arena, launch
         self.error: BaseException | None = None  # what a callback raised
         self._allocated = 0
-        multiprocessors, l2_bytes = _PARTS[gpu.arch]
         self._device = _Device(
             *divmod(int(gpu.arch), 10),
-            *(multiprocessors, l2_bytes),
+            *_PARTS[gpu.arch],
             *(gpu.shared_per_block, gpu.shared_kb * 1024),
             *(gpu.warps * 32, gpu.blocks),
         )
@@ -237,10 +248,9 @@ class Runtime:
 
         return guarded
 
-    def _launch(self, kernel, grid, block, cluster, shared, arguments) -> int:
-        return self.launch(
-            LaunchRequest(kernel.decode(), *(tuple(size[:3]) for size in (grid, block, cluster)), shared, arguments)
-        )
+    def _launch(self, kernel, grid, block, cluster, shared, cooperative, arguments) -> int:
+        sizes = (tuple(size[:3]) for size in (grid, block, cluster))
+        return self.launch(LaunchRequest(kernel.decode(), *sizes, shared, bool(cooperative), arguments))
 
     def _allocate(self, size: int) -> int:
         self._allocated += 1

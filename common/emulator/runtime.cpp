@@ -69,7 +69,7 @@ struct Device {
 
 struct Callbacks {
   int (*launch)(const char *kernel, const unsigned *grid, const unsigned *block, const unsigned *cluster, size_t shared,
-                void **arguments);
+                int cooperative, void **arguments);
   uint64_t (*allocate)(size_t bytes);  // 0: out of memory
   int (*release)(uint64_t address);
   int (*fill)(uint64_t address, int value, size_t bytes);
@@ -96,7 +96,10 @@ Function *find(const void *function) {
   return found == functions().end() ? nullptr : &found->second;
 }
 
-cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, void **arguments) {
+int occupancy(const Function &, int threads, size_t dynamic_shared);
+
+cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, bool cooperative,
+                   void **arguments) {
   if (sticky) return last_error;
   if (!function) return record(cudaErrorInvalidDeviceFunction);
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
@@ -105,10 +108,13 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   if (!fits(grid, MAX_GRID) || !fits(block, MAX_BLOCK) || threads > std::min(MAX_THREADS, function->max_threads) ||
       shared > function->dynamic_limit())
     return record(cudaErrorInvalidValue);
+  if (cooperative && uint64_t(grid.x) * grid.y * grid.z >
+                         uint64_t(occupancy(*function, threads, shared)) * device.multiprocessors)
+    return record(cudaErrorCooperativeLaunchTooLarge);
   const unsigned sizes[3][3] = {
       {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {cluster.x, cluster.y, cluster.z}};
   const auto error =
-      cudaError_t(python.launch(function->name.c_str(), sizes[0], sizes[1], sizes[2], shared, arguments));
+      cudaError_t(python.launch(function->name.c_str(), sizes[0], sizes[1], sizes[2], shared, cooperative, arguments));
   record(error);
   sticky = error != cudaSuccess;
   return error;
@@ -148,6 +154,7 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorAssert, "device-side assert triggered"),
     ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
     ERROR(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
+    ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorUnknown, "unknown error"),
@@ -236,7 +243,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t) {
-  return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(1), shared, arguments);
+  return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(1), shared, false, arguments);
 }
 
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
@@ -245,7 +252,7 @@ cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, 
 }
 
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t) {
-  return launch(find(host), grid, block, dim3(1), shared, arguments);
+  return launch(find(host), grid, block, dim3(1), shared, false, arguments);
 }
 
 cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
@@ -254,18 +261,21 @@ cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void 
 }
 
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                        cudaStream_t stream) {
-  return cudaLaunchKernel(host, grid, block, arguments, shared, stream);
+                                        cudaStream_t) {
+  return launch(find(host), grid, block, dim3(1), shared, true, arguments);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *host, void **arguments) {
   dim3 cluster(1);
+  bool cooperative = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute &attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension)
       cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
+    if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative;
   }
-  return launch(find(host), config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, arguments);
+  return launch(find(host), config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, cooperative,
+                arguments);
 }
 
 // --- what a launcher calls: errors ------------------------------------------------------------------------------
@@ -373,6 +383,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount: *value = device.multiprocessors; break;
     case cudaDevAttrL2CacheSize: *value = device.l2_bytes; break;
     case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrCooperativeLaunch: *value = 1; break;
     case cudaDevAttrComputeCapabilityMajor: *value = device.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = device.minor; break;
     default: return record(cudaErrorNotSupported);
@@ -388,6 +399,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   properties->major = device.major;
   properties->minor = device.minor;
   properties->warpSize = 32;
+  properties->cooperativeLaunch = 1;
   properties->multiProcessorCount = device.multiprocessors;
   properties->l2CacheSize = device.l2_bytes;
   properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
