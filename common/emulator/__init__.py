@@ -85,7 +85,7 @@ def call_launcher(
         raise ValueError(f"{len(args)} arguments with {len(names)} names")
     check = PtxCheck(build)
     with loaded(build.ptx) as module:
-        session = Session(module, source=str(build.source), **options)
+        session = Session(module, gpu, source=str(build.source), **options)
 
         def pack(types: list[ParameterType]) -> bytes:
             called = names or parameter_names(source_text(build.source), symbol, len(types))
@@ -141,6 +141,7 @@ def program(
     with loaded(build.ptx) as module:
         session = Session(
             module,
+            gpu,
             **{"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads},
             on_finding=on_finding,
             source=str(source),
@@ -198,7 +199,7 @@ def launch_kernel(
         raise ValueError(f"{len(args)} arguments with {len(names)} names")
     grids, blocks = dimension(grid, "grid", MAX_GRID), dimension(block, "block", MAX_BLOCK)
     with loaded(ptx) as module:
-        session = Session(module, **options)
+        session = Session(module, gpu, **options)
         info = module.module.kernel(kernel)
         label = readable(kernel)
         if refused := check_launch(label, blocks, shared, info.static_shared, info.max_threads, gpu):

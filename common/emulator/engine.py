@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from common.build import toolchain
 from common.emulator import lower, ptx
+from common.emulator.findings import NOBODY, Finding, Memory, Problem, explain
 from common.emulator.ptx import PtxError
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
@@ -40,28 +41,6 @@ _FINDING = np.dtype({
     "names": ["problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc"],
     "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4"],
 })  # fmt: skip
-_NOBODY = 0xFFFFFFFF
-
-# Problem numbers of vm.h: kind, and whether the launch ends there (with which cudaError_t).
-PROBLEMS = {
-    1: ("out of bounds global", 700),
-    2: ("out of bounds shared", 700),
-    3: ("out of bounds local", 700),
-    4: ("null pointer", 700),
-    5: ("misaligned", 716),
-    6: ("uninitialised global read", 0),
-    7: ("uninitialised shared read", 0),
-    8: ("shared race", 0),
-    9: ("shared race", 0),
-    10: ("shared race", 0),
-    11: ("barrier divergence", 0),
-    12: ("warp divergence", 0),
-    13: ("barrier divergence", 719),
-    14: ("endless loop", 702),
-    15: ("unknown instruction", 719),
-    16: ("trap", 719),
-    17: ("copy in flight", 0),
-}
 
 
 class _Spec(ctypes.Structure):
@@ -80,6 +59,9 @@ class _Spec(ctypes.Structure):
         ("trace_end", ctypes.c_uint64),
         ("trace_limit", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
+        ("resident", ctypes.c_uint64),
+        ("multiprocessors", ctypes.c_uint32),
+        ("cooperative", ctypes.c_uint32),
     ]
 
 
@@ -99,6 +81,7 @@ def library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
         ("vm_handlers", ctypes.c_char_p, []),
+        ("vm_problems", ctypes.c_char_p, []),
         ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
@@ -119,6 +102,13 @@ def library() -> ctypes.CDLL:
 def handlers() -> frozenset[str]:
     """The names of all that the machine can do: what `lower` may translate an instruction to."""
     return frozenset(library().vm_handlers().decode().split())
+
+
+@lru_cache
+def problems() -> tuple[Problem, ...]:
+    """All that the machine can find, by number."""
+    rows = (line.split("|") for line in library().vm_problems().decode().splitlines())
+    return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
 @dataclass(frozen=True)
@@ -145,29 +135,6 @@ class Place:
     line: int
     inner_file: str
     inner_line: int
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a kernel must not do; the first occurrence, and how many there were of the same kind at the same
-    instruction."""
-
-    kind: str
-    message: str
-    kernel: str
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
-    place: Place
-    count: int
-    address: int
-    size: int
-    fatal: bool
-
-    def __str__(self) -> str:
-        where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        who = f"{self.kernel}, block {self.block}, thread {self.thread}"
-        return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
 
 
 @dataclass
@@ -324,14 +291,18 @@ class Module:
         threads: int | None = None,
         instructions: int = 400_000_000,
         progress: Callable[[int, int], None] | None = None,
+        multiprocessors: int = 132,
+        resident: int | None = None,
+        cooperative: bool = False,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
         `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
         `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
-        blocks)` is called some times per second. Ctrl-C ends the launch. Raises PtxError if the kernel or the size of
-        `params` is wrong."""
+        blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
+        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). Ctrl-C ends
+        the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
@@ -356,6 +327,9 @@ class Module:
             trace.stop if trace else 0,
             trace_rows,
             instructions,
+            resident or 16 * multiprocessors,
+            multiprocessors,
+            cooperative,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
@@ -387,9 +361,9 @@ class Module:
         if rows.value:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
-        findings = [_finding(row, info, block, grid, allocations) for row in raw]
-        findings.sort(key=lambda finding: (not finding.fatal, finding.place.pc))
-        code = next((PROBLEMS[int(row["problem"])][1] for row in raw if PROBLEMS[int(row["problem"])][1]), 0)
+        raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
+        findings = [_finding(row, info, block, grid, Memory(info, allocations)) for row in raw]
+        code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
         return LaunchResult(table, findings, trace, output, code, done, time.perf_counter() - start)
 
@@ -402,59 +376,16 @@ def _thread(linear: int, block) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) -> Finding:
-    problem, address, size, count = (int(row[name]) for name in ("problem", "address", "size", "count"))
-    kind, code = PROBLEMS[problem]
-    place = info.instructions[int(row["pc"])]
+def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
+    problem = problems()[int(row["problem"])]
     other_thread, other_pc = int(row["other_thread"]), int(row["other_pc"])
-    someone = "several threads" if other_thread == _NOBODY else f"thread {_thread(other_thread, block)}"
-    there = ""
-    if other_pc != _NOBODY:
-        other = info.instructions[other_pc]
-        there = f" at line {other.line}" if other.line else f" by '{other.text}'"
-    shared = f"byte {address} of shared memory"
-    message = {
-        1: lambda: f"{size} bytes at 0x{address:x}, {_nearest(address, size, allocations)}",
-        2: lambda: f"{size} bytes at offset {address}, beyond the block's shared memory",
-        3: lambda: f"{size} bytes at offset {address}, beyond the thread's {info.local_bytes} bytes of local memory",
-        4: lambda: f"{size} bytes at 0x{address:x}",
-        5: lambda: f"an access of {size} bytes at 0x{address:x}, which is no multiple of its size",
-        6: lambda: f"{size} bytes at 0x{address:x}, {_nearest(address, size, allocations)}, which nobody has written",
-        7: lambda: f"{size} bytes at {shared}, which no thread has written",
-        8: lambda: f"{shared} is read here and written by {someone}{there}, with no barrier between them",
-        9: lambda: f"{shared} is written here and read by {someone}{there}, with no barrier between them",
-        10: lambda: f"{shared} is written here and by {someone}{there}, with no barrier between them",
-        11: lambda: (
-            f"barrier {address}: threads of the block wait at different barriers, here and{there} ({someone})"
-        ),
-        12: lambda: f"lanes of the mask 0x{address:08x} are not here: only 0x{size:08x} are",
-        13: lambda: f"barrier {address}: {size} threads have arrived and wait, and no other thread can come",
-        14: lambda: f"the block has executed {address} instructions",
-        15: lambda: "the emulator cannot execute it",
-        16: lambda: "the kernel trapped",
-        17: lambda: f"{shared} is touched while the cp.async of {someone}{there} is still in flight",
-    }[problem]()
-    index = int(row["block"])
-    return Finding(
-        kind,
-        message,
-        info.name,
-        _thread(index, grid),
-        _thread(int(row["thread"]), block),
-        place,
-        count,
-        address,
-        size,
-        bool(code),
+    found = Finding(
+        *(problem.name, problem.kind, info.name),
+        *(_thread(int(row["block"]), grid), _thread(int(row["thread"]), block)),
+        info.instructions[int(row["pc"])],
+        *(int(row[name]) for name in ("count", "address", "size")),
+        bool(problem.code),
+        None if other_thread == NOBODY else _thread(other_thread, block),
+        None if other_pc == NOBODY else info.instructions[other_pc],
     )
-
-
-def _nearest(address: int, size: int, allocations: list[Allocation]) -> str:
-    if not allocations:
-        return "where nothing is allocated"
-    nearest = min(allocations, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
-    if address + size <= nearest.base:
-        return f"{nearest.base - address} bytes before {nearest.name}"
-    if address >= nearest.base + nearest.size:
-        return f"{address - nearest.base - nearest.size} bytes after the end of {nearest.name} ({nearest.size} bytes)"
-    return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes)"
+    return replace(found, message=explain(found, memory))

@@ -39,9 +39,9 @@ from common.emulator.ptx import (
 )
 
 # Flags and kinds: those of vm.h.
-FTZ, SAT, RELU, NOT_PRED = 1, 2, 16, 64
+FTZ, SAT, RELU, NOT_PRED, ONE_MASK, WARP_BARRIER, STRONG, ACQUIRE, RELEASE = 1, 2, 16, 64, 128, 256, 512, 1024, 2048
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
-PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, TOGETHER = range(8)
+PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, CLOCK, TOGETHER = range(9)
 NONE = 0xFFFFFFFF
 
 
@@ -52,7 +52,7 @@ def _numbered(names: str, first: int = 0) -> dict[str, int]:
 SPECIALS = _numbered(
     "%tid.x %tid.y %tid.z %ntid.x %ntid.y %ntid.z %ctaid.x %ctaid.y %ctaid.z %nctaid.x %nctaid.y %nctaid.z %laneid "
     "%warpid %nwarpid %lanemask_eq %lanemask_le %lanemask_lt %lanemask_ge %lanemask_gt %dynamic_smem_size "
-    "%total_smem_size %smid %nsmid %gridid",
+    "%total_smem_size %smid %nsmid %gridid %envreg1 %envreg2",
     first=1,
 )
 CLUSTER_OF_ONE = {"%clusterid": "%ctaid", "%nclusterid": "%nctaid"}  # a launch without clusters: each block is its own
@@ -274,11 +274,9 @@ class _Lowering:
             name = f"{CLUSTER_OF_ONE[family]}.{axis}"
         if family in ("%cluster_nctaid", "%cluster_nctarank"):
             return Constant(width, 1)
-        if (
-            family in ("%cluster_ctaid", "%cluster_ctarank")
-            or family.startswith(("%envreg", "%pm"))
-            or name.endswith(".w")
-        ):
+        if family in ("%cluster_ctaid", "%cluster_ctarank") or family.startswith("%pm") or name.endswith(".w"):
+            return Constant(width, 0)
+        if family.startswith("%envreg") and name not in SPECIALS:
             return Constant(width, 0)
         if name in ("%is_explicit_cluster",):
             return Constant(0, 0)
@@ -354,6 +352,8 @@ class _Lowering:
         if instruction.guard is not None:
             lowered.guard, lowered.negated = self.register(instruction.guard), instruction.negated
         lowered.text, lowered.location = instruction.text, instruction.location
+        if lowered.kind == TOGETHER and isinstance(lowered.target, Constant):
+            lowered.flags |= ONE_MASK
         self.code.append(lowered)
 
     def instruction(self, instruction: Instruction) -> Lowered | None:
@@ -673,7 +673,7 @@ def _mov(lowering, parts, operands, _):
     to, source = operands
     if isinstance(source, Special) and source.name in CLOCKS:
         width = BYTES[type_]
-        return Lowered(f"{source.name[1:].removesuffix('64')}.b{8 * width}", [lowering.define(to, width)])
+        return Lowered(f"{source.name[1:].removesuffix('64')}.b{8 * width}", [lowering.define(to, width)], kind=CLOCK)
     if type_ == "pred":
         out = [lowering.predicate(to), lowering.use(source, 0)]
         return Lowered("mov.pred", [*out, out[1]], category="predicate")
@@ -808,9 +808,14 @@ def _memory(lowering: _Lowering, parts: list[str], where, what, load: bool) -> L
         lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
     ]
     access = size * count if machine in ("shared", "generic") else 0
-    return Lowered(
-        f"{'ld' if load else 'st'}.{machine}", [base, Raw(offset), Raw(shape), *registers], category=kind, access=access
-    )
+    out = [base, Raw(offset), Raw(shape), *registers]
+    return Lowered(f"{'ld' if load else 'st'}.{machine}", out, memory_order(parts), category=kind, access=access)
+
+
+def memory_order(parts: list[str]) -> int:
+    """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
+    order = ACQUIRE * ("acquire" in parts) | RELEASE * ("release" in parts) | (ACQUIRE | RELEASE) * ("acq_rel" in parts)
+    return order | STRONG * (order != 0 or not {"volatile", "relaxed", "mmio", "cv", "wt"}.isdisjoint(parts))
 
 
 def _is_kernel_parameter(lowering: _Lowering, where: Address) -> bool:
@@ -835,14 +840,21 @@ def _atom(lowering, parts, operands, _):
     code = {**SPACES, "generic": 3}[space] | wide << 8
     out = [target, base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
     out.append(lowering.use(operands[2], width, type_) if operation == "cas" else Raw(NONE))
-    return Lowered(
-        f"atom.{operation}.{type_}", out, category="atomic", access=width if space in ("shared", "generic") else 0
-    )
+    access = width if space in ("shared", "generic") else 0
+    polls = STRONG * (target != Raw(NONE))
+    return Lowered(f"atom.{operation}.{type_}", out, memory_order(parts) | polls, category="atomic", access=access)
 
 
 # ---- lanes together ----
 
 EVERYONE = Constant(4, 0xFFFFFFFF)
+
+
+def _lanes_meet(lowering, lowered: Lowered, parts: list[str], members) -> Lowered:
+    """`.sync`: the lanes that the mask names; before PTX 6.0, whichever are here."""
+    if "sync" in parts:
+        lowered.kind, lowered.target = TOGETHER, lowering.use(members[0], 4, "b32")
+    return lowered
 
 
 @rule("shfl")
@@ -856,8 +868,7 @@ def _shfl(lowering, parts, operands, _):
         *(lowering.use(operand, 4, "b32") for operand in operands[1:4]),
         Raw(mode),
     ]
-    members = lowering.use(operands[4], 4, "b32") if "sync" in parts else Constant(4, 0)
-    return Lowered("shfl", out, kind=TOGETHER, target=members, category="shuffle")
+    return _lanes_meet(lowering, Lowered("shfl", out, category="shuffle"), parts, operands[4:])
 
 
 @rule("vote")
@@ -867,8 +878,8 @@ def _vote(lowering, parts, operands, _):
     )
     predicate, negate = lowering.negatable(operands[1])
     target = lowering.predicate(operands[0]) if mode else lowering.define(operands[0], 4)
-    members = lowering.use(operands[2], 4, "b32") if "sync" in parts else Constant(4, 0)
-    return Lowered("vote", [target, predicate, Raw(mode)], negate, TOGETHER, members, "vote")
+    vote = Lowered("vote", [target, predicate, Raw(mode)], negate, category="vote")
+    return _lanes_meet(lowering, vote, parts, operands[2:])
 
 
 @rule("match")
@@ -910,7 +921,8 @@ def _activemask(lowering, parts, operands, _):
 @rule("bar", "barrier")
 def _bar(lowering, parts, operands, _):
     if "warp" in parts:
-        return Lowered("bar.warp", kind=TOGETHER, target=lowering.use(operands[0], 4, "b32"), category="barrier")
+        members = lowering.use(operands[0], 4, "b32")
+        return Lowered("bar.warp", flags=WARP_BARRIER, kind=TOGETHER, target=members, category="barrier")
     if "cluster" in parts:
         raise Unsupported("clusters are not known")
     aligned = int(parts[0] == "bar" or "aligned" in parts)
@@ -1123,10 +1135,18 @@ def _trap(lowering, parts, operands, _):
     )
 
 
+@rule("membar", "fence")
+def _fence(lowering, parts, operands, _):
+    return Lowered("fence", flags=STRONG, category="control")
+
+
+@rule("nanosleep")
+def _nanosleep(lowering, parts, operands, _):
+    flags = STRONG  # whoever sleeps in a loop waits for others
+    return Lowered("nanosleep", [lowering.use(operands[0], 4, "u32")], flags, category="control")
+
+
 @rule(
-    "membar",
-    "fence",
-    "nanosleep",
     "prefetch",
     "prefetchu",
     "discard",
@@ -1383,6 +1403,7 @@ def _encode(lowering: _Lowering) -> Program:
             int(math.log2(min(granule, 16))),
             len(table) // 4,
             len(tables),
+            *base.values(),
         ),
     )
     return Program(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from common.build.symbols import readable
-from common.emulator import engine
+from common.emulator import engine, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
 from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
@@ -259,21 +259,28 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
     return total, lines
 
 
-def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: AddressMap) -> Finding:
-    """An engine's finding with its addresses in the words of the tensors and of the shared arrays."""
-    what = f"{found.size} bytes at {arena.describe(found.address)}"
-    place = next(((name, offset) for name, offset in reversed(kernel.shared) if offset <= found.address), None)
-    at = f"byte {found.address} of shared memory"
-    message = found.message.replace(at, f"{at} ({readable(place[0])} + {found.address - place[1]})" if place else at)
-    if found.kind in ("out of bounds global", "null pointer"):
-        message = what
-    elif found.kind == "uninitialised global read":
-        message = f"{what}, which nobody has written"
-    elif found.kind == "misaligned" and arena.find(found.address):
-        message = f"{what}: the address is no multiple of {found.size}"
+class _Memory(findings.Memory):
+    """Addresses in the words of the tensors and of the source's variables."""
+
+    def __init__(self, kernel: engine.KernelInfo, arena: AddressMap):
+        super().__init__(kernel, ())
+        self.arena = arena
+
+    def globally(self, address: int, size: int) -> str:
+        return f"{size} bytes at {self.arena.describe(address)}"
+
+    def variable(self, name: str) -> str:
+        return readable(name)
+
+    def at(self, address: int) -> str:
+        return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
+
+
+def explain(found: findings.Finding, kernel: engine.KernelInfo, arena: AddressMap) -> Finding:
+    """A finding of the machine in the words of the source."""
     return Finding(
         found.kind,
-        message,
+        findings.explain(found, _Memory(kernel, arena)),
         readable(found.kernel),
         found.block,
         found.thread,

@@ -75,6 +75,7 @@ class Session(Device):
     def __init__(
         self,
         module: _Loaded,
+        gpu: Gpu,
         *,
         counters: bool = True,
         sanitize: bool = True,
@@ -86,7 +87,7 @@ class Session(Device):
     ):
         if threads is not None and threads < 1:
             raise UserError(f"threads is at least 1, not {threads}")
-        self.module, self.arena = module.module, module.arena
+        self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
         self.trace, self.on_finding, self.source = trace, on_finding, source
         self.stubs = frozenset(readable(name).partition("<")[0] for name in self.module.kernel_names)
@@ -169,7 +170,13 @@ class Session(Device):
             for a in self.arena.allocations
             if not a.variable  # the engine enters its own
         ]
-        result = self.module.launch(kernel, grid, block, shared, params, table, **self.options, **(traced or {}))
+        place = {
+            "multiprocessors": self.gpu.sms,
+            "resident": _resident(self.gpu, block[0] * block[1] * block[2], info.static_shared + shared),
+            "cooperative": cooperative,
+        }
+        options = {**self.options, **(traced or {}), **place}
+        result = self.module.launch(kernel, grid, block, shared, params, table, **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
@@ -207,6 +214,12 @@ class Session(Device):
             {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
             places,
         )
+
+
+def _resident(gpu: Gpu, threads: int, shared: int) -> int:
+    """How many such blocks the GPU holds at a time. Registers, which are ptxas's business, are not known here."""
+    by_shared = gpu.shared_kb * 1024 // (shared + gpu.shared_system)
+    return max(1, min(gpu.blocks, gpu.warps // -(-threads // 32), by_shared)) * gpu.sms
 
 
 def dimension(size: Sequence[int] | int, what: str, limits: Dim) -> Dim:

@@ -466,12 +466,13 @@ def test_votes_matches_and_reductions():
 
 
 def test_a_shuffle_without_its_partners_is_found():
+    """Each half of the warp waits for the other at a shuffle of its own."""
     result = launch(
-        "setp.lt.u32 %p0, %r0, 8; @%p0 exit; bra A; A: setp.lt.u32 %p1, %r0, 16; @%p1 bra B;"
-        "shfl.sync.idx.b32 %r3, %r0, 9, 31, -1; bra C; B: add.u32 %r3, %r0, 1; C: ret;",
+        "setp.lt.u32 %p1, %r0, 16; @%p1 bra B; shfl.sync.idx.b32 %r3, %r0, 20, 31, -1; bra C;"
+        "B: shfl.sync.idx.b32 %r3, %r0, 9, 31, -1; C: ret;",
         out(),
     )
-    assert kinds(result) == ["warp divergence"]
+    assert kinds(result) == ["warp divergence"] and "only 0xffff0000 are" in result.findings[0].message
 
 
 # ---- memory ----

@@ -1,6 +1,7 @@
 // A launch, a block and what the sanitizer knows about its shared memory.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <condition_variable>
@@ -21,6 +22,7 @@ struct Program {
   std::vector<Constant> constants;
   std::vector<std::vector<u32>> tables;  // brx.idx
   u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0;
+  u32 bounds[6] = {};              // of the frame: predicates, registers of 2, 4, 8, 16 bytes, end
 };
 
 // A shadow cell stands for one granule of shared memory: the smallest access that the kernel makes. A stamp is
@@ -32,29 +34,56 @@ constexpr u32 IN_FLIGHT = 1u << 31;                                   // in writ
 constexpr u32 BY_ATOMIC = 1u << 30;                                   // in write_pc: the write was an atomic's
 constexpr u32 LAST_TICK = (1u << (32 - WHO_BITS)) - 2;
 
+// One of a launch's threads, and what the blocks left that it ran.
+struct Worker {
+  std::vector<Counters> counters;
+  std::map<std::pair<u32, u32>, Finding> findings;
+  bool busy = false, polling = false;       // it runs a block; one that only polls
+  alignas(64) std::atomic<u64> changes{0};  // of global memory; written by this thread only
+  void changed() { changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+};
+
 struct Launch {
   const Program *program;
   u32 grid[3], block[3], threads, warps;
   u32 dynamic_shared, shared_bytes;
+  u32 multiprocessors;                  // of the GPU that is modelled
+  u64 resident;                         // blocks that it holds at a time
+  alignas(8) u32 workspace[2] = {};     // of a co-operative launch: what grid.sync() counts in
+  bool cooperative;
   std::vector<u8> params;
   std::vector<Allocation> allocations;  // sorted by base
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 budget;                           // instructions that a block's warps may execute together
   u64 blocks;
-  // shared by the workers
-  std::atomic<u64> next{0}, done{0}, traced{0};
+  // Shared by the workers. `mutex` guards all of it but the atomics.
+  std::atomic<u64> done{0}, traced{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;
-  std::condition_variable finished;
-  u32 running = 0;
-  std::vector<std::thread> workers;
-  std::vector<Counters> counters;
+  std::condition_variable finished, changed;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::thread> host_threads;
+  u32 running = 0, idle = 0;            // workers; those of them that have nothing to do
+  u64 started = 0;                      // blocks
+  std::vector<std::unique_ptr<Block>> storage;
+  std::vector<Block *> free;            // storage of blocks that have ended
+  std::deque<Block *> waiting;          // for memory that another block changes
+  std::deque<Block *> polling;          // perhaps too: they do something else each time
+  bool turn_of_polling = false;
+  u64 idle_instructions = 0, idle_version = 0;  // executed by polling blocks since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::vector<Counters> counters;
   std::vector<TraceRow> trace;
   std::map<u64, std::string> output;    // of each block that printed
   std::string all_output;
   u64 stopped_by = ~0ull;               // block of the finding that ended the launch
+
+  u64 version() const {  // of global memory
+    u64 sum = 0;
+    for (const auto &worker : workers) sum += worker->changes.load(std::memory_order_acquire);
+    return sum;
+  }
 };
 
 struct Barrier {
@@ -66,9 +95,14 @@ struct Barrier {
   bool mixed = false;
 };
 
+// How a block's turn ended: it is over; its threads wait for memory that others change; so they do, as far as one knows.
+enum class Outcome { DONE, WAITING, POLLING };
+
 struct Block {
   Launch &launch;
   const Program &program;
+  Worker *worker = nullptr;            // that runs it
+  Counters *counters = nullptr;        // the worker's
   u64 index = 0;
   u32 ctaid[3] = {};
   u32 tick = 1;
@@ -82,8 +116,12 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<Cell> shadow;
   Barrier barriers[16];
-  std::vector<Counters> counters;
-  std::map<std::pair<u32, u32>, Finding> findings;
+  u64 changes = 0;                     // of shared memory, and meetings at barriers
+  u64 executed = 0;                    // instructions, of all warps
+  u64 slept = 0;                       // cycles
+  u64 bytes = 0;                       // of its storage
+  u64 parked_version = 0;              // of global memory, before it had to wait
+  u32 in_vain = 0;                     // how often it went on since, only to wait again
   std::vector<TraceRow> trace;
   std::string output;                  // what the block's threads printed
   const Allocation *last = nullptr;    // the allocation that was hit last
@@ -91,7 +129,16 @@ struct Block {
 
   explicit Block(Launch &);
   void start(u64 index);
-  void run();
+  Outcome run(Worker &);
+  bool release_lanes();                // let lanes go on that wait for others of their warp; false: there are none
+  void report_deadlock(u64 not_started);
+  bool poll_changed() const;           // does memory differ from what its threads polled last?
+  u64 version() const { return launch.version() + changes; }
+  void changed(Warp &w, Space space) {
+    if (space == Space::GLOBAL) worker->changed();
+    else if (space == Space::SHARED) ++changes;
+    else ++w.own;
+  }
 
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
   void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS,
@@ -108,13 +155,26 @@ struct Block {
   void synchronise_lanes(Warp &);
 
  private:
-  void run_warp(Warp &, u64 quantum);
+  enum class Turn { NOTHING, MOVED, POLLED };
+  Turn run_warp(Warp &, u64 quantum);
   bool schedule(Warp &, size_t &group, u32 &limit);
+  bool same_again(Warp &, u32 pc, u32 mask, u64 &now);
+  bool back(Warp &, const Instr &, Group &);
+  bool meet(Warp &, size_t group, const Instr &, u32 active);
+  void meet_apart(Warp &, const Instr &);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void complete_barriers();
   void exit(Warp &, Group &, u32 mask);
   bool release_lanes(Warp &);
+};
+
+// While this lives, the warp writes memory: those who wait for that are told at its end.
+struct Change {
+  Warp &warp;
+  const Space space;
+  Change(Warp &w, Space space) : warp(w), space(space) {}
+  ~Change() { warp.block->changed(warp, space); }
 };
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.

@@ -194,6 +194,20 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
   }
 }
 
+// The warp has read what others may be about to write: `seen`, of each lane, from `host`.
+template <class T>
+static void note_poll(Warp &w, const Instr &i, u32 mask, const u64 *host, const T *seen, u32 bytes) {
+  ++w.polls;
+  Poll &poll = w.poll;
+  poll.pc = i.pc, poll.mask = mask, poll.bytes = std::min(bytes, 8u);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    poll.address[lane] = host[lane];
+    poll.value[lane] = 0;
+    memcpy(&poll.value[lane], &seen[lane], poll.bytes);
+  }
+}
+
 // ---- ld and st ----
 // o: address register, offset, shape, registers (~0: not wanted)
 // shape: element bytes | elements << 8 | register bytes << 16 | sign extension << 24 | 64-bit address << 25
@@ -273,6 +287,22 @@ static void load_element(Warp &w, const Shape &s, u32 slot, const u64 *from, u32
   }
 }
 
+// An element that other threads of the host may be writing, or reading, at this moment: in one piece.
+static void copy_strong(void *to, const void *from, u32 bytes) {
+  const auto copy = [=](auto type) {
+    using T = decltype(type);
+    __atomic_store_n(static_cast<T *>(to), __atomic_load_n(static_cast<const T *>(from), __ATOMIC_RELAXED),
+                     __ATOMIC_RELAXED);
+  };
+  switch (bytes) {
+    case 1: return copy(u8());
+    case 2: return copy(u16());
+    case 4: return copy(u32());
+    case 8: return copy(u64());
+    default: copy_strong(to, from, 8), copy_strong(static_cast<u8 *>(to) + 8, static_cast<const u8 *>(from) + 8, 8);
+  }
+}
+
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
@@ -287,6 +317,18 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   }
   u64 from[LANES];
   host_pointers(w, space, address, from);
+  ++w.reads;
+  alignas(64) u8 seen[LANES][32];
+  if (i.flags & STRONG) {
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      for (u32 at = 0; at < bytes; at += s.bytes)
+        copy_strong(seen[lane] + at, reinterpret_cast<const u8 *>(from[lane]) + at, s.bytes);
+    }
+    note_poll(w, i, mask, from, seen, bytes);
+    for (int lane = 0; lane < LANES; ++lane) from[lane] = reinterpret_cast<u64>(seen[lane]);
+    if (i.flags & ACQUIRE) std::atomic_thread_fence(std::memory_order_acquire);
+  }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
 }
@@ -302,13 +344,18 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
   u64 to[LANES];
   host_pointers(w, space, address, to);
-  if (b.launch.sanitize && space == Space::SHARED) {
+  const Change change(w, space);
+  if (i.flags & RELEASE) std::atomic_thread_fence(std::memory_order_release);
+  if (i.flags & STRONG || (b.launch.sanitize && space == Space::SHARED)) {
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      u8 value[32];
+      alignas(16) u8 value[32];
       for (u32 n = 0; n < s.count; ++n) memcpy(value + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
-      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, value);
-      memcpy(reinterpret_cast<u8 *>(to[lane]), value, bytes);
+      if (b.launch.sanitize && space == Space::SHARED)
+        b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, value);
+      u8 *there = reinterpret_cast<u8 *>(to[lane]);
+      if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value + at, s.bytes);
+      else memcpy(there, value, bytes);
     }
     return;
   }
@@ -393,6 +440,9 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   }
   u64 at[LANES];
   host_pointers(w, space, address, at);
+  ++w.reads;
+  bool changed = false;
+  alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     if (b.launch.sanitize && space == Space::SHARED)
@@ -402,8 +452,12 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
     T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
     do desired = f(old, x, y);
     while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    changed |= old != desired;
+    seen[lane] = desired;
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
   }
+  if (changed) b.changed(w, space);
+  if (i.o[0] != ALL) note_poll(w, i, mask, at, seen, sizeof(T));
 }
 
 template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
@@ -433,7 +487,8 @@ void register_memory(Registry &r) {
   enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>},
             {"ld.generic", access<load, 3>}, {"st.global", access<store, 0>}, {"st.shared", access<store, 1>},
             {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
-            {"ld.param", load_param}});
+            {"ld.param", load_param},
+            {"fence", [](Warp &, const Instr &, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
             ATOM("cas.u16", u16, a == x ? y : a),

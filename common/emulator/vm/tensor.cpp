@@ -24,6 +24,7 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   if (!check_access(w, i, m, space, address, bytes, bytes, p)) return false;
   if (b.launch.count) count_access(w, i, m, space, address, bytes, p);
   if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
+  ++w.reads;
   if (!b.launch.sanitize) return true;
   if (space == Space::GLOBAL) note_global(w, i, m, address, bytes, !load);
   if (space != Space::SHARED) return true;
@@ -68,6 +69,7 @@ static void load_matrix(Warp &w, const Instr &i, u32 m) {
 static void store_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
   if (!matrix_rows(w, i, m, false, rows)) return;
+  w.block->changed(w, Space::SHARED);
   for (u32 n = 0; n < i.o[3]; ++n) {
     u16 matrix[8][8];
     const u32 *in = w.reg<u32>(i.o[5 + n]);
@@ -310,6 +312,7 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
   });
   if (w.block->launch.count) w.block->counters[i.pc].warps += count - 1;
   if (!fine) return;
+  if (!LOAD) w.block->changed(w, space);
   host_pointers(w, space, base, to);
   for (u32 r = 0; r < i.o[10]; ++r)
     for (u32 rest = m; rest; rest &= rest - 1) {
@@ -397,6 +400,7 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
     for (int lane = 0; lane < LANES; ++lane) ready |= u32(copy.group[lane] + keep < w.copy_group[lane]) << lane;
     ready &= copy.mask & m;
     copy.mask &= ~ready;
+    if (ready) b.changed(w, Space::SHARED);
     for (u32 rest = ready; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       u8 *to = b.shared + copy.destination[lane];

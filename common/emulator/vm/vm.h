@@ -36,11 +36,16 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
 // Instruction flags (see lower.py, which sets them).
 enum Flag : u32 {
   FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NOT_PRED = 64,
+  ONE_MASK = 128,      // TOGETHER: all lanes name the same members
+  WARP_BARRIER = 256,  // TOGETHER: only to meet
+  STRONG = 512,        // memory that other threads are meant to see: volatile, relaxed, ...; BRANCH: around such a load
+  ACQUIRE = 1024, RELEASE = 2048,
 };
 
 enum class Kind : u32 {
   PLAIN,    // lanes do not meet, pc moves on
   BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP,
+  CLOCK,    // plain, but asks for the time
   TOGETHER, // lanes exchange data: those named by the member mask must be here
 };
 
@@ -61,10 +66,34 @@ struct Instr {
 
 enum class Space : u32 { GLOBAL, SHARED, LOCAL };
 
+// What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
+// if it goes on. findings.py has the sentences.
+#define PROBLEMS(X) \
+  X(GLOBAL_BOUNDS, "out of bounds global", 700) \
+  X(SHARED_BOUNDS, "out of bounds shared", 700) \
+  X(LOCAL_BOUNDS, "out of bounds local", 700) \
+  X(NULL_POINTER, "null pointer", 700) \
+  X(MISALIGNED, "misaligned", 716) \
+  X(TRAP, "trap", 719) \
+  X(BARRIER_DEADLOCK, "barrier divergence", 719) \
+  X(DEADLOCK_MEMORY, "deadlock", 702) \
+  X(DEADLOCK_BARRIER, "deadlock", 702) \
+  X(ENDLESS, "endless loop", 702) \
+  X(WATCHDOG, "endless loop", 702) \
+  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719) \
+  X(BARRIER_DIVERGENCE, "barrier divergence", 0) \
+  X(WARP_DIVERGENCE, "warp divergence", 0) \
+  X(OUTSIDE_MASK, "lane outside its mask", 0) \
+  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
+  X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
+  X(COPY_IN_FLIGHT, "copy in flight", 0) \
+  X(RACE_READ_AFTER_WRITE, "shared race", 0) \
+  X(RACE_WRITE_AFTER_READ, "shared race", 0) \
+  X(RACE_WRITE_AFTER_WRITE, "shared race", 0)
 enum class Problem : u32 {
-  NONE, GLOBAL_BOUNDS, SHARED_BOUNDS, LOCAL_BOUNDS, NULL_POINTER, MISALIGNED, GLOBAL_UNINITIALISED,
-  SHARED_UNINITIALISED, RACE_READ_AFTER_WRITE, RACE_WRITE_AFTER_READ, RACE_WRITE_AFTER_WRITE, BARRIER_DIVERGENCE,
-  WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT,
+#define X(name, kind, code) name,
+  PROBLEMS(X)
+#undef X
 };
 
 // One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
@@ -100,14 +129,28 @@ struct Allocation { u64 base, size; u8 *written; };  // written: one byte per by
 struct Program;
 struct Launch;
 struct Block;
-struct Shadow;
+struct Worker;
 
 // Lanes of one warp that stand at the same pc.
 struct Group {
   u32 pc, mask;
-  s32 waiting;  // -1 no, FOR_LANES, or the number of a barrier
+  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, or the number of a barrier
+  u32 passed = 0;   // how often others went before it in this turn, because it was polling
+  u64 version = 0;  // FOR_MEMORY: the memory that it has seen; it can only go on with another one
 };
-constexpr s32 RUNNABLE = -1, FOR_LANES = 1000;
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001;
+
+// What a warp polled last: an atomic, or a load that other threads' writes may reach.
+struct Poll { u32 pc, mask = 0, bytes; u64 address[LANES], value[LANES]; };
+
+// Registers of a group of lanes at a branch backwards. If they come back to it with the same ones, and with the same
+// memory, they will come back for ever.
+struct Watch {
+  u32 pc, mask;
+  u64 version, own, reads;  // of memory, of what no other warp sees; loads so far
+  u32 visits = 0, next = 2;
+  std::vector<u8> frame;
+};
 
 // A cp.async of a warp: per lane where from, where to, how many bytes of it (the rest becomes zeros), and its group.
 struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[LANES]; u64 source[LANES]; };
@@ -120,6 +163,15 @@ struct Warp {
   u32 seq = 0;            // memory instructions so far (trace)
   bool force = false;     // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
+  // Is it getting on? See Block::same_again.
+  u64 reads = 0;            // loads and atomics so far
+  u64 own = 0;              // changes of what only this warp sees: local memory, the clock
+  u32 polls = 0;            // since another group, or another warp, had a turn
+  u32 long_turns = 0;       // turns that ended because the quantum did
+  bool watching = false;    // branches backwards are watched
+  u64 now = 0;              // the clock, for an instruction that asks
+  Poll poll;
+  std::vector<Watch> watches;
   std::vector<u32> order; // order[w]: what warp w did before this tick has happened before what this warp does now
   u32 oldest = 0;         // the smallest of them
   std::vector<Copy> copies;         // in flight

@@ -79,8 +79,8 @@ static u64 nanoseconds() {
       .count();
 }
 
-// Clocks count the instructions of the block: they advance, but they are no time.
-static u64 clock_of(const Warp &w) { return w.block->launch.budget - w.block->budget; }
+// The clock counts the instructions of the block, some cycles for each: it advances plausibly, but it is no time.
+static u64 clock_of(const Warp &w) { return w.now; }
 
 // isspacep. o: predicate, address, window (0 global, 1 shared, 2 local, 3 param)
 static void is_space(Warp &w, const Instr &i, u32 m) {
@@ -113,6 +113,7 @@ void register_warp(Registry &r) {
                if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
                w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
              }},
+            {"nanosleep", [](Warp &w, const Instr &i, u32 m) { w.block->slept += w.reg<u32>(i.o[0])[__builtin_ctz(m)]; }},
             {"clock.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w)); }},
             {"clock.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, clock_of(w)); }},
             {"clock_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w) >> 32); }},

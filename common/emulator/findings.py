@@ -1,0 +1,153 @@
+"""What the machine finds, in words. Which problems there are, and which of them end a launch, is in vm/vm.h."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from common.emulator.engine import Allocation, KernelInfo, Place
+
+NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
+SHARED_WINDOW = 1 << 56  # vm.h: generic addresses of shared memory have this bit
+
+
+class Problem(NamedTuple):
+    """One of the problems of vm.h. `code`: the cudaError_t with which the launch ends, 0 if it goes on."""
+
+    name: str
+    kind: str
+    code: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a kernel must not do; the first occurrence, and how many there were at the same instruction.
+
+    What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
+    `other_place` are those of the earlier access of a race, or of the other place of a divergence."""
+
+    problem: str
+    kind: str
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    place: Place
+    count: int
+    address: int
+    size: int
+    fatal: bool
+    other_thread: tuple[int, int, int] | None
+    other_place: Place | None
+    message: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        who = f"{self.kernel}, block {self.block}, thread {self.thread}"
+        return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
+
+    @property
+    def someone(self) -> str:
+        return f"thread {self.other_thread}" if self.other_thread else "several threads"
+
+    @property
+    def there(self) -> str:
+        """Where the other one was, as an ending: " at line 12"."""
+        if self.other_place is None:
+            return ""
+        return f" at line {self.other_place.line}" if self.other_place.line else f" by '{self.other_place.text}'"
+
+
+class Memory:
+    """Names for addresses, from nothing but the machine's own knowledge. `report` knows better ones."""
+
+    def __init__(self, kernel: KernelInfo, allocations: Sequence[Allocation]):
+        self.kernel, self.allocations = kernel, allocations
+
+    def globally(self, address: int, size: int) -> str:
+        """`size` bytes at an address of global memory."""
+        return f"{size} bytes at 0x{address:x}, {self.nearest(address, size)}"
+
+    def nearest(self, address: int, size: int) -> str:
+        if not self.allocations:
+            return "where nothing is allocated"
+        nearest = min(self.allocations, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
+        past = address - nearest.base - nearest.size
+        if address + size <= nearest.base:
+            return f"{nearest.base - address} bytes before {nearest.name}"
+        if past >= 0:
+            return f"{past} bytes after the end of {nearest.name} ({nearest.size} bytes)"
+        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes)"
+
+    def shared(self, offset: int) -> str:
+        """A byte of the block's shared memory."""
+        name, start = next(((n, at) for n, at in reversed(self.kernel.shared) if at <= offset), ("", 0))
+        inside = f" ({self.variable(name)} + {offset - start})" if name else ""
+        return f"byte {offset} of shared memory{inside}"
+
+    def variable(self, name: str) -> str:
+        return name
+
+    def at(self, address: int) -> str:
+        """Whatever lies at a generic address."""
+        return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
+
+
+def _waiting(f: Finding, at: Memory) -> str:
+    what = f" at {at.at(f.address)}," if f.address else ""
+    message = f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
+    if f.size:
+        message += f"; {f.size} blocks have not begun, because the GPU has no room for so many at a time"
+    return message
+
+
+MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
+    "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
+    "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
+    "LOCAL_BOUNDS": lambda f, at: (
+        f"{f.size} bytes at offset {f.address}, beyond the thread's {at.kernel.local_bytes} bytes of local memory"
+    ),
+    "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),
+    "MISALIGNED": lambda f, at: f"{at.globally(f.address, f.size)}: the address is no multiple of {f.size}",
+    "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
+    "SHARED_UNINITIALISED": lambda f, at: f"{f.size} bytes at {at.shared(f.address)}, which no thread has written",
+    "RACE_READ_AFTER_WRITE": lambda f, at: (
+        f"{at.shared(f.address)} is read here and written by {f.someone}{f.there}, with no barrier between them"
+    ),
+    "RACE_WRITE_AFTER_READ": lambda f, at: (
+        f"{at.shared(f.address)} is written here and read by {f.someone}{f.there}, with no barrier between them"
+    ),
+    "RACE_WRITE_AFTER_WRITE": lambda f, at: (
+        f"{at.shared(f.address)} is written here and by {f.someone}{f.there}, with no barrier between them"
+    ),
+    "BARRIER_DIVERGENCE": lambda f, at: (
+        f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
+    ),
+    "BARRIER_DEADLOCK": lambda f, at: (
+        f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
+    ),
+    "WARP_DIVERGENCE": lambda f, at: f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are",
+    "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",
+    "DEADLOCK_MEMORY": _waiting,
+    "DEADLOCK_BARRIER": lambda f, at: (
+        f"barrier {f.address}: {f.size} threads have arrived and wait for others, which wait elsewhere and will not come"
+    ),
+    "ENDLESS": lambda f, at: (
+        "this loop never ends: it comes back with the same values in all registers, and reads no memory"
+    ),
+    "WATCHDOG": lambda f, at: (
+        f"the block has executed {f.address} instructions: it never ends, or is too much work for the emulator"
+    ),
+    "UNKNOWN_INSTRUCTION": lambda f, at: "the emulator cannot execute it",
+    "TRAP": lambda f, at: "the kernel trapped",
+    "COPY_IN_FLIGHT": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the cp.async of {f.someone}{f.there} is still in flight"
+    ),
+}
+
+
+def explain(finding: Finding, memory: Memory) -> str:
+    """A finding's message, with `memory`'s names for addresses."""
+    return MESSAGES[finding.problem](finding, memory)
