@@ -83,8 +83,7 @@ def call_launcher(
     """`run` with a source that is compiled already; `options` are the session's."""
     if names is not None and len(names) != len(args):
         raise ValueError(f"{len(args)} arguments with {len(names)} names")
-    check = PtxCheck(build)
-    with loaded(build.ptx) as module:
+    with PtxCheck(build), loaded(build.ptx) as module:
         session = Session(module, gpu, source=str(build.source), **options)
 
         def pack(types: list[ParameterType]) -> bytes:
@@ -92,7 +91,6 @@ def call_launcher(
             return b"".join(session.pack(args, types, called, outputs, f"{build.source}: {symbol}"))
 
         ended = Host(build.so, gpu, session, pack, patience=patience).run()
-        check.wait()
         session.arena.download()
         return session.report(*_outcome(ended))
 
@@ -137,8 +135,7 @@ def program(
             f"{source} has no main: a program has one. Its functions ({functions}) and kernels can be called from Python: "
             "see docs/emulator.md, emulator.load"
         )
-    check = PtxCheck(build)
-    with loaded(build.ptx) as module:
+    with PtxCheck(build), loaded(build.ptx) as module:
         session = Session(
             module,
             gpu,
@@ -153,7 +150,6 @@ def program(
             build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal
         )
         ended = host.run()
-        check.wait()
         code = 128 - ended.code if ended.code < 0 else ended.code
         return session.report(code, f"the program ended with status {code}" if code else "")
 

@@ -156,7 +156,10 @@ def _unlinked(error: UserError, source: Path) -> UserError:
 
 
 class PtxCheck:
-    """ptxas's word on the inline assembly of a source, asked for in the background: nvcc passes it on unread."""
+    """ptxas's word on the inline assembly of a source, asked for in the background: nvcc passes it on unread.
+
+    `with PtxCheck(build):` around a run: at its end, also one that the emulator could not make sense of, UserError with
+    the source's line if ptxas refuses the code."""
 
     def __init__(self, build: Build):
         self._error: BaseException | None = None
@@ -166,12 +169,16 @@ class PtxCheck:
             self._thread = threading.Thread(target=self._check, daemon=True)
             self._thread.start()
 
-    def wait(self) -> None:
-        """UserError if ptxas refuses the code, with the source's line."""
+    def __enter__(self) -> PtxCheck:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None and not issubclass(kind, UserError):
+            return
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
-            raise self._error
+            raise self._error from None
 
     def _check(self) -> None:
         try:

@@ -92,14 +92,12 @@ class Library:
         from common import emulator
 
         build, symbol = self._find(kernel)
-        check = PtxCheck(build)
         called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
         settings = _session_options(options)
-        report = emulator.launch_kernel(
-            build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings
-        )
-        check.wait()
-        return report
+        with PtxCheck(build):
+            return emulator.launch_kernel(
+                build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings
+            )
 
     def call(
         self,

@@ -224,7 +224,7 @@ def _resident(gpu: Gpu, threads: int, shared: int) -> int:
 
 def dimension(size: Sequence[int] | int, what: str, limits: Dim) -> Dim:
     """A grid or a block as three sizes. UserError if it is none, or beyond CUDA's limits."""
-    sizes = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
+    sizes = tuple(size) if isinstance(size, Sequence) else (size,)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes):
         raise UserError(f"the {what} is one to three whole numbers, not {size!r}")
     x, y, z = (*map(int, sizes), 1, 1)[:3]
