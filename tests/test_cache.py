@@ -68,7 +68,9 @@ def test_failures_are_kept_if_they_will_come_again(cache):
 
     def fail(out: Path) -> None:
         attempts.append(out)
-        raise toolchain.ToolFailed("error: no such thing") if len(attempts) == 2 else UserError("No space left on device")
+        raise (
+            toolchain.ToolFailed("error: no such thing") if len(attempts) == 2 else UserError("No space left on device")
+        )
 
     for _ in range(4):
         with pytest.raises(UserError):
@@ -98,7 +100,11 @@ def test_a_cache_that_cannot_be(case, monkeypatch, tmp_path):
         monkeypatch.setenv("HOME", str(tmp_path / "file"))
         monkeypatch.setenv("XDG_CACHE_HOME", "")
     else:
-        place = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "cache", "cannot be written": Path("/proc/1")}
+        place = {
+            "a file": tmp_path / "file",
+            "below a file": tmp_path / "file" / "cache",
+            "cannot be written": Path("/proc/1"),
+        }
         monkeypatch.setenv("KERNELS_CACHE", str(place[case]))
     with pytest.raises(UserError, match=r"cannot be used: .*\nSet KERNELS_CACHE"):
         toolchain.cached("thing", ["key"], Builder())
@@ -117,7 +123,17 @@ def test_a_full_disk(cache):
     assert build_well.builds == 1
 
 
-PROGRAM = '#include <cstdio>\n__global__ void k(int *p) { *p = 6; }\nint main() { int *d, h; cudaMalloc(&d, 4); k<<<1, 1>>>(d); cudaMemcpy(&h, d, 4, cudaMemcpyDeviceToHost); printf("%d\\n", h); }\n'
+PROGRAM = r"""
+#include <cstdio>
+__global__ void k(int *p) { *p = 6; }
+int main() {
+  int *d, h;
+  cudaMalloc(&d, 4);
+  k<<<1, 1>>>(d);
+  cudaMemcpy(&h, d, 4, cudaMemcpyDeviceToHost);
+  printf("%d\n", h);
+}
+"""
 
 
 def test_a_whole_build_in_a_path_with_a_space_twice_at_once(cache, tmp_path):
@@ -125,7 +141,9 @@ def test_a_whole_build_in_a_path_with_a_space_twice_at_once(cache, tmp_path):
     path = tmp_path / "a program.cu"
     path.write_text(PROGRAM)
     command = [sys.executable, "-m", "common.emulator", "-q", str(path)]
-    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
     for process in both:
         out, said = process.communicate(timeout=600)
         assert (process.returncode, out) == (0, "6\n"), said
@@ -163,7 +181,10 @@ def test_an_nvcc_that_fails_is_named(monkeypatch, tmp_path, cache):
     from common.emulator.build import compile_host
 
     real = toolchain.find_nvcc()
-    nvcc = script(tmp_path / "bin" / "nvcc", f'case "$*" in *--version*|*--dryrun*) exec {real.path} "$@";; esac\necho license expired; exit 1')
+    nvcc = script(
+        tmp_path / "bin" / "nvcc",
+        f'case "$*" in *--version*|*--dryrun*) exec {real.path} "$@";; esac\necho license expired; exit 1',
+    )
     path = tmp_path / "k.cu"
     path.write_text(PROGRAM)
     with pytest.raises(UserError, match=rf"{nvcc} \(CUDA .*\) failed: license expired"):

@@ -107,7 +107,9 @@ def describe_nvcc(path: Path) -> Nvcc:
         raise UserError(f"{path} does not say which CUDA release it is: is it nvcc?\n{elsewhere}")
     if (int(release[1]), int(release[2])) < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))
-        raise UserError(f"{path} is of CUDA {release[1]}.{release[2]}, and the course needs {oldest} or newer\n{elsewhere}")
+        raise UserError(
+            f"{path} is of CUDA {release[1]}.{release[2]}, and the course needs {oldest} or newer\n{elsewhere}"
+        )
     home = path.resolve().parent.parent
     if not (home / "include" / "cuda_runtime.h").exists():
         top = re.search(r"^#\$ TOP=(.+)$", run([path, "--dryrun", "-x", "cu", "-c", os.devnull]), re.MULTILINE)
@@ -178,9 +180,7 @@ def _host_processor(cxx: str) -> str:
     return run([cxx, "-march=native", "-Q", "--help=target"])
 
 
-def cached(
-    kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False
-) -> Path:
+def cached(kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False) -> Path:
     """The cache's directory for `key` (everything that the product depends on), filled by `build(directory)` if new.
 
     With `keep_failures` a ToolFailed of the build is kept, too, and raised again without another try. UserError if the
@@ -264,6 +264,13 @@ def _file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+# What a tool says when the trouble is not in its input.
+_PASSING = (
+    r"No space left|[Nn]o such file|cannot open|internal|out of memory|cannot allocate|"
+    r"[Kk]illed|terminated|Segmentation"
+)
+
+
 def run(command: Sequence[object], cwd: Path | None = None) -> str:
     """Run a tool; its output, stderr included. UserError with that output if it fails: a ToolFailed if it is the tool's
     word on its input, and not a lack of memory, of room on the disk or of a file."""
@@ -276,8 +283,7 @@ def run(command: Sequence[object], cwd: Path | None = None) -> str:
         raise UserError(f"{words[0]} does not run: {getattr(error, 'strerror', None) or error}") from error
     if done.returncode:
         said = done.stdout.strip()
-        passing = r"No space left|[Nn]o such file|cannot open|[Kk]illed|internal|out of memory|cannot allocate|terminated|Segmentation"
-        final = said and done.returncode > 0 and not re.search(passing, said)
+        final = said and done.returncode > 0 and not re.search(_PASSING, said)
         raise (ToolFailed if final else UserError)(said or f"{words[0]} failed with exit status {done.returncode}")
     return done.stdout
 

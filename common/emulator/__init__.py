@@ -1,12 +1,12 @@
 """Run unchanged CUDA sources without a GPU: their host code, their kernels, the hardware's counters and a sanitizer.
 
-nvcc compiles a source to host code and PTX (build). The host code runs in a process of its own (host, host/*.cpp) against
-a stand-in CUDA runtime; its requests come here, to a session with the device's memory (session, memory), which hands
-each launch to the engine (engine, vm/): a virtual machine that executes the PTX of all threads. What comes back is a
-`Report`.
+nvcc compiles a source to host code and PTX (build). The host code runs in a process of its own (host, host/*.cpp)
+against a stand-in CUDA runtime; its requests come here, to a session with the device's memory (session, memory), which
+hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of all threads. What comes back
+is a `Report`.
 
-`run` calls a launcher, `load` gives kernels and launchers of a source by their names, `program` runs a whole program with
-its main (`python -m common.emulator` from the command line), `run_ptx` launches a kernel of a PTX text.
+`run` calls a launcher, `load` gives kernels and launchers of a source by their names, `program` runs a whole program
+with its main (`python -m common.emulator` from the command line), `run_ptx` launches a kernel of a PTX text.
 """
 
 from __future__ import annotations
@@ -26,8 +26,19 @@ from common.emulator.session import MAX_BLOCK, MAX_GRID, Progress, Session, chec
 from common.errors import UserError
 
 __all__ = [
-    *("METRICS", "Counters", "Finding", "HostFinding", "Launch", "Library", "Report", "Trace"),
-    *("executable_lines", "load", "program", "run", "run_ptx"),
+    "METRICS",
+    "Counters",
+    "Finding",
+    "HostFinding",
+    "Launch",
+    "Library",
+    "Report",
+    "Trace",
+    "executable_lines",
+    "load",
+    "program",
+    "run",
+    "run_ptx",
 ]
 
 
@@ -125,30 +136,32 @@ def program(
     """Run a whole CUDA program, a source with a `main`, with the arguments `argv`; the rest is as in `run`.
 
     The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `own_terminal`: the
-    program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear of
-    each at once; `into` gets the session, which has what there is even if this raises."""
+    program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear
+    of each at once; `into` gets the session, which has what there is even if this raises."""
     source, gpu = Path(source), hardware.model(arch)
     build = compile_host(source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
     if not build.has_main:
         functions = ", ".join(build.exported) or "none that could be called from outside"
         raise UserError(
-            f"{source} has no main: a program has one. Its functions ({functions}) and kernels can be called from Python: "
-            "see docs/emulator.md, emulator.load"
+            f"{source} has no main: a program has one. Its functions ({functions}) and kernels can be called "
+            "from Python: see docs/emulator.md, emulator.load"
         )
     with PtxCheck(build), loaded(build.ptx) as module:
         session = Session(
             module,
             gpu,
-            **{"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads},
+            counters=counters,
+            sanitize=sanitize,
+            trace=trace,
+            progress=progress,
+            threads=threads,
             on_finding=on_finding,
             source=str(source),
         )
         if into is not None:
             into.append(session)
         name = str(source.with_suffix(""))
-        host = Host(
-            build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal
-        )
+        host = Host(build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal)
         ended = host.run()
         code = 128 - ended.code if ended.code < 0 else ended.code
         return session.report(code, f"the program ended with status {code}" if code else "")

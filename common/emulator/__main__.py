@@ -27,8 +27,8 @@ Options for the emulator stand before FILE; what stands behind it is the program
 
 Findings are told as soon as the launch is over in which they were made, and with what the kernels executed at the end,
 all on standard error: the program's own output stays as it is."""
-STATUS = f"""exit status: the program's own (128 + the signal's number if one ended it); {FINDINGS_STATUS} if anything was
-found; 2 if it cannot be compiled or run; 130 after Ctrl-C.
+STATUS = f"""exit status: the program's own (128 + the signal's number if one ended it); {FINDINGS_STATUS} if anything
+was found; 2 if it cannot be compiled or run; 130 after Ctrl-C.
 
 examples:
   python -m common.emulator examples/reduce_shuffle.cu
@@ -67,19 +67,31 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--arch", default="8.0", metavar="X.Y", help="compute capability to compile for (default: 8.0)")
-    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
+    parser.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
+    )
     parser.add_argument("--defines", dest="defines", action="append", metavar="NAME[=VALUE]", help=argparse.SUPPRESS)
-    parser.add_argument("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search for headers there")
-    parser.add_argument("--flags", action="append", default=[], metavar="WORDS", help='more for nvcc: --flags="-std=c++20 -lz"')
-    parser.add_argument("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
+    parser.add_argument(
+        "-I", dest="include", action="append", default=[], metavar="FOLDER", help="search for headers there"
+    )
+    parser.add_argument(
+        "--flags", action="append", default=[], metavar="WORDS", help='more for nvcc: --flags="-std=c++20 -lz"'
+    )
+    parser.add_argument(
+        "--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)"
+    )
     parser.add_argument("--no-counters", action="store_true", help="do not count (faster)")
     parser.add_argument("--counters", action="store_true", help="all counters of each kernel, not only the main ones")
     parser.add_argument("--lines", action="store_true", help="the main counters of each source line, too")
     parser.add_argument("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
     parser.add_argument("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
-    parser.add_argument("--trace-rows", type=int, default=4_000_000, metavar="N", help="at most so many (default: 4,000,000)")
+    parser.add_argument(
+        "--trace-rows", type=int, default=4_000_000, metavar="N", help="at most so many (default: 4,000,000)"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="end host code that has not called CUDA for S seconds")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="end host code that has not called CUDA for S seconds"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings, no summary")
     parser.add_argument("file", type=Path, metavar="FILE.cu")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="the program's arguments")
@@ -89,7 +101,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     sessions: list[Session] = []
     if not args.file.is_file():
-        raise UserError(f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file"))
+        raise UserError(
+            f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
+        )
     try:
         flags = [word for words in args.flags for word in shlex.split(words)]
     except ValueError as error:
@@ -99,7 +113,7 @@ def _run(args: argparse.Namespace) -> int:
         report = emulator.program(
             args.file,
             args.args,
-            defines=dict((word.partition("=")[0], word.partition("=")[2] or "1") for word in args.defines),
+            defines={word.partition("=")[0]: word.partition("=")[2] or "1" for word in args.defines},
             arch=args.arch,
             flags=flags,
             include=args.include,

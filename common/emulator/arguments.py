@@ -18,11 +18,26 @@ from common.errors import UserError
 
 # As the demangler spells them: kind and size of ParameterType.
 _PLAIN = {
-    "bool": "b1", "char": "s1", "signed char": "s1", "unsigned char": "u1", "short": "s2", "unsigned short": "u2",
-    "int": "s4", "unsigned int": "u4", "long": "s8", "unsigned long": "u8", "long long": "s8", "unsigned long long": "u8",
-    "float": "f4", "double": "f8", "void": "v0", "__half": "c2", "__nv_bfloat16": "c2", "__half2": "c4",
+    "bool": "b1",
+    "char": "s1",
+    "signed char": "s1",
+    "unsigned char": "u1",
+    "short": "s2",
+    "unsigned short": "u2",
+    "int": "s4",
+    "unsigned int": "u4",
+    "long": "s8",
+    "unsigned long": "u8",
+    "long long": "s8",
+    "unsigned long long": "u8",
+    "float": "f4",
+    "double": "f8",
+    "void": "v0",
+    "__half": "c2",
+    "__nv_bfloat16": "c2",
+    "__half2": "c4",
     "__nv_bfloat162": "c4",
-}  # fmt: skip
+}
 _FLOATS = {"float16": ("__half", "half", 2), "bfloat16": ("__nv_bfloat16", "nv_bfloat16", 2)}
 _PTX_KINDS = {"f32": "f", "f64": "f", "pred": "b"}
 
@@ -71,8 +86,12 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
     if number and kind.name in _FLOATS["bfloat16"]:
         return _bfloat16(float(value))
     if kind.kind == "?":
-        raise UserError(f"{name} takes {kind.size} bytes of which the PTX does not say the type: pass bytes, not {_told(value)}")
-    raise UserError(f"{name} is a {kind.name} of {kind.size} bytes: pass bytes or a ctypes.Structure, not {_told(value)}")
+        raise UserError(
+            f"{name} takes {kind.size} bytes of which the PTX does not say the type: pass bytes, not {_told(value)}"
+        )
+    raise UserError(
+        f"{name} is a {kind.name} of {kind.size} bytes: pass bytes or a ctypes.Structure, not {_told(value)}"
+    )
 
 
 def check_array(array: Any, kind: ParameterType, name: str) -> None:
@@ -82,7 +101,9 @@ def check_array(array: Any, kind: ParameterType, name: str) -> None:
             raise UserError(f"{name} takes {kind.size} bytes: a number, not {_told(array)}")
         return
     if kind.kind != "p":
-        raise UserError(f"{name} is of type {kind.name}: pass a number, not {_told(array)} (one of its elements: .item())")
+        raise UserError(
+            f"{name} is of type {kind.name}: pass a number, not {_told(array)} (one of its elements: .item())"
+        )
     dtype = str(array.dtype).removeprefix("torch.")
     size = array.itemsize if isinstance(array, np.ndarray) else array.element_size()
     fits = True
@@ -90,7 +111,9 @@ def check_array(array: Any, kind: ParameterType, name: str) -> None:
         fits = dtype == {4: "float32", 8: "float64"}.get(kind.pointee_size)
     elif kind.pointee in "sueb":
         whole = "int" in dtype or dtype in ("bool", "bits8")
-        raw = kind.pointee_size < 4 and not dtype.startswith("float32")  # bits of fp16, bf16, fp8 as unsigned short, char
+        raw = kind.pointee_size < 4 and not dtype.startswith(
+            "float32"
+        )  # bits of fp16, bf16, fp8 as unsigned short, char
         fits = size == kind.pointee_size and (whole or raw)
     elif kind.pointee == "c":
         element = re.sub(r"\b(const|volatile)\b|\*", "", kind.name).strip()
@@ -117,7 +140,8 @@ def _bfloat16(value: float) -> bytes:
     return (bits >> 16 & 0xFFFF).to_bytes(2, "little")
 
 
-# ---- what a kernel takes, by its mangled name and its PTX --------------------------------------------------------------
+# ---- what a kernel takes, by its mangled name and its PTX
+# --------------------------------------------------------------
 
 
 def kernel_types(symbol: str, params: Sequence[tuple[str, int]]) -> list[ParameterType]:

@@ -75,7 +75,19 @@ def compile_host(
         (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
         (out / "hide").write_text("{ local: cuda*; __cuda*; };\n")
-        compiler = [nvcc.path, "-ccbin", cxx, *options, "--keep", "--keep-dir", ".", "-c", f"{WRAPPER}.cu", "-o", "kernel.o"]
+        compiler = [
+            nvcc.path,
+            "-ccbin",
+            cxx,
+            *options,
+            "--keep",
+            "--keep-dir",
+            ".",
+            "-c",
+            f"{WRAPPER}.cu",
+            "-o",
+            "kernel.o",
+        ]
         try:
             toolchain.run(compiler, cwd=out)
         except UserError as error:
@@ -94,7 +106,19 @@ def compile_host(
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
     texts = toolchain.source_texts(source, folders=folders)
     files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # -include FILE, --options-file FILE
-    key = [source, *texts, CALL.read_text(), *wrapper, nvcc.path, nvcc.release, runtime, *options, *link, *environment, *files]
+    key = [
+        source,
+        *texts,
+        CALL.read_text(),
+        *wrapper,
+        nvcc.path,
+        nvcc.release,
+        runtime,
+        *options,
+        *link,
+        *environment,
+        *files,
+    ]
     out = toolchain.cached("kernel", key, build, keep_failures=True)
     return Build(out / "kernel.so", (out / "kernel.ptx").read_text(errors="replace"), source, arch, nvcc)
 
@@ -105,7 +129,9 @@ def _folders(include: Sequence[Path | str]) -> list[Path]:
         if not folder.is_dir():
             raise UserError(f"the include folder {folder} does not exist")
         if "," in str(folder):
-            raise UserError(f"nvcc splits its arguments at commas: the include folder {folder} cannot have one in its name")
+            raise UserError(
+                f"nvcc splits its arguments at commas: the include folder {folder} cannot have one in its name"
+            )
     return folders
 
 
@@ -113,12 +139,18 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: str,
     """nvcc's options. What the user sets is not set again: nvcc takes -std and the like only once."""
     for flag in flags:
         if re.match(r"-arch|--gpu-|-gencode|--generate-code|-code\b", flag):
-            raise UserError(f"{flag}: the compute capability is chosen by arch (--arch 9.0), not by the compiler's flags")
+            raise UserError(
+                f"{flag}: the compute capability is chosen by arch (--arch 9.0), not by the compiler's flags"
+            )
         if re.match(r"-(c|o|ptx|cubin|fatbin|dc|dlink|rdc.*)$|--relocatable-device-code", flag):
             raise UserError(f"{flag}: the emulator compiles one file, and says itself what nvcc is to make of it")
     standard = [] if any(re.match(r"--?std\b", flag) for flag in flags) else ["-std=c++17"]
     level = [] if any(re.match(r"-O\d|--optimize", flag) for flag in flags) else ["-O3"]
-    lines = [] if any(re.match(r"-lineinfo|--generate-line-info|-G$|--device-debug", flag) for flag in flags) else ["-lineinfo"]
+    lines = (
+        []
+        if any(re.match(r"-lineinfo|--generate-line-info|-G$|--device-debug", flag) for flag in flags)
+        else ["-lineinfo"]
+    )
     own = [flag for flag in flags if not flag.startswith(("-l", "-L")) or flag.startswith("-lineinfo")]
     includes = [word for folder in folders for word in ("-I", str(folder))]
     target = ["-gencode", f"arch=compute_{arch},code=compute_{arch}", "-Xcompiler", "-fPIC,-g1", "--cudart=none"]
@@ -130,7 +162,8 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     said = str(error)
     if call is not None and re.search(rf'{WRAPPER}\.cu\(\d+\): error: (identifier|.*has no member) "', said):
         return toolchain.ToolFailed(
-            f'{source} does not export {call}: it must define extern "C" cudaError_t {call}(...), or any function of that name'
+            f'{source} does not export {call}: it must define extern "C" cudaError_t {call}(...), '
+            "or any function of that name"
         )
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
         return toolchain.ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
@@ -141,7 +174,9 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
 
 def _unlinked(error: UserError, source: Path) -> UserError:
     missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", str(error))))
-    cuda = [name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)]
+    cuda = [
+        name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
+    ]
     if cuda:
         return toolchain.ToolFailed(f"{source} calls {', '.join(cuda)}, which the emulator does not have")
     if missing:
@@ -152,7 +187,7 @@ def _unlinked(error: UserError, source: Path) -> UserError:
     return error
 
 
-# ---- inline PTX: what nvcc copies unseen, ptxas must accept ---------------------------------------------------------------
+# ---- inline PTX: what nvcc copies unseen, ptxas must accept ----------------------------------------------------------
 
 
 class PtxCheck:
@@ -194,7 +229,9 @@ def check_ptx(build: Build) -> None:
     def assemble(out: Path) -> None:
         (out / "kernel.ptx").write_text(text)
         try:
-            toolchain.run([nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out)
+            toolchain.run(
+                [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out
+            )
         except UserError as error:
             raise toolchain.ToolFailed(_in_source(str(error), text)) from error
         (out / "kernel.ptx").unlink()
@@ -224,7 +261,9 @@ def _in_source(said: str, ptx: str) -> str:
         if at is None:
             continue
         number = min(int(at[1]), len(lines))
-        place = next((m for n in range(number - 1, -1, -1) if (m := re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", lines[n]))), None)
+        place = next(
+            (m for n in range(number - 1, -1, -1) if (m := re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", lines[n]))), None
+        )
         where = f"{files.get(place[1], '?')}({place[2]})" if place else f"PTX line {number}"
         out.append(f"{where}: ptxas refuses the inline assembly: {at[2]}\n    PTX | {lines[number - 1].strip()}")
     return "\n".join(dict.fromkeys(out)) or said

@@ -1,8 +1,8 @@
 """The host code of a .cu file, run in a process of its own: whatever it does, it does not do it to this one.
 
-That process runs host/runner.cpp, which opens the shared object and calls its launcher or its main. The stand-in runtime
-in there (host/runtime.cpp) knows streams, events, limits and error codes; what concerns the device it asks here, through
-a socket: one request, one answer. Device memory is a file that both processes map (memory.py).
+That process runs host/runner.cpp, which opens the shared object and calls its launcher or its main. The stand-in
+runtime in there (host/runtime.cpp) knows streams, events, limits and error codes; what concerns the device it asks
+here, through a socket: one request, one answer. Device memory is a file that both processes map (memory.py).
 """
 
 from __future__ import annotations
@@ -208,9 +208,7 @@ class Host:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
             with ours, theirs:
-                process = subprocess.Popen(
-                    command, env=environment, pass_fds=(theirs.fileno(), arena.file), **pipes
-                )
+                process = subprocess.Popen(command, env=environment, pass_fds=(theirs.fileno(), arena.file), **pipes)
                 theirs.close()
                 try:
                     self._serve(ours, process)
@@ -304,7 +302,9 @@ class Host:
             self._found("host crash", f"the host code was ended by {_signal_name(-code)}{after}")
         elif self.arguments is not None:
             self.ended.crashed = True
-            self._found("host exit", f"the launcher ended the process with exit status {code} instead of returning{after}")
+            self._found(
+                "host exit", f"the launcher ended the process with exit status {code} instead of returning{after}"
+            )
 
     def _answer(self, request: Request, reader: _Reader) -> bytes:
         return getattr(self, "_" + request.name.lower())(reader) or b""
@@ -322,7 +322,9 @@ class Host:
         found = self.device.describe(reader.text())
         if found is None:
             return b""
-        head = struct.pack("=QQIII", found.static_shared, found.local, found.launch_bounds, found.param_bytes, len(found.params))
+        head = struct.pack(
+            "=QQIII", found.static_shared, found.local, found.launch_bounds, found.param_bytes, len(found.params)
+        )
         return head + b"".join(struct.pack("=II", *param) for param in found.params) + found.name.encode()
 
     def _launch(self, reader: _Reader) -> bytes:
@@ -352,7 +354,9 @@ class Host:
         file, line, _ = self._locate(offsets)
         if not line:
             return name
-        given = re.search(r"(?:Malloc\w*|HostAlloc)\s*\(\s*(?:\([^()]*\)\s*)?&\s*([\w.\[\]>-]+)", _source_line(file, line))
+        given = re.search(
+            r"(?:Malloc\w*|HostAlloc)\s*\(\s*(?:\([^()]*\)\s*)?&\s*([\w.\[\]>-]+)", _source_line(file, line)
+        )
         return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})"
 
     def _release(self, reader: _Reader) -> bytes:

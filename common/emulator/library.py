@@ -53,7 +53,9 @@ def _text_file(text: str) -> Path:
 class Library:
     """Kernels and functions of one source. `load` makes them."""
 
-    def __init__(self, source: Path, defines: Mapping[str, str], flags: Sequence[str], include: Sequence[Path | str], arch: str):
+    def __init__(
+        self, source: Path, defines: Mapping[str, str], flags: Sequence[str], include: Sequence[Path | str], arch: str
+    ):
         self.source, self.arch, self.gpu = source, arch, hardware.model(arch)
         self._compile = {"defines": defines, "arch": hardware.nvcc_arch(arch), "flags": flags, "include": include}
         self._builds: dict[tuple, Build] = {}
@@ -84,11 +86,12 @@ class Library:
         outputs: Sequence[str] = (),
         **options: Any,
     ) -> Report:
-        """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads "scale(float*, int)".
+        """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads
+        "scale(float*, int)".
 
-        `args` are its parameters: NumPy arrays and CPU tensors for pointers (changed in place), numbers, bytes or ctypes
-        structures; `shared` is dynamic shared memory in bytes. `names`, `outputs` and the other options are as in `run`.
-        UserError for a kernel, an argument or a launch that cannot be."""
+        `args` are its parameters: NumPy arrays and CPU tensors for pointers (changed in place), numbers, bytes or
+        ctypes structures; `shared` is dynamic shared memory in bytes. `names`, `outputs` and the other options are as
+        in `run`. UserError for a kernel, an argument or a launch that cannot be."""
         from common import emulator
 
         build, symbol = self._find(kernel)
@@ -162,7 +165,9 @@ def _spellings(symbol: str) -> set[str]:
     name, signature = _squeezed(readable(symbol)), _squeezed(_signature(symbol))
     bare = name.partition("<")[0]
     every = {symbol, name, signature, bare, signature.replace("(anonymousnamespace)::", "")}
-    return every | {spelling.rpartition("::")[2] for spelling in (name, bare) if "<" not in spelling or "::" not in spelling}
+    return every | {
+        spelling.rpartition("::")[2] for spelling in (name, bare) if "<" not in spelling or "::" not in spelling
+    }
 
 
 def _squeezed(text: str) -> str:

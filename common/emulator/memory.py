@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from common.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Array = Union[Tensor, np.ndarray]
+    Array = Tensor | np.ndarray
 
 RED_ZONE = 1 << 20  # bytes; never touched, so never backed by memory
 ALIGNMENT = 512  # bytes, as cudaMalloc and torch align

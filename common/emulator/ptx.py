@@ -1,8 +1,8 @@
 """Read PTX text: variables, functions, instructions, and for each instruction the source line it came from.
 
 The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested
-``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs ``%r|%p``,
-the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
+``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs
+``%r|%p``, the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
 """
 
 from __future__ import annotations

@@ -101,9 +101,16 @@ class Session(Device):
     # ---- arguments ---------------------------------------------------------------------------------------------------
 
     def pack(
-        self, args: Sequence[Any], types: Sequence[ParameterType], names: Sequence[str], outputs: Sequence[str], what: str
+        self,
+        args: Sequence[Any],
+        types: Sequence[ParameterType],
+        names: Sequence[str],
+        outputs: Sequence[str],
+        what: str,
     ) -> list[bytes]:
-        """The arguments as the parameters' bytes, tensors and arrays copied to the device. UserError if one does not fit."""
+        """The arguments as the parameters' bytes, tensors and arrays copied to the device.
+
+        UserError if one does not fit."""
         if len(args) != len(types):
             takes = ", ".join(kind.name for kind in types)
             raise UserError(f"{what} takes {len(types)} arguments ({takes}), not {len(args)}")
@@ -120,7 +127,8 @@ class Session(Device):
                 packed.append(pack(arg, kind, name))
         return packed
 
-    # ---- what host code asks ------------------------------------------------------------------------------------------
+    # ---- what host code asks
+    # ------------------------------------------------------------------------------------------
 
     def describe(self, kernel: str) -> KernelDescription | None:
         if kernel not in self.module.kernel_names:
@@ -154,7 +162,8 @@ class Session(Device):
         if self.on_finding and earlier is None:
             self.on_finding(finding)
 
-    # ---- launches ------------------------------------------------------------------------------------------------------
+    # ---- launches
+    # ------------------------------------------------------------------------------------------------------
 
     def execute(
         self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
@@ -239,9 +248,9 @@ def check_launch(kernel: str, block: Dim, shared: int, static: int, bounds: int 
     threads = block[0] * block[1] * block[2]
     most = min(MAX_THREADS, bounds or MAX_THREADS)
     if threads > most:
-        return f"{kernel}: {threads} threads per block, at most {most}" + (f" (launch bounds {bounds})" if bounds else "")
+        return f"{kernel}: {threads} threads per block, at most {most}" + (
+            f" (launch bounds {bounds})" if bounds else ""
+        )
     if not isinstance(shared, int) or not 0 <= shared <= gpu.shared_per_block - static:
         return f"{kernel}: {shared} bytes of dynamic shared memory: it takes 0 to {gpu.shared_per_block - static:,}"
     return ""
-
-

@@ -128,7 +128,9 @@ def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
     kernels = {result.kernel.label: result.kernel for result in results if result.lines is not None}
     left: dict[int, set[str]] = {}
     for kernel in kernels.values():
-        for lines in emulator.executable_lines(kernel.source, kernel.defines, kernel.stage.min_arch).values():
+        for lines in emulator.executable_lines(
+            kernel.source, kernel.defines, kernel.stage.min_arch, kernel.stage.spec.symbol
+        ).values():
             for line in lines - executed:
                 left.setdefault(line, set()).add(kernel.label)
     return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}

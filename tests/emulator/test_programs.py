@@ -23,19 +23,25 @@ from tests.emulator.sources import source
 ROOT = Path(__file__).parents[2]
 
 
-def command(path: Path | str, *argv: object, options: tuple[str, ...] = ("-q",), **settings) -> subprocess.CompletedProcess:
+def command(
+    path: Path | str, *argv: object, options: tuple[str, ...] = ("-q",), **settings
+) -> subprocess.CompletedProcess:
     words = [sys.executable, "-m", "common.emulator", *options, str(path), *map(str, argv)]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, **settings)
 
 
-# ---- what a program may call ---------------------------------------------------------------------------------------------
+# ---- what a program may call -----------------------------------------------------------------------------------------
 
 CALLS = r"""
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstring>
 #include <vector>
-#define MUST(call) do { if (cudaError_t e = (call)) { printf("line %d: %s\n", __LINE__, cudaGetErrorString(e)); return 1; } } while (0)
+#define MUST(call)                                                        \
+  if (cudaError_t error = (call)) {                                       \
+    printf("line %d: %s\n", __LINE__, cudaGetErrorString(error));         \
+    return 1;                                                             \
+  }
 __constant__ float factor;
 __device__ int counter = 3;
 __managed__ int shared_count = 40;
@@ -61,7 +67,8 @@ int main(int argc, char **argv) {
   }
   size_t free_bytes, total_bytes;
   MUST(cudaMemGetInfo(&free_bytes, &total_bytes));
-  printf("| %d devices, sm_%d%d, %d %d\n", count, p.major, p.minor, p.managedMemory && p.cooperativeLaunch, free_bytes <= total_bytes);
+  printf("| %d devices, sm_%d%d, %d %d\n", count, p.major, p.minor, p.managedMemory && p.cooperativeLaunch,
+         free_bytes <= total_bytes);
   cudaStream_t stream;
   cudaEvent_t start, stop;
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -169,7 +176,18 @@ int main() {
     path = tmp_path / "a, b c.cu"  # nvcc splits what it is told at commas
     path.write_text(text)
     record, trace = tmp_path / "record.json", tmp_path / "trace.npy"
-    options = ("-D", "FACTOR=2", "-I", tmp_path / "folder", "--flags=-std=c++20", "--counters", "--json", record, "--trace", trace)
+    options = (
+        "-D",
+        "FACTOR=2",
+        "-I",
+        tmp_path / "folder",
+        "--flags=-std=c++20",
+        "--counters",
+        "--json",
+        record,
+        "--trace",
+        trace,
+    )
     done = command(path, options=tuple(map(str, options)))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "96 202002\n"
@@ -200,12 +218,12 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--arch", "7.0"), "int main() {}", "unknown compute capability '7.0'"),
         (("--flags=-arch=sm_90",), "int main() {}", "chosen by arch"),
         (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
-        ((), "__global__ void k() {}\nextern \"C\" int f() { return 1; }", "has no main"),
+        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
         ((), "void elsewhere(); int main() { elsewhere(); }", r"elsewhere\(\), which it does not define"),
         (("--threads", "0"), "int main() {}", "threads is at least 1"),
         (("--nonsense",), "int main() {}", "--help"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
     import re
 
@@ -216,7 +234,7 @@ def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-# ---- host code that goes wrong -----------------------------------------------------------------------------------------------
+# ---- host code that goes wrong ---------------------------------------------------------------------------------------
 
 TROUBLE = r"""
 #include <cuda_runtime.h>
@@ -245,7 +263,7 @@ int trouble(int what) {
     case 8: return cudaMemcpy(d, (void *)0x123450, 128, cudaMemcpyHostToDevice) == cudaErrorInvalidValue ? 0 : 1;
     case 9: exit(3);
     case 10: { int h[99]; return cudaMemcpy(h, d, 400, cudaMemcpyDeviceToHost); }
-    case 11: return cudaMalloc(&d, 1ull << 45) == 2 && cudaMalloc(&d, 1ull << 50) == 2 && cudaMalloc(&d, 8) == 0 ? 0 : 1;
+    case 11: return cudaMalloc(&d, 1ull << 45) - 2 + cudaMalloc(&d, 1ull << 50) - 2 + cudaMalloc(&d, 8);
     case 12: cudaFree(d); fill<<<1, 32>>>(d, 2); return cudaDeviceSynchronize();
     case 13: return *(volatile int *)16;
     case 14: abort();
@@ -263,8 +281,16 @@ int main(int argc, char **argv) { return trouble(atoi(argv[1])); }
 
 # what -> exit status of the program, kind of finding (None: none), what is said
 CASES = {
-    1: (139, "device pointer on the host", r"host code reads or writes d \(cudaMalloc 1, line 13\) \+ 0 bytes.*trouble\.cu:18"),
-    2: (0, "managed memory too early", r"m \(cudaMallocManaged 2, line 14\) \+ 12 bytes.*cudaDeviceSynchronize is missing"),
+    1: (
+        139,
+        "device pointer on the host",
+        r"host code reads or writes d \(cudaMalloc 1, line 13\) \+ 0 bytes.*trouble\.cu:18",
+    ),
+    2: (
+        0,
+        "managed memory too early",
+        r"m \(cudaMallocManaged 2, line 14\) \+ 12 bytes.*cudaDeviceSynchronize is missing",
+    ),
     3: (5, "out of bounds global", r"just past the end of d.*thread \(32, 0, 0\)"),
     4: (134, "host crash", r"SIGABRT.*trouble\.cu:21"),
     5: (136, "host crash", r"SIGFPE.*trouble\.cu:22"),
@@ -377,7 +403,7 @@ int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
     assert process.returncode == 130 and "Traceback" not in said and time.monotonic() - started < 10
 
 
-# ---- streams, threads -------------------------------------------------------------------------------------------------------
+# ---- streams, threads ------------------------------------------------------------------------------------------------
 
 STREAMS = r"""
 #include <cuda_runtime.h>

@@ -1,4 +1,5 @@
-// How the emulator calls a launcher: what its parameters are, as the compiler sees them, and a call with values from memory.
+// How the emulator calls a launcher: what its parameters are, as the compiler sees them, and a call with values from
+// memory.
 //
 // build.py includes the learner's file and then this one, in one translation unit, and names the launcher with
 // EMULATOR_CALL. No standard header is included: the file before may have defined any macro.
@@ -81,7 +82,8 @@ template <class R, class... A> struct Launcher {
     return all;
   }
   template <unsigned... I> static int call(R (*function)(A...), void *const *values, Indices<I...>) {
-    return Result<R>::of([&] { return function(static_cast<A>(*static_cast<typename Value<A>::type *>(values[I]))...); });
+    return Result<R>::of(
+        [&] { return function(static_cast<A>(*static_cast<typename Value<A>::type*>(values[I]))...); });
   }
   static int call(R (*function)(A...), void *const *values) {
     return call(function, values, typename Count<sizeof...(A)>::type());

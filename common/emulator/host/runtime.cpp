@@ -38,7 +38,13 @@
 #include <string>
 #include <vector>
 
-namespace emulator_call { struct Type { char kind, pointee, constant; unsigned size, pointee_size; const char *name; }; }
+namespace emulator_call {
+struct Type {
+  char kind, pointee, constant;
+  unsigned size, pointee_size;
+  const char* name;
+};
+}                                                                                             // namespace emulator_call
 extern "C" __attribute__((weak)) const emulator_call::Type *emulator_types(unsigned *count);  // see call.h
 extern "C" __attribute__((weak)) int emulator_call_launcher(void *const *values);
 
@@ -206,7 +212,9 @@ bool managed_busy = false;   // a kernel may still use managed memory: host code
 Stream *given = nullptr;     // the stream that the launcher was given
 
 bool in_arena(uint64_t address) { return address - device.base < device.bytes; }
-void *own(uint64_t address) { return in_arena(address) ? alias + (address - device.base) : reinterpret_cast<void *>(address); }
+void* own(uint64_t address) {
+  return in_arena(address) ? alias + (address - device.base) : reinterpret_cast<void*>(address);
+}
 size_t page_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
@@ -283,10 +291,15 @@ void on_fault(int number, siginfo_t *info, void *context) {
   if (escape && address) siglongjmp(*escape, 1);
   bool early = false;
   if (number == SIGSEGV && managed_busy && in_arena(address))
-    for (const auto &[base, memory] : mapped()) early |= memory.kind == MANAGED && address - base < page_up(memory.bytes);
+    for (const auto& [base, memory] : mapped())
+      early |= memory.kind == MANAGED && address - base < page_up(memory.bytes);
   const Packet place = where(context);
   Packet packet;
-  packet.add(int32_t(number)).add(address).add(uint32_t(early)).add(stack_pointer(context)).bytes(place.data().data(), place.data().size());
+  packet.add(int32_t(number))
+      .add(address)
+      .add(uint32_t(early))
+      .add(stack_pointer(context))
+      .bytes(place.data().data(), place.data().size());
   ask(Request::FAULT, packet);
   if (early) return protect_managed(false);  // the report is made: go on as the hardware might
   signal(number, SIG_DFL);
@@ -396,7 +409,8 @@ int occupancy(const Function &function, int threads, size_t dynamic_shared) {
 std::string too_much(const Function &function, dim3 grid, dim3 block, size_t shared) {
   const char *name = function.readable.c_str();
   const unsigned grids[] = {grid.x, grid.y, grid.z}, blocks[] = {block.x, block.y, block.z};
-  const unsigned most_grid[] = {MAX_GRID.x, MAX_GRID.y, MAX_GRID.z}, most_block[] = {MAX_BLOCK.x, MAX_BLOCK.y, MAX_BLOCK.z};
+  const unsigned most_grid[] = {MAX_GRID.x, MAX_GRID.y, MAX_GRID.z},
+                 most_block[] = {MAX_BLOCK.x, MAX_BLOCK.y, MAX_BLOCK.z};
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
   for (int i = 0; i < 3; ++i) {
     if (!grids[i] || !blocks[i])
@@ -415,7 +429,8 @@ std::string too_much(const Function &function, dim3 grid, dim3 block, size_t sha
       return format("%s: %u threads along %c, at most %u", name, blocks[i], "xyz"[i], most_block[i]);
   if (shared > function.dynamic_limit()) {
     const std::string fixed = function.static_shared ? format(" beside %zu static ones", function.static_shared) : "";
-    const char *hint = function.max_dynamic < 0 ? " without cudaFuncAttributeMaxDynamicSharedMemorySize" : ", as it was set";
+    const char* hint =
+        function.max_dynamic < 0 ? " without cudaFuncAttributeMaxDynamicSharedMemorySize" : ", as it was set";
     return format("%s: %zu bytes of dynamic shared memory%s, at most %zu%s", name, shared, fixed.c_str(),
                   function.dynamic_limit(), hint);
   }
@@ -532,13 +547,14 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
   const bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind != cudaMemcpyDefault) {
-    if (kind > cudaMemcpyDefault) return refuse(cudaErrorInvalidMemcpyDirection, format("%s: direction %d", call, kind));
+    if (kind > cudaMemcpyDefault)
+      return refuse(cudaErrorInvalidMemcpyDirection, format("%s: direction %d", call, kind));
     if (device_to != wants_to && !host_memory(target))
-      return refuse(cudaErrorInvalidValue,
-                    format("%s: by its direction the target is %s memory, but %p is not", call, wants_to ? "device" : "host", to));
+      return refuse(cudaErrorInvalidValue, format("%s: by its direction the target is %s memory, but %p is not", call,
+                                                  wants_to ? "device" : "host", to));
     if (device_from != wants_from && !host_memory(source))
-      return refuse(cudaErrorInvalidValue,
-                    format("%s: by its direction the source is %s memory, but %p is not", call, wants_from ? "device" : "host", from));
+      return refuse(cudaErrorInvalidValue, format("%s: by its direction the source is %s memory, but %p is not", call,
+                                                  wants_from ? "device" : "host", from));
   }
   if (device_to || device_from) {
     const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call);
@@ -557,7 +573,8 @@ cudaError_t copy_2d(const char *call, void *to, size_t to_pitch, const void *fro
     return refuse(cudaErrorInvalidPitchValue, format("%s: rows of %zu bytes do not fit the pitch", call, width));
   cudaError_t error = cudaSuccess;
   for (size_t row = 0; row < height && !error; ++row)
-    error = copy(call, static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width, kind);
+    error = copy(call, static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                 width, kind);
   return error;
 }
 
@@ -589,7 +606,8 @@ cudaError_t copy_symbol(const char *call, bool to_symbol, const void *host_symbo
   size_t size;
   if (const cudaError_t error = symbol(&address, &size, host_symbol)) return error;
   if (offset > size || bytes > size - offset)
-    return refuse(cudaErrorInvalidValue, format("%s: %zu bytes at offset %zu of a variable of %zu", call, bytes, offset, size));
+    return refuse(cudaErrorInvalidValue,
+                  format("%s: %zu bytes at offset %zu of a variable of %zu", call, bytes, offset, size));
   char *const at = static_cast<char *>(address) + offset;
   return to_symbol ? copy(call, at, data, bytes, kind) : copy(call, const_cast<void *>(data), at, bytes, kind);
 }
@@ -648,7 +666,11 @@ void call_launcher() {
   packet.add(uint32_t(count));
   for (unsigned i = 0; i < count; ++i) {
     const emulator_call::Type &type = types[i];
-    packet.add(type.kind).add(type.pointee).add(type.constant).add(uint32_t(type.size)).add(uint32_t(type.pointee_size));
+    packet.add(type.kind)
+        .add(type.pointee)
+        .add(type.constant)
+        .add(uint32_t(type.size))
+        .add(uint32_t(type.pointee_size));
     packet.text(type.name);
   }
   Answer answer = ask(Request::SIGNATURE, packet);
@@ -912,7 +934,9 @@ cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
 }
 
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache) { return cudaSuccess; }
-cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache *config) { return *config = cudaFuncCachePreferNone, cudaSuccess; }
+cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache* config) {
+  return *config = cudaFuncCachePreferNone, cudaSuccess;
+}
 cudaError_t cudaDeviceSetSharedMemConfig(enum cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaDeviceGetSharedMemConfig(enum cudaSharedMemConfig *config) {
   return *config = cudaSharedMemBankSizeFourByte, cudaSuccess;
@@ -1035,7 +1059,7 @@ cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *properties, int or
   return cudaGetDeviceProperties(properties, ordinal);
 }
 
-// --- streams and events: each call is done when it returns, so that every order is kept --------------------------------
+// --- streams and events: each call is done when it returns, so that every order is kept ----------------------------
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   std::lock_guard lock(guard);
@@ -1112,7 +1136,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   *reinterpret_cast<Event *>(event) = {true, std::chrono::steady_clock::now(), reinterpret_cast<Event *>(event)->flags};
   return sticky ? last_error : cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, 0); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, 0);
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CALL(cudaEventSynchronize);
   return events().count(reinterpret_cast<Event *>(event)) ? synchronised() : record(cudaErrorInvalidResourceHandle);
@@ -1124,7 +1150,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
   for (cudaEvent_t event : {start, end}) {
     const Event *entry = reinterpret_cast<Event *>(event);
     if (!events().count(const_cast<Event *>(entry)) || !entry->recorded || entry->flags & cudaEventDisableTiming)
-      return refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: an event was not recorded, or has no timing");
+      return refuse(cudaErrorInvalidResourceHandle,
+                    "cudaEventElapsedTime: an event was not recorded, or has no timing");
   }
   const auto between = reinterpret_cast<Event *>(end)->time - reinterpret_cast<Event *>(start)->time;
   *milliseconds = std::chrono::duration<float, std::milli>(between).count();
@@ -1224,7 +1251,8 @@ cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, s
     error = fill("cudaMemset2D", static_cast<char *>(address) + row * pitch, value, width);
   return error;
 }
-cudaError_t cudaMemset2DAsync(void *address, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t stream) {
   if (const cudaError_t error = check(stream, "cudaMemset2DAsync")) return error;
   return cudaMemset2D(address, pitch, value, width, height);
 }
@@ -1261,7 +1289,9 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 #if CUDART_VERSION >= 13000
-cudaError_t cudaMemPrefetchAsync(const void *, size_t, struct cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
 cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, struct cudaMemLocation) { return cudaSuccess; }
 #else
 cudaError_t cudaMemPrefetchAsync(const void *, size_t, int, cudaStream_t) { return cudaSuccess; }
@@ -1278,7 +1308,8 @@ cudaError_t cudaGetSymbolSize(size_t *bytes, const void *host) {
   void *address;
   return symbol(&address, bytes, host);
 }
-cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, size_t bytes, size_t offset,
+                               enum cudaMemcpyKind kind) {
   CALL(cudaMemcpyToSymbol);
   return copy_symbol("cudaMemcpyToSymbol", true, host, from, bytes, offset, kind);
 }
