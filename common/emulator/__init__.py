@@ -17,6 +17,7 @@ from typing import Any
 
 from common import hardware
 from common.build.symbols import readable
+from common.emulator import extension
 from common.emulator.arguments import kernel_types, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host
 from common.emulator.host import Ended, Host, HostFinding, ParameterType
@@ -106,6 +107,53 @@ def call_launcher(
         return session.report(*_outcome(ended))
 
 
+def call_extension(
+    build: Build,
+    function: str,
+    args: Sequence[Any],
+    gpu: hardware.Gpu,
+    outputs: Sequence[str],
+    patience: float | None,
+    options: Mapping[str, Any],
+) -> Report:
+    """Call a function of a PyTorch extension; what it returns is in the report's `result`."""
+    import sys
+
+    result: list[Any] = []
+    torch = sys.modules.get("torch") if any("torch" in type(arg).__module__ for arg in args) else None
+    with PtxCheck(build), loaded(build.ptx) as module:
+        session = Session(module, gpu, source=str(build.source), **options)
+        arena = session.arena
+
+        def upload(name: str, array: Any) -> int:
+            session.tensors[name] = arena.upload(name, array, initialised=name not in outputs)
+            return session.tensors[name].base
+
+        def pack(parameters: str | None) -> bytes:
+            if parameters is None:
+                raise UserError(f"{build.source} has no function {function} that its PYBIND11_MODULE names")
+            return extension.pack(args, parameters, function, upload)
+
+        def fetch(address: int, size: int) -> bytes:
+            place = arena.find(address)
+            return place.data[address - place.base :][:size].tobytes() if place else b""
+
+        ended = Host(
+            build.so,
+            gpu,
+            session,
+            argv=(function,),
+            patience=patience,
+            extension=pack,
+            returned=lambda data: result.append(extension.unpack(data, fetch, torch)),
+        ).run()
+        arena.download()
+        status, error = _outcome(ended)
+        report = session.report(status, error, f"{function} threw: {error}" if status == 1 else error)
+        report.result = result[0] if result else None
+        return report
+
+
 def _outcome(ended: Ended) -> tuple[int, str]:
     """Status and error of a launcher's report, with CUDA's reason where one is known."""
     if ended.status is None:
@@ -164,7 +212,8 @@ def program(
         host = Host(build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal)
         ended = host.run()
         code = 128 - ended.code if ended.code < 0 else ended.code
-        return session.report(code, f"the program ended with status {code}" if code else "")
+        ending = f"the program ended with status {code}" if code else ""
+        return session.report(code, ending, ending)
 
 
 def run_ptx(
@@ -222,7 +271,8 @@ def launch_kernel(
         result = session.execute(kernel, grids, blocks, shared, bytes(params))
         print(result.output, end="")
         session.arena.download()
-        return session.report(result.code, f"the launch of {label} ended early" if result.code else "")
+        ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
+        return session.report(result.code, ending, ending)
 
 
 def executable_lines(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.build import toolchain
+from common.emulator import extension
 from common.emulator.host import HERE
 from common.errors import UserError
 
@@ -27,6 +28,7 @@ class Build:
     source: Path
     arch: str
     nvcc: toolchain.Nvcc = field(repr=False)
+    extension: bool = False  # written as a PyTorch extension
 
     @property
     def exported(self) -> list[str]:
@@ -34,6 +36,10 @@ class Build:
         said = toolchain.run(["nm", "-D", "--defined-only", self.so])
         names = re.findall(r"^\w+ T (\w+)$", said, re.MULTILINE)
         return [name for name in names if not name.startswith(("_", "emulator_"))]
+
+    @property
+    def exports_launcher(self) -> bool:
+        return "emulator_call_launcher" in toolchain.run(["nm", "-D", "--defined-only", self.so])
 
     @property
     def has_main(self) -> bool:
@@ -60,6 +66,10 @@ def compile_host(
     if '"' in str(source) or "\n" in str(source):
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
     folders = _folders(include)
+    texts = toolchain.source_texts(source, folders=folders)
+    is_extension = extension.is_extension(texts)
+    if is_extension:
+        folders.append(extension.HEADERS)
     options = _options(flags, defines, arch, folders)
     link = [flag for flag in flags if flag.startswith(("-l", "-L"))]
     link += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
@@ -67,7 +77,10 @@ def compile_host(
     if call is not None:
         if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", call):
             raise UserError(f"'{call}' is not the name of a function")
-        wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
+        if is_extension and not re.search(rf'extern\s*"C"[^;{{]*\b{call}\s*\(', texts[0]):
+            wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
+        else:
+            wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
     runtime = toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
 
@@ -91,7 +104,10 @@ def compile_host(
         try:
             toolchain.run(compiler, cwd=out)
         except UserError as error:
-            raise _explained(error, source, call, nvcc) from error
+            said = _explained(error, source, call, nvcc)
+            if is_extension and "does not export" not in str(said):
+                said = type(said)(extension.explain(str(said), texts[0]))
+            raise said from error
         script = "-Wl,--version-script=hide,-z,defs"
         try:
             objects = ["kernel.o", runtime, *link, "-lpthread", "-ldl", "-lm", "-lrt"]
@@ -104,7 +120,7 @@ def compile_host(
                 path.unlink()
 
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
-    texts = toolchain.source_texts(source, folders=folders)
+    texts += [path.read_text() for path in sorted(extension.HEADERS.rglob("*.h"))] if is_extension else []
     files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # -include FILE, --options-file FILE
     key = [
         source,
@@ -120,7 +136,8 @@ def compile_host(
         *files,
     ]
     out = toolchain.cached("kernel", key, build, keep_failures=True)
-    return Build(out / "kernel.so", (out / "kernel.ptx").read_text(errors="replace"), source, arch, nvcc)
+    ptx = (out / "kernel.ptx").read_text(errors="replace")
+    return Build(out / "kernel.so", ptx, source, arch, nvcc, is_extension)
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:
@@ -153,7 +170,14 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: str,
     )
     own = [flag for flag in flags if not flag.startswith(("-l", "-L")) or flag.startswith("-lineinfo")]
     includes = [word for folder in folders for word in ("-I", str(folder))]
-    target = ["-gencode", f"arch=compute_{arch},code=compute_{arch}", "-Xcompiler", "-fPIC,-g1", "--cudart=none"]
+    target = [
+        "-D__EMULATOR__=1",
+        "-gencode",
+        f"arch=compute_{arch},code=compute_{arch}",
+        "-Xcompiler",
+        "-fPIC,-g1",
+        "--cudart=none",
+    ]
     return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
 
 

@@ -52,6 +52,7 @@ class Request(IntEnum):
     RESULT = 12
     NOTE = 13
     MEMORY = 14
+    EXTENSION = 15
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class Ended:
     code: int = 0
     status: int | None = None
     error: str = ""
+    result: bytes = b""  # of a function of a PyTorch extension, as extension.py reads it
     last_call: str = ""
     crashed: bool = False
     refusals: list[tuple[int, str]] = field(default_factory=list)
@@ -186,13 +188,18 @@ class Host:
         patience: float | None = 60,
         environment: Mapping[str, str] | None = None,
         refused: Callable[[int, str], None] | None = None,
+        extension: Callable[[str | None], bytes] | None = None,
+        returned: Callable[[bytes], None] | None = None,
     ):
         """`arguments` packs the launcher's arguments once their types are known; `argv` is main's. With `own_terminal`
         the program has this process's streams, otherwise what it prints is printed here. `patience`: seconds of host
-        code between two CUDA calls after which it is ended. `refused` hears of errors with their reasons."""
+        code between two CUDA calls after which it is ended. `refused` hears of errors with their reasons. `extension`
+        packs the arguments of a function of a PyTorch extension, given its parameters (None: there is no such function),
+        and `returned` gets its result while the process still holds the memory."""
         self.so, self.gpu, self.device = so, gpu, device
         self.arguments, self.argv, self.own_terminal, self.patience = arguments, argv, own_terminal, patience
         self.environment, self.refused = environment or {}, refused
+        self.extension, self.returned = extension, returned
         self.ended = Ended()
         self._kinds = {0: "cudaMalloc", 1: "cudaMallocManaged", 2: "cudaMallocHost"}
         self._allocated = 0
@@ -300,7 +307,7 @@ class Host:
         if code < 0:
             self.ended.crashed = True
             self._found("host crash", f"the host code was ended by {_signal_name(-code)}{after}")
-        elif self.arguments is not None:
+        elif self.arguments is not None or self.extension is not None:
             self.ended.crashed = True
             self._found(
                 "host exit", f"the launcher ended the process with exit status {code} instead of returning{after}"
@@ -458,7 +465,14 @@ class Host:
     def _result(self, reader: _Reader) -> bytes:
         (self.ended.status,) = reader.take("i")
         self.ended.error = reader.text()
+        self.ended.result = reader.data()
+        if self.returned is not None and self.ended.status == 0:
+            self.returned(self.ended.result)
         return b""
+
+    def _extension(self, reader: _Reader) -> bytes:
+        (known,) = reader.take("I")
+        return self.extension(reader.text() if known else None) if self.extension else b""
 
     def _locate(self, offsets: Sequence[int]) -> tuple[str, int, str]:
         """File, line and function of the innermost frame that is the learner's own."""

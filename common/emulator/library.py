@@ -116,6 +116,8 @@ class Library:
 
         build = self._build(function)
         settings = _session_options(options)
+        if build.extension and not build.exports_launcher:
+            return emulator.call_extension(build, function, args, self.gpu, outputs, patience, settings)
         return emulator.call_launcher(build, function, args, self.gpu, names, outputs, patience, settings)
 
     def _find(self, kernel: str) -> tuple[Build, str]:

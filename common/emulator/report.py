@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -171,6 +172,8 @@ class Report:
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: AddressMap = field(repr=False)
+    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    result: Any = None  # what a function of a PyTorch extension returned
 
     @property
     def ok(self) -> bool:
@@ -179,7 +182,7 @@ class Report:
     def __str__(self) -> str:
         blocks = [str(finding) for finding in self.findings]
         if self.status:
-            blocks.append(f"the launcher returned CUDA error {self.status}: {self.error}")
+            blocks.append(self.outcome or f"the launcher returned CUDA error {self.status}: {self.error}")
         return "\n\n".join(blocks) or "no findings"
 
     def raise_if_findings(self) -> None:

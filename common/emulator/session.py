@@ -203,7 +203,7 @@ class Session(Device):
         )
         return result
 
-    def report(self, status: int, error: str) -> Report:
+    def report(self, status: int, error: str, outcome: str = "") -> Report:
         """What the run came to; call it while the memory is still there."""
         total = Counters()
         for launch in self.launches:
@@ -222,6 +222,7 @@ class Session(Device):
             time.monotonic() - self.started,
             {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
             places,
+            outcome,
         )
 
 

@@ -47,6 +47,10 @@ struct Type {
 }                                                                                             // namespace emulator_call
 extern "C" __attribute__((weak)) const emulator_call::Type *emulator_types(unsigned *count);  // see call.h
 extern "C" __attribute__((weak)) int emulator_call_launcher(void *const *values);
+// Of a source that is written as a PyTorch extension: see extension/emulator_torch.h.
+extern "C" __attribute__((weak)) const char *emulator_extension_parameters(const char *name);
+extern "C" __attribute__((weak)) void emulator_extension_call(const char *name, const char *arguments,
+                                                              void (*done)(int status, const char *data, size_t bytes));
 
 namespace {
 
@@ -58,7 +62,21 @@ constexpr dim3 MAX_GRID(0x7fffffff, 65535, 65535);
 // ---- the other process: requests and answers, mirrored in host.py ------------------------------------------------
 
 enum class Request : uint32_t {
-  HELLO = 1, KERNEL, LAUNCH, ALLOCATE, RELEASE, FILL, COPY, SYMBOL, REFUSED, FAULT, SIGNATURE, RESULT, NOTE, MEMORY,
+  HELLO = 1,
+  KERNEL,
+  LAUNCH,
+  ALLOCATE,
+  RELEASE,
+  FILL,
+  COPY,
+  SYMBOL,
+  REFUSED,
+  FAULT,
+  SIGNATURE,
+  RESULT,
+  NOTE,
+  MEMORY,
+  EXTENSION,
 };
 
 struct Device {
@@ -689,7 +707,18 @@ void call_launcher() {
   }
   if (!takes_stream) given = nullptr;
   const int status = emulator_call_launcher(addresses.data());
-  ask(Request::RESULT, Packet().add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))));
+  ask(Request::RESULT, Packet().add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text(""));
+}
+
+// The same for a function of a PyTorch extension, whose result is more than a status.
+void call_extension(const char *name) {
+  const char *parameters = emulator_extension_parameters(name);
+  const Answer answer =
+      ask(Request::EXTENSION, Packet().add(uint32_t(parameters != nullptr)).text(parameters ? parameters : ""));
+  emulator_extension_call(name, answer.data.data(), [](int status, const char *data, size_t bytes) {
+    const std::string said(data, bytes);
+    ask(Request::RESULT, Packet().add(int32_t(status)).text(status ? said : "").text(status ? "" : said));
+  });
 }
 
 }  // namespace
@@ -699,6 +728,7 @@ extern "C" {
 // What the process that runs the host code calls (runner.cpp): the launcher if there is one to call, or main.
 __attribute__((visibility("default"))) int emulator_start(int argc, char **argv, void *main_of_program) {
   if (emulator_call_launcher) return call_launcher(), 0;
+  if (emulator_extension_call) return call_extension(argv[0]), 0;
   return reinterpret_cast<int (*)(int, char **, char **)>(main_of_program)(argc, argv, environ);
 }
 
