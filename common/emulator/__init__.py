@@ -60,13 +60,14 @@ def run(
     (gpu,) = select_gpus([str(arch)])
     session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu)
     runtime = Runtime(build.so, gpu, session.arena, session.launch)
-    for name, kernel in session.module.kernels.items():
-        if kernel.static_shared > STATIC_SHARED_LIMIT:
+    for name in session.module.kernel_names:
+        shared = session.module.static_shared(name)
+        if shared > STATIC_SHARED_LIMIT:
             raise UserError(
-                f"{source}: {name} declares {kernel.static_shared} bytes of shared memory; more than "
+                f"{source}: {name} declares {shared} bytes of shared memory; more than "
                 f"{STATIC_SHARED_LIMIT} have to be dynamic (extern __shared__), with cudaFuncSetAttribute"
             )
-        runtime.describe(name, kernel.static_shared, 0, kernel.max_threads)
+        runtime.describe(name, shared, 0, session.module.max_threads(name))
     if not hasattr(runtime.library, symbol):
         raise UserError(f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...)')
     status = runtime.call(symbol, session.c_arguments())
@@ -94,8 +95,8 @@ def run_ptx(
     started = time.monotonic()
     names = names or [f"argument {position}" for position in range(len(args))]
     session = _Session(ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    if kernel not in session.module.kernels:
-        raise UserError(f"the PTX has no kernel '{kernel}', it has {', '.join(session.module.kernels) or 'none'}")
+    if kernel not in session.module.kernel_names:
+        raise UserError(f"the PTX has no kernel '{kernel}', it has {', '.join(session.module.kernel_names) or 'none'}")
     status = session.execute(kernel, _dim(grid), _dim(block), shared, session.pack(kernel))
     session.arena.download()
     return session.report(status, "", started)
@@ -126,7 +127,7 @@ class _Session:
                 arg = self.tensors[name].base
             self.values.append(arg)
         self.pointers = [isinstance(arg, Tensor) or arg is None for arg in args]
-        for variable in self.module.variables.values():
+        for variable in (*self.module.variables.values(), *filter(None, [self.module.heap])):
             self.arena.adopt(variable.name, variable.address, variable.size)
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
         self.gpu = gpu
@@ -150,7 +151,7 @@ class _Session:
 
     def pack(self, kernel: str) -> bytes:
         """The arguments as the kernel's parameters, each as wide as the PTX declares it."""
-        info = self.module.kernels[kernel]
+        info = self.module.kernel(kernel)
         if len(info.params) != len(self.values):
             raise UserError(f"{kernel} takes {len(info.params)} arguments, not {len(self.values)}")
         params = bytearray(info.param_bytes)
@@ -163,9 +164,13 @@ class _Session:
 
     def launch(self, request: LaunchRequest) -> int:
         """What the stand-in runtime calls for a `<<<>>>` that is within the limits."""
-        if request.cluster != (1, 1, 1):
-            raise UserError(f"{request.kernel} is launched in clusters, which the emulator does not know")
-        info = self.module.kernels[request.kernel]
+        info = self.module.kernel(request.kernel)
+        for cluster in (request.cluster, info.cluster):
+            if cluster != (1, 1, 1):
+                raise UserError(
+                    f"{readable(request.kernel)} runs in clusters of {' x '.join(map(str, cluster))} blocks, which the "
+                    "emulator does not have: launch it without clusters, or run it on a GPU"
+                )
         params = bytearray(info.param_bytes)
         for position, (_, size, _, offset) in enumerate(info.params):
             params[offset : offset + size] = ctypes.string_at(request.arguments[position], size)
@@ -177,7 +182,7 @@ class _Session:
         self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
     ) -> int:
         """Run one launch and keep what it leaves; a cudaError_t."""
-        info = self.module.kernels[kernel]
+        info = self.module.kernel(kernel)
         blocks = grid[0] * grid[1] * grid[2]
         traced = None
         if self.trace is not None:
@@ -199,9 +204,8 @@ class _Session:
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                raise UserError(
-                    f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}"
-                )
+                where = f"{place.file}:{place.line}: " if place.file else ""
+                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
             explained = explain(finding, info, self.arena)
             self.findings[explained.where] = explained.again(self.findings.get(explained.where))
         total, lines = count(result.counters, info.instructions)
