@@ -20,6 +20,7 @@ import numpy as np
 from common.build import toolchain
 from common.emulator import lower, ptx
 from common.emulator.findings import NOBODY, Finding, Memory, Problem, explain
+from common.emulator.lower import core
 from common.emulator.ptx import PtxError
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
@@ -34,6 +35,7 @@ TRACE = np.dtype({
     "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
     "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
 })  # fmt: skip
+HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
 TRACE_SPACES = ("global", "shared", "local")
 TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
@@ -62,6 +64,7 @@ class _Spec(ctypes.Structure):
         ("resident", ctypes.c_uint64),
         ("multiprocessors", ctypes.c_uint32),
         ("cooperative", ctypes.c_uint32),
+        ("heap", ctypes.c_void_p),
     ]
 
 
@@ -82,7 +85,12 @@ def library() -> ctypes.CDLL:
     for name, result, arguments in (
         ("vm_handlers", ctypes.c_char_p, []),
         ("vm_problems", ctypes.c_char_p, []),
-        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]),
+        ("vm_constants", ctypes.c_char_p, []),
+        ("vm_kinds", ctypes.c_char_p, []),
+        ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
+        ("vm_clear_heap", None, [pointer]),
+        ("vm_free_heap", None, [pointer]),
+        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
@@ -96,12 +104,17 @@ def library() -> ctypes.CDLL:
     ):
         function = getattr(vm, name)
         function.restype, function.argtypes = result, arguments
+    flags = {name: int(value) for name, value in (pair.split() for pair in vm.vm_constants().decode().splitlines())}
+    if flags != core.FLAGS or tuple(vm.vm_kinds().decode().split()) != core.KINDS:
+        raise RuntimeError("the flags and kinds of lower/core.py are not those of vm.h")
     return vm
 
 
-def handlers() -> frozenset[str]:
-    """The names of all that the machine can do: what `lower` may translate an instruction to."""
-    return frozenset(library().vm_handlers().decode().split())
+@lru_cache
+def signatures() -> dict[str, str]:
+    """All that the machine can do, and with which operands (see vm.h): what `lower` may translate an instruction to."""
+    rows = (line.split("|") for line in library().vm_handlers().decode().splitlines())
+    return {name: operands for name, operands in rows}
 
 
 @lru_cache
@@ -126,7 +139,8 @@ class Allocation:
 class Place:
     """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
     (through inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no
-    line information. `category`: the kind under which it is counted."""
+    line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
+    to do instead."""
 
     pc: int
     text: str
@@ -135,6 +149,7 @@ class Place:
     line: int
     inner_file: str
     inner_line: int
+    problem: str = ""
 
 
 @dataclass
@@ -160,11 +175,12 @@ class KernelInfo:
     params: list[tuple[str, int, int, int]]
     param_bytes: int
     static_shared: int
-    shared: list[tuple[str, int]]  # the shared variables' names and offsets, in order
+    shared: list[tuple[str, int, int]]  # the shared variables' names, offsets and sizes, in order
     max_threads: int | None
     instructions: list[Place]
     local_bytes: int
     frame_bytes: int
+    cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
     handle: int = field(repr=False)
 
 
@@ -190,7 +206,16 @@ class Module:
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._vm = library()
+        self._addresses = {
+            name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)
+        }
         self._place_variables()
+        self.heap: ModuleVariable | None = None
+        self._heap = None
+        if "malloc" in self._ptx.functions:
+            base = ctypes.c_uint64()
+            self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
+            self.heap = ModuleVariable("the device's heap", base.value, HEAP_BYTES, "global")
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
         ]
@@ -222,44 +247,52 @@ class Module:
                 base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
                 self._storage.append(storage)
             self.variables[variable.name] = ModuleVariable(variable.name, base, variable.size, variable.space)
-        self.reset()
+            self._addresses[variable.name] = base
+        self._write_variables()
 
-    def reset(self) -> None:
-        """Give the module's variables the values that they start with."""
-        addresses = self._addresses()
+    def _write_variables(self) -> None:
         for name, place in self.variables.items():
-            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: addresses.get(name, 0))
+            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: self._addresses.get(name, 0))
             ctypes.memmove(place.address, data, len(data))
 
-    def _addresses(self) -> dict[str, int]:
-        return {name: variable.address for name, variable in self.variables.items()}
+    def reset(self) -> None:
+        """Give the module's variables the values that they start with, and take back what device code has allocated."""
+        self._write_variables()
+        if self._heap:
+            self._vm.vm_clear_heap(self._heap)
+
+    def static_shared(self, name: str) -> int:
+        """Bytes of shared memory that a kernel declares with their size; without lowering it."""
+        return core.Lowering(self._ptx, self._ptx.functions[name], self._addresses, {}).static_shared
+
+    def max_threads(self, name: str) -> int | None:
+        """The most threads per block that a kernel says it has, if it says so."""
+        return self._ptx.functions[name].max_threads
 
     def _build(self, function: ptx.Function) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses())
-        unknown = np.zeros(len(program.instructions), np.uint8)
+        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures())
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
             for part in (program.words, program.header, program.constants, program.tables)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), unknown.ctypes.data)
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers))
         self._handles.append(handle)
         files = self._ptx.files
         places = []
         for pc, lowered in enumerate(program.instructions):
-            if unknown[pc]:
-                lowered.problem = lowered.problem or f"the machine has no '{lowered.name}'"
             at = lowered.location
-            text = lowered.text + (f"  [{lowered.problem}]" if lowered.problem else "")
+            problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
             places.append(
                 Place(
                     pc,
-                    text,
+                    lowered.text,
                     lowered.category,
                     files.get(at.call_file, "") if at else "",
                     at.call_line if at else 0,
                     files.get(at.file, "") if at else "",
                     at.line if at else 0,
+                    problem,
                 )
             )
         return KernelInfo(
@@ -272,6 +305,7 @@ class Module:
             places,
             program.header[2],
             program.header[1],
+            function.directives.get("reqnctapercluster", (1, 1, 1)),
             handle,
         )
 
@@ -330,6 +364,7 @@ class Module:
             resident or 16 * multiprocessors,
             multiprocessors,
             cooperative,
+            self._heap,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
@@ -370,6 +405,8 @@ class Module:
     def __del__(self):
         for handle in getattr(self, "_handles", ()):
             self._vm.vm_free_program(handle)
+        if getattr(self, "_heap", None):
+            self._vm.vm_free_heap(self._heap)
 
 
 def _thread(linear: int, block) -> tuple[int, int, int]:

@@ -83,7 +83,7 @@ class Memory:
 
     def shared(self, offset: int) -> str:
         """A byte of the block's shared memory."""
-        name, start = next(((n, at) for n, at in reversed(self.kernel.shared) if at <= offset), ("", 0))
+        name, start = next(((n, at) for n, at, _ in reversed(self.kernel.shared) if at <= offset), ("", 0))
         inside = f" ({self.variable(name)} + {offset - start})" if name else ""
         return f"byte {offset} of shared memory{inside}"
 
@@ -140,7 +140,17 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "WATCHDOG": lambda f, at: (
         f"the block has executed {f.address} instructions: it never ends, or is too much work for the emulator"
     ),
-    "UNKNOWN_INSTRUCTION": lambda f, at: "the emulator cannot execute it",
+    "UNKNOWN_INSTRUCTION": lambda f, at: f"the emulator cannot execute it: {f.place.problem}",
+    "STACK_OVERFLOW": lambda f, at: (
+        f"the functions that are called here need more than the {f.address} bytes of stack that a thread has"
+    ),
+    "WILD_CALL": lambda f, at: (
+        f"0x{f.address:x} is the address of no function that this kernel can call"
+        if f.size
+        else "where to return to has been overwritten: an access to a local array went astray"
+    ),
+    "BAD_FREE": lambda f, at: f"free of {at.globally(f.address, f.size)}: no memory that malloc gave begins there",
+    "ASSERTION": lambda f, at: "an assertion does not hold",
     "TRAP": lambda f, at: "the kernel trapped",
     "COPY_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the cp.async of {f.someone}{f.there} is still in flight"

@@ -141,7 +141,7 @@ class Arena(AddressMap):
             os.close(self.file)
             raise UserError(f"the emulator cannot reserve addresses for device memory: {error.strerror}") from error
         self.end = self.base + ARENA_BYTES
-        self._next = self.base + PAGE  # the first page is for the process that runs the host code
+        self._next = self._first = self.base + PAGE  # the first page is for the process that runs the host code
         self._recycled: list[tuple[int, int]] = []  # address and bytes of what was freed, red zones included
         self._count = 0
 
@@ -179,6 +179,7 @@ class Arena(AddressMap):
     def place(self, name: str, size: int, align: int) -> int:
         """Room for a variable of the module, which stays when the arena is cleared: its address."""
         address = self._take(size, max(align, PAGE))
+        self._first = self._next
         data, written = self._bytes(address, size), np.ones(size, np.uint8)
         self.allocations.append(Allocation(name, address, size, variable=True, data=data, written=written))
         return address
@@ -213,9 +214,7 @@ class Arena(AddressMap):
 
     def clear(self) -> None:
         """Free everything but the module's variables, and forget it."""
-        kept = [a for a in self.allocations if a.variable]
-        first = max((a.base + a.size for a in kept), default=self.base)
-        first = -(-first // PAGE) * PAGE
+        kept, first = [a for a in self.allocations if a.variable], self._first
         if self._next > first:
             _libc.madvise(first, self._next - first, _REMOVE)
         self.allocations, self._recycled, self._next = kept, [], first

@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from common.errors import UserError
 
@@ -170,6 +171,20 @@ class PtxModule:
     files: dict[int, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+
+    @cached_property
+    def pointed_at(self) -> list[str]:
+        """The functions whose address somebody takes: in code, or in the initial value of a variable."""
+        names = {
+            value[0] for variable in self.variables.values() for value in variable.initial if isinstance(value, tuple)
+        }
+        for function in self.functions.values():
+            for instruction in function.instructions:
+                operands = instruction.operands
+                if instruction.opcode.startswith("call"):  # its first name is called, its last one may be a prototype
+                    continue
+                names |= {operand.name for operand in operands if isinstance(operand, Name)}
+        return [name for name, function in self.functions.items() if name in names and function.defined]
 
 
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)

@@ -33,6 +33,8 @@ class _Loaded:
     def __init__(self, ptx: str):
         self.arena = Arena()
         self.module = engine.Module(ptx, self.arena.place)
+        if heap := self.module.heap:  # of the machine's own, for malloc in kernels
+            self.arena.allocations.append(Allocation(heap.name, heap.address, heap.size, variable=True))
 
     def close(self) -> None:
         self.module = None  # its variables go with the arena
@@ -145,8 +147,12 @@ class Session(Device):
         )
 
     def launch(self, request: HostLaunch) -> Served:
-        if request.cluster != (1, 1, 1):
-            raise UserError(f"{readable(request.kernel)} is launched in clusters, which the emulator does not know")
+        for cluster in (request.cluster, self.module.kernel(request.kernel).cluster):
+            if cluster != (1, 1, 1):
+                raise UserError(
+                    f"{readable(request.kernel)} runs in clusters of {' x '.join(map(str, cluster))} blocks, which the "
+                    "emulator does not have: launch it without clusters, or run it on a GPU"
+                )
         result = self.execute(
             request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative
         )
@@ -189,9 +195,8 @@ class Session(Device):
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                raise UserError(
-                    f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}"
-                )
+                where = f"{place.file}:{place.line}: " if place.file else ""
+                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
             self.found(explain(finding, info, self.arena))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from common import emulator, toolchain
+from common import emulator
+from common.build import toolchain
+from common.emulator.build import compile_host
 from common.emulator import engine
 from tests.emulator.machine import kinds, launch
 from tests.emulator.test_sanitizer import mutant
@@ -228,7 +230,7 @@ def run(name: str, blocks: int, threads: int, cores: int | None = None):
     """A kernel's report, and its three arrays."""
     arrays = [torch.zeros(2 * blocks + 2, dtype=torch.int32) for _ in range(3)]
     source = mutant("progress", KERNELS)
-    toolchain.compile_host(source), engine.library()  # what is to be timed is the launch
+    compile_host(source), engine.library()  # what is to be timed is the launch
     report = emulator.run(
         source, f"launch_{name}", [*arrays, blocks, threads], names=["a", "b", "c", "blocks", "threads"], threads=cores
     )

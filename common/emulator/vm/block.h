@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "heap.h"
 #include "vm.h"
 
 namespace vm {
@@ -23,6 +24,16 @@ struct Program {
   std::vector<std::vector<u32>> tables;  // brx.idx
   u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0;
   u32 bounds[6] = {};              // of the frame: predicates, registers of 2, 4, 8, 16 bytes, end
+  u32 entry = 0;                   // pc of the kernel's beginning
+  u32 local_static = 0;            // bytes of local memory that are no stack
+  u32 stack = NO_PC;               // where the frame has the thread's place in its stack, if there is one
+  std::vector<u32> functions;      // pc of each function of the module that can be called through a pointer
+
+  u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
+    u32 n = 0;
+    while (n < 4 && offset >= bounds[n + 1]) ++n;
+    return n ? 1u << n : 0;
+  }
 };
 
 // A shadow cell stands for one granule of shared memory: the smallest access that the kernel makes. A stamp is
@@ -53,6 +64,7 @@ struct Launch {
   bool cooperative;
   std::vector<u8> params;
   std::vector<Allocation> allocations;  // sorted by base
+  Heap *heap = nullptr;                 // if the module calls malloc
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 budget;                           // instructions that a block's warps may execute together
@@ -165,6 +177,8 @@ struct Block {
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void complete_barriers();
+  void call(Warp &, size_t group, const Instr &, u32 active);
+  void return_from(Warp &, size_t group, const Instr &, u32 active);
   void exit(Warp &, Group &, u32 mask);
   bool release_lanes(Warp &);
 };

@@ -97,7 +97,8 @@ void Block::start(u64 block_index) {
   traced = index >= launch.trace_first && index < launch.trace_end;
   // What nobody wrote reads as NaN in every floating type, and as -1.
   memset(shared, 0xff, launch.shared_bytes);
-  memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
+  if (program.local_static == program.local_bytes) memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
+  else for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
   std::fill(shadow.begin(), shadow.end(), Cell{});
   for (Barrier &b : barriers) b = Barrier{};
   for (Warp &w : warps) {
@@ -108,7 +109,8 @@ void Block::start(u64 block_index) {
     w.reads = w.own = w.polls = w.long_turns = 0;
     w.poll.mask = 0;
     w.watches.clear();
-    w.groups.assign(1, Group{0, w.live, RUNNABLE});
+    w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
+    if (program.stack != NO_PC) memset(w.reg<u64>(program.stack), 0, LANES * sizeof(u64));
     std::fill(w.order.begin(), w.order.end(), 1);
     w.oldest = 1;
     w.copies.clear();
@@ -324,6 +326,14 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
           if (!w.groups[chosen].mask) w.groups.erase(w.groups.begin() + chosen);
           break;
         }
+        case Kind::CALL: case Kind::CALL_POINTER:
+          if (active) call(w, chosen, i, active);
+          else ++group.pc;
+          break;
+        case Kind::RETURN:
+          if (active) return_from(w, chosen, i, active);
+          else ++group.pc;
+          break;
         case Kind::EXIT: exit(w, group, active); break;
         case Kind::BARRIER:
           if (active) arrive(w, group, i, active);

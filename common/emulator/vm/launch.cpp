@@ -169,6 +169,7 @@ struct LaunchSpec {
   u64 trace_first, trace_end, trace_limit, budget;
   u64 resident;
   u32 multiprocessors, cooperative;
+  Heap *heap;
 };
 
 static const Registry &registry() {
@@ -181,6 +182,8 @@ static const Registry &registry() {
     register_warp(r);
     register_print(r);
     register_tensor(r);
+    register_call(r);
+    register_video(r);
     return r;
   }();
   return all;
@@ -189,14 +192,30 @@ static const Registry &registry() {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// The names of all handlers, one per line.
+// All handlers, one per line: name and operands, with '|' between them.
 const char *vm_handlers() {
   static const std::string names = [] {
     std::string all;
-    for (const auto &[name, handler] : registry()) all += name + "\n";
+    for (const auto &[name, entry] : registry()) all += name + "|" + entry.operands + "\n";
     return all;
   }();
   return names.c_str();
+}
+
+// Flags and kinds of instructions: name and number, one per line.
+const char *vm_constants() {
+  return ""
+#define X(name, value) #name " " #value "\n"
+      FLAGS(X)
+#undef X
+      ;
+}
+const char *vm_kinds() {
+  return ""
+#define X(name) #name "\n"
+      KINDS(X)
+#undef X
+      ;
 }
 
 // All problems in the order of their numbers, one per line: name, kind, code, with '|' between them.
@@ -210,29 +229,29 @@ const char *vm_problems() {
 
 // names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
-// constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes. constants: offset, width, special, value of each. tables: length and entries of each.
-// unknown[i] becomes 1 if instruction i has no handler.
-Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
-                    u8 *unknown) {
+// constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
+// bytes of local memory below the stack, where the stack's place is (or ~0); number of functions and pc of each (or ~0).
+// constants: offset, width, special, value of each. tables: length and entries of each.
+Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables) {
   std::vector<Handler> handlers;
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
     const auto found = registry().find(std::string(at, end));
-    handlers.push_back(found == registry().end() ? nullptr : found->second);
+    handlers.push_back(found == registry().end() ? nullptr : found->second.run);
     at = end + 1;
   }
   Program *p = new Program;
   p->frame_bytes = header[1], p->local_bytes = header[2], p->static_shared = header[3], p->granule_log2 = header[4];
   std::copy(header + 7, header + 12, p->bounds);
   p->bounds[5] = p->frame_bytes;
+  p->entry = header[12], p->local_static = header[13], p->stack = header[14];
+  p->functions.assign(header + 16, header + 16 + header[15]);
   u64 size = 0;
   for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
   p->words.assign(words, words + size);
   const u32 *at = p->words.data();
   for (u32 n = 0; n < header[0]; ++n, at += 7 + at[6]) {
-    Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n};
-    unknown[n] = !i.run && (i.kind == Kind::PLAIN || i.kind == Kind::TOGETHER || i.kind == Kind::CLOCK);
-    if (unknown[n]) i.kind = Kind::UNKNOWN;
+    Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
     p->code.push_back(i);
   }
   std::vector<u32> polls(1, 0);  // before each instruction
@@ -249,6 +268,15 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
 }
 
 void vm_free_program(Program *p) { delete p; }
+
+// Memory for malloc of device code: where it begins is in *base.
+Heap *vm_heap(u64 bytes, u64 *base) {
+  Heap *heap = new Heap(bytes);
+  *base = heap->base();
+  return heap;
+}
+void vm_clear_heap(Heap *heap) { heap->clear(); }
+void vm_free_heap(Heap *heap) { delete heap; }
 
 Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   Launch *l = new Launch;
@@ -268,7 +296,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->budget = spec->budget;
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
-  l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative;
+  l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
   l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks));
   l->resident = std::max<u64>(spec->resident, 1);
   for (u32 n = 0; n < l->running; ++n) l->workers.push_back(std::make_unique<Worker>());

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "block.h"
+#include "half.h"
 
 namespace vm {
 
@@ -89,9 +90,9 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
 static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address,
                              [](u64 a, const Allocation &b) { return a < b.base; });
-  if (at == l.allocations.begin()) return nullptr;
-  --at;
-  return address + bytes <= at->base + at->size ? &*at : nullptr;
+  if (at != l.allocations.begin() && address + bytes <= (at - 1)->base + (at - 1)->size) return &*(at - 1);
+  const Allocation *object = l.heap ? l.heap->find(address) : nullptr;
+  return object && address + bytes <= object->base + object->size ? object : nullptr;
 }
 
 bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
@@ -468,10 +469,12 @@ template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 
   else by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
+#define ATOM_OPERANDS(T) "d" + std::to_string(sizeof(T)) + "? s* n n " + "s" + std::to_string(sizeof(T)) + " s" + \
+                         std::to_string(sizeof(T)) + "?"
 #define ATOM(name, T, expr) \
   {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
      atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
-   }}
+   }, ATOM_OPERANDS(T)}
 #define ATOM_INTEGER(u, s, U, S) \
   ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
   ATOM("exch." u, U, x), \
@@ -483,19 +486,60 @@ template <bool BF16> static u32 add_pair(u32 a, u32 b) {
   return u32(add_half(u16(a), u16(b), BF16)) | u32(add_half(u16(a >> 16), u16(b >> 16), BF16)) << 16;
 }
 
+// Several neighbours by one instruction, each by itself. o: address register, offset, space | wide << 8, count,
+// destinations (or ~0), operands
+template <class T, class F> static void atomic_vector(Warp &w, const Instr &i, u32 m, F f) {
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2] >> 8 & 1, address);
+  const u32 count = i.o[3], whole = count * sizeof(T);
+  u32 left = m;
+  Space space = Space(i.o[2] & 255);
+  if (u32(space) == 3) next_space(&left, address, &space);
+  if (!check_access(w, i, m, space, address, whole, whole, look(address, m, whole))) return;
+  for (u32 n = 0; n < count && !w.block->stopped; ++n) {
+    const u32 operands[] = {i.o[4 + n], 0, 0, 0, i.o[4 + count + n], ALL};
+    Instr one = i;
+    one.o = operands;
+    atomic<T>(w, one, m, space, address, f);
+    for (u64 &a : address) a += sizeof(T);
+  }
+}
+#define ATOM_VECTOR(name, T, expr) \
+  {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
+     atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); \
+   }, "s* n n n d*?+ s*+"}
+
+template <class T> static T extreme(T a, T x, bool most, Format format);
+template <> u16 extreme(u16 a, u16 x, bool most, Format format) {
+  const auto value = format == Format::F16 ? widen_half : widen_bf16;
+  return (most ? value(x) > value(a) : value(x) < value(a)) || value(a) != value(a) ? x : a;
+}
+template <> u32 extreme(u32 a, u32 x, bool most, Format format) {
+  return extreme(u16(a), u16(x), most, format) | u32(extreme(u16(a >> 16), u16(x >> 16), most, format)) << 16;
+}
+#define ATOM_HALVES(type, T, ADD, FORMAT) \
+  ATOM("add." type, T, ADD), ATOM_VECTOR("add.vector." type, T, ADD), \
+  ATOM_VECTOR("min.vector." type, T, extreme<T>(a, x, false, FORMAT)), \
+  ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
+
 void register_memory(Registry &r) {
-  enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>},
-            {"ld.generic", access<load, 3>}, {"st.global", access<store, 0>}, {"st.shared", access<store, 1>},
-            {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
-            {"ld.param", load_param},
-            {"fence", [](Warp &, const Instr &, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }}});
+  const std::string loads = "s* n n d*?+", stores = "s* n n s*+";
+  enter(r, {{"ld.global", access<load, 0>, loads}, {"ld.shared", access<load, 1>, loads},
+            {"ld.local", access<load, 2>, loads}, {"ld.generic", access<load, 3>, loads},
+            {"st.global", access<store, 0>, stores}, {"st.shared", access<store, 1>, stores},
+            {"st.local", access<store, 2>, stores}, {"st.generic", access<store, 3>, stores},
+            {"ld.param", load_param, loads},
+            {"fence", [](Warp &, const Instr &, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }, "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
             ATOM("cas.u16", u16, a == x ? y : a),
             ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
-            ATOM("add.f16", u16, add_half(a, x, false)), ATOM("add.bf16", u16, add_half(a, x, true)),
-            ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x))});
+            ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM_HALVES("f16", u16, add_half(a, x, false), Format::F16),
+            ATOM_HALVES("bf16", u16, add_half(a, x, true), Format::BF16),
+            ATOM_HALVES("f16x2", u32, add_pair<false>(a, x), Format::F16),
+            ATOM_HALVES("bf16x2", u32, add_pair<true>(a, x), Format::BF16)});
 }
 
 }  // namespace vm

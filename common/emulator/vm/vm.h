@@ -31,22 +31,34 @@ constexpr u32 ALL = ~0u;
 constexpr u64 SHARED_WINDOW = 1ull << 56;
 constexpr u64 LOCAL_WINDOW = 2ull << 56;
 constexpr u64 PARAM_WINDOW = 3ull << 56;
+constexpr u64 FUNCTION_WINDOW = 4ull << 56;  // + 16 · (number of a function in its module)
 constexpr u64 WINDOW_MASK = ~0ull << 56;
 
-// Instruction flags (see lower.py, which sets them).
+// Instruction flags. Python has the same ones, and compares them when it loads the machine: see lower/core.py.
+#define FLAGS(X) \
+  X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
+  X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
+  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
+  X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
+  X(ACQUIRE, 1024) X(RELEASE, 2048)
 enum Flag : u32 {
-  FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NOT_PRED = 64,
-  ONE_MASK = 128,      // TOGETHER: all lanes name the same members
-  WARP_BARRIER = 256,  // TOGETHER: only to meet
-  STRONG = 512,        // memory that other threads are meant to see: volatile, relaxed, ...; BRANCH: around such a load
-  ACQUIRE = 1024, RELEASE = 2048,
+#define X(name, value) name = value,
+  FLAGS(X)
+#undef X
+  ROUND_SHIFT = 2, ROUND_MASK = 3u << 2,
 };
 
+// What the scheduler has to do with an instruction.
+//   PLAIN: nothing, lanes do not meet and pc moves on      CLOCK: likewise, but it asks for the time
+//   TOGETHER: the lanes that the member mask names must be here
+//   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
+#define KINDS(X) \
+  X(PLAIN) X(BRANCH) X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) \
+  X(TOGETHER)
 enum class Kind : u32 {
-  PLAIN,    // lanes do not meet, pc moves on
-  BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP,
-  CLOCK,    // plain, but asks for the time
-  TOGETHER, // lanes exchange data: those named by the member mask must be here
+#define X(name) name,
+  KINDS(X)
+#undef X
 };
 
 struct Warp;
@@ -60,8 +72,9 @@ struct Instr {
   u32 negate;     // ~0 for @!%p
   u32 flags;
   Kind kind;
-  u32 target;     // BRANCH: pc; TOGETHER: frame offset of the member mask
+  u32 target;     // BRANCH, CALL: pc; TOGETHER: frame offset of the member mask
   u32 pc;
+  u32 count;      // operands
 };
 
 enum class Space : u32 { GLOBAL, SHARED, LOCAL };
@@ -74,6 +87,10 @@ enum class Space : u32 { GLOBAL, SHARED, LOCAL };
   X(LOCAL_BOUNDS, "out of bounds local", 700) \
   X(NULL_POINTER, "null pointer", 700) \
   X(MISALIGNED, "misaligned", 716) \
+  X(BAD_FREE, "bad free", 719) \
+  X(STACK_OVERFLOW, "stack overflow", 700) \
+  X(WILD_CALL, "call of no function", 700) \
+  X(ASSERTION, "assertion failed", 710) \
   X(TRAP, "trap", 719) \
   X(BARRIER_DEADLOCK, "barrier divergence", 719) \
   X(DEADLOCK_MEMORY, "deadlock", 702) \
@@ -212,10 +229,19 @@ template <class T, class S> inline T as(S value) {
   return out;
 }
 
-struct Entry { const char *name; Handler run; };
-using Registry = std::map<std::string, Handler>;
+// A handler and the operands that it takes, one word each: `d4`, `s4`: a destination, a source of 4 bytes per lane (0: a
+// predicate, *: whatever); `n`: a plain number. `?`: it may be absent (~0); `+`: any number of them. Lowering is held to
+// it, and what is undefined is followed by it.
+struct Entry { const char *name; Handler run; std::string operands; };
+using Registry = std::map<std::string, Entry>;
 inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
-  for (const Entry &entry : entries) registry[entry.name] = entry.run;
+  for (const Entry &entry : entries) registry.insert_or_assign(entry.name, entry);
+}
+// "d4 s4 s4" for destinations and sources of these types.
+template <class D, class... S> std::string widths() {
+  std::string out = "d" + std::to_string(sizeof(D));
+  ((out += " s" + std::to_string(sizeof(S))), ...);
+  return out;
 }
 void register_integer(Registry &);
 void register_floating(Registry &);
@@ -224,5 +250,7 @@ void register_memory(Registry &);
 void register_warp(Registry &);
 void register_print(Registry &);
 void register_tensor(Registry &);
+void register_call(Registry &);
+void register_video(Registry &);
 
 }  // namespace vm
