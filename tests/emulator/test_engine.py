@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from common.build import toolchain
 from common.emulator.build import compile_host
 from common.emulator import engine, ptx
 from common.errors import UserError

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from common import emulator
-from common.build import toolchain
 from common.emulator.build import compile_host
 from common.emulator import engine
 from tests.emulator.machine import kinds, launch

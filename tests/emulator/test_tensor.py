@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from common.build import toolchain
 from common.emulator.build import compile_host
 from common.emulator import engine
 from tests.emulator.machine import executed, kinds, launch
