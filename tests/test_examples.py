@@ -14,19 +14,9 @@ from common.build import toolchain
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
-NOT_YET = {  # what the emulator's engine does not know yet
-    "function_pointers": "calls through pointers",
-    "recursion": "recursive functions",
-}
 
 
-def marked(path: Path) -> object:
-    reason = NOT_YET.get(path.stem)
-    marks = [pytest.mark.xfail(strict=True, reason=f"the engine does not know {reason}")] if reason else []
-    return pytest.param(path, id=path.stem, marks=marks)
-
-
-@pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_in_the_emulator(path):
     """With the sanitizer on: right, and nothing to find."""
     done = subprocess.run(

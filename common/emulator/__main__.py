@@ -193,14 +193,14 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
     err.print()
     if kernels:
         table = Table(**terminal.PLAIN)
-        table.add_column("kernel", overflow="fold")
+        table.add_column("kernel", overflow="fold", min_width=16)
         for head in ("launches", "grid", "block", *([] if args.no_counters else MAIN_COUNTERS.values())):
             table.add_column(head, justify="right")
         for name, launches in kernels.items():
             total = _total(launches)
             numbers = [] if args.no_counters else [f"{total[key]:,}" for key in MAIN_COUNTERS]
             shapes = ["×".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block)]
-            table.add_row(Text(name), f"{len(launches):,}", *shapes, *numbers)
+            table.add_row(Text(_short(name)), f"{len(launches):,}", *shapes, *numbers)
         err.print(table)
     if args.counters:
         for name, launches in kernels.items():
@@ -220,6 +220,14 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
         style="red" if found else None,
         markup=False,
     )
+
+
+def _short(name: str) -> str:
+    """A kernel's name without long template arguments and the namespaces of libraries."""
+    if len(name) <= 40:
+        return name
+    bare = name.partition("<")[0]
+    return bare.rpartition("::")[2] + ("<...>" if "<" in name else "")
 
 
 def _lines(report: Report) -> None:
