@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,7 @@ PLAIN = {
 }  # tables
 
 _announced: set[str] = set()
-_busy = False  # rich shows one live display at a time: an inner one stays silent
+_display = threading.Lock()  # rich shows one live display at a time: an inner one, or another thread's, stays silent
 
 
 def announce(text: str) -> None:
@@ -35,20 +36,18 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[..., No
     """A progress bar on stderr, or a spinner if the total is unknown; nothing if stderr is no terminal.
 
     Yields `update(text=None, advance=0, completed=None, total=None)`, which may be called from other threads."""
-    global _busy
-    if _busy or not err.is_terminal:
+    if not err.is_terminal or not _display.acquire(blocking=False):
         yield lambda *_, **__: None
         return
-    measure = () if total is None else (BarColumn(), MofNCompleteColumn())
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as display:
-        task = display.add_task(text, total=total)
+    try:
+        measure = () if total is None else (BarColumn(), MofNCompleteColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as display:
+            task = display.add_task(text, total=total)
 
-        def update(text: str | None = None, **change: float) -> None:
-            display.update(task, description=text, **change)
+            def update(text: str | None = None, **change: float) -> None:
+                display.update(task, description=text, **change)
 
-        _busy = True
-        try:
             yield update
-        finally:
-            _busy = False
+    finally:
+        _display.release()

@@ -18,8 +18,8 @@ struct Results {
   int winners, tickets[64];
 };
 
-__device__ double atomic_multiply(double* target, double factor) {
-  unsigned long long *bits = reinterpret_cast<unsigned long long*>(target), before = *bits, expected;
+__device__ double atomic_multiply(double *target, double factor) {
+  unsigned long long *bits = reinterpret_cast<unsigned long long *>(target), before = *bits, expected;
   do {
     expected = before;
     before = atomicCAS(bits, expected, __double_as_longlong(__longlong_as_double(expected) * factor));
@@ -27,7 +27,7 @@ __device__ double atomic_multiply(double* target, double factor) {
   return __longlong_as_double(before);
 }
 
-__global__ void everything(Results* r) {
+__global__ void everything(Results *r) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;  // 0 .. 63
   atomicAdd(&r->add, i);
   atomicSub(&r->sub, 2);

@@ -11,7 +11,7 @@
 
 __constant__ float weights[7];  // itself, then the neighbours along x, y, z
 
-__global__ void stencil(const float* in, float* out, int nx, int ny, int nz) {
+__global__ void stencil(const float *in, float *out, int nx, int ny, int nz) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y,
             z = blockIdx.z * blockDim.z + threadIdx.z;
   if (x >= nx || y >= ny || z >= nz) return;

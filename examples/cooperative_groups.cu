@@ -12,7 +12,7 @@
 
 namespace cg = cooperative_groups;
 
-__global__ void tile_sums(const int* in, int* out) {
+__global__ void tile_sums(const int *in, int *out) {
   const cg::thread_block block = cg::this_thread_block();
   const auto tile = cg::tiled_partition<8>(block);
   const int i = blockIdx.x * block.size() + block.thread_rank();
@@ -23,13 +23,13 @@ __global__ void tile_sums(const int* in, int* out) {
 }
 
 // A wave of averages: each step needs the neighbours of the step before, from other blocks as well.
-__global__ void smooth(float* a, float* b, int n, int steps) {
+__global__ void smooth(float *a, float *b, int n, int steps) {
   const cg::grid_group grid = cg::this_grid();
   for (int step = 0; step < steps; ++step) {
     for (int i = grid.thread_rank(); i < n; i += grid.size())
       b[i] = (a[i > 0 ? i - 1 : 0] + a[i] + a[i < n - 1 ? i + 1 : n - 1]) / 3;
     grid.sync();  // all of b is written, all of a is read
-    float* const other = a;
+    float *const other = a;
     a = b, b = other;
   }
 }
@@ -61,7 +61,7 @@ int main() {
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, smooth, 128, 0);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
   const int blocks = std::min(4, per_sm * sms);
-  void* arguments[] = {&a, &b, &length, &steps};
+  void *arguments[] = {&a, &b, &length, &steps};
   wrong += cudaLaunchCooperativeKernel(smooth, dim3(blocks), dim3(128), arguments) != cudaSuccess;
   wrong += cudaMemcpy(result.data(), a, n * sizeof(float), cudaMemcpyDeviceToHost) !=
            cudaSuccess;  // an even number of steps
@@ -71,6 +71,6 @@ int main() {
   }
   for (int i = 0; i < n; ++i) wrong += result[i] - now[i] > 1e-4f || now[i] - result[i] > 1e-4f;
   printf(wrong ? "FAIL: %d\n" : "PASS\n", wrong);
-  for (void* pointer : {(void*)d_in, (void*)d_sums, (void*)a, (void*)b}) cudaFree(pointer);
+  for (void *pointer : {(void *)d_in, (void *)d_sums, (void *)a, (void *)b}) cudaFree(pointer);
   return wrong != 0;
 }

@@ -26,15 +26,15 @@ struct Circle : Shape {
   __device__ float area() const override { return 3 * radius * radius; }
 };
 
-__global__ void apply(const int* which, const float* a, const float* b, float* out) {
+__global__ void apply(const int *which, const float *a, const float *b, float *out) {
   const int i = threadIdx.x;
   out[i] = table[which[i]](a[i], b[i]);  // lanes may go to different functions
 }
 
-__global__ void areas(float* out) {
+__global__ void areas(float *out) {
   const Square square(float(threadIdx.x));
   const Circle circle(float(threadIdx.x));
-  const Shape* const shape = threadIdx.x % 2 ? static_cast<const Shape*>(&square) : &circle;
+  const Shape *const shape = threadIdx.x % 2 ? static_cast<const Shape *>(&square) : &circle;
   out[threadIdx.x] = shape->area();
 }
 

@@ -25,7 +25,7 @@ struct Of<__nv_bfloat162> {
 
 // out = a * x + y, element by element, and the sum of all of it.
 template <typename Pair>
-__global__ void fma_and_sum(const Pair* x, const Pair* y, Pair a, Pair* out, float* sum, int pairs) {
+__global__ void fma_and_sum(const Pair *x, const Pair *y, Pair a, Pair *out, float *sum, int pairs) {
   float mine = 0;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += gridDim.x * blockDim.x) {
     const Pair result = __hmax2(__hfma2(a, x[i], y[i]), a);  // rounded once, then not below a

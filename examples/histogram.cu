@@ -9,7 +9,7 @@
 
 constexpr int BINS = 256;
 
-__global__ void histogram(const unsigned char* data, unsigned* bins, int n) {
+__global__ void histogram(const unsigned char *data, unsigned *bins, int n) {
   __shared__ unsigned mine[BINS];
   for (int bin = threadIdx.x; bin < BINS; bin += blockDim.x) mine[bin] = 0;
   __syncthreads();  // all bins are zero before anyone counts
@@ -24,8 +24,8 @@ int main() {
   std::vector<unsigned char> data(n);
   std::vector<unsigned> expected(BINS), bins(BINS);
   for (int i = 0; i < n; ++i) ++expected[data[i] = (unsigned char)(i * i / 7)];
-  unsigned char* d_data;
-  unsigned* d_bins;
+  unsigned char *d_data;
+  unsigned *d_bins;
   cudaMalloc(&d_data, n);
   cudaMalloc(&d_bins, BINS * sizeof(unsigned));
   cudaMemcpy(d_data, data.data(), n, cudaMemcpyHostToDevice);

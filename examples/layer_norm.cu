@@ -19,9 +19,9 @@ __device__ float block_sum(float value) {
   return sum;
 }
 
-__global__ void layer_norm(const float* in, const float* gamma, const float* beta, float* out, int columns,
+__global__ void layer_norm(const float *in, const float *gamma, const float *beta, float *out, int columns,
                            float epsilon) {
-  const float* row = in + blockIdx.x * columns;
+  const float *row = in + blockIdx.x * columns;
   float sum = 0;
   for (int i = threadIdx.x; i < columns; i += blockDim.x) sum += row[i];
   const float mean = block_sum(sum) / columns;
@@ -58,6 +58,6 @@ int main() {
     }
   }
   printf(worst < 2e-3 ? "PASS\n" : "FAIL: off by %g\n", worst);
-  for (float* pointer : {d_in, d_gamma, d_beta, d_out}) cudaFree(pointer);
+  for (float *pointer : {d_in, d_gamma, d_beta, d_out}) cudaFree(pointer);
   return !(worst < 2e-3);
 }

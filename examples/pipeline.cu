@@ -11,10 +11,10 @@
 
 constexpr int THREADS = 128, TILE = THREADS * 4;  // four floats per thread: 16 bytes
 
-__global__ void sums_of_squares(const float* in, float* out, int tiles) {
+__global__ void sums_of_squares(const float *in, float *out, int tiles) {
   __shared__ __align__(16) float buffer[2][TILE];
   cuda::pipeline<cuda::thread_scope_thread> pipe = cuda::make_pipeline();
-  const float* mine = in + blockIdx.x * tiles * TILE;
+  const float *mine = in + blockIdx.x * tiles * TILE;
   const auto copy = [&](int tile) {
     pipe.producer_acquire();
     cuda::memcpy_async(&buffer[tile % 2][threadIdx.x * 4], mine + tile * TILE + threadIdx.x * 4,

@@ -7,7 +7,7 @@
 #include <cassert>
 #include <cstdio>
 
-__global__ void work(long long* cycles, int* out, int rounds) {
+__global__ void work(long long *cycles, int *out, int rounds) {
   assert(rounds > 0);
   const long long start = clock64();
   int value = threadIdx.x;

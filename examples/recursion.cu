@@ -10,7 +10,7 @@ struct Node {
   int left, right;  // -1: none
 };
 
-__device__ __noinline__ int size(const Node* tree, int node) {
+__device__ __noinline__ int size(const Node *tree, int node) {
   if (node < 0) return 0;
   return 1 + size(tree, tree[node].left) + size(tree, tree[node].right);
 }
@@ -20,10 +20,10 @@ __device__ __noinline__ unsigned ackermann(unsigned m, unsigned n) {
   return ackermann(m - 1, n == 0 ? 1 : ackermann(m, n - 1));
 }
 
-__global__ void sizes(const Node* tree, int* out) { out[threadIdx.x] = size(tree, threadIdx.x); }
-__global__ void numbers(unsigned* out) { out[threadIdx.x] = ackermann(threadIdx.x / 4, threadIdx.x % 4); }
+__global__ void sizes(const Node *tree, int *out) { out[threadIdx.x] = size(tree, threadIdx.x); }
+__global__ void numbers(unsigned *out) { out[threadIdx.x] = ackermann(threadIdx.x / 4, threadIdx.x % 4); }
 
-int host_size(const Node* tree, int node) {
+int host_size(const Node *tree, int node) {
   return node < 0 ? 0 : 1 + host_size(tree, tree[node].left) + host_size(tree, tree[node].right);
 }
 

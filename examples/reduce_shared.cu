@@ -10,7 +10,7 @@
 
 constexpr int THREADS = 256;
 
-__global__ void block_sums(const int* in, int* sums, int n) {
+__global__ void block_sums(const int *in, int *sums, int n) {
   __shared__ int values[THREADS];
   const int i = blockIdx.x * THREADS + threadIdx.x;
   values[threadIdx.x] = i < n ? in[i] : 0;

@@ -12,7 +12,7 @@ __device__ float warp_sum(float value) {
   return value;  // lane 0 has it all
 }
 
-__global__ void sum(const float* in, float* total, int n) {
+__global__ void sum(const float *in, float *total, int n) {
   __shared__ float warp_sums[32];
   float value = 0;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) value += in[i];

@@ -19,7 +19,7 @@ __device__ int warp_scan(int value) {
 }
 
 // The inclusive scan of one value per thread. `totals` is room for a value per warp.
-__device__ int block_scan(int value, int* totals) {
+__device__ int block_scan(int value, int *totals) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   value = warp_scan(value);
   if (lane == 31) totals[warp] = value;
@@ -32,7 +32,7 @@ __device__ int block_scan(int value, int* totals) {
   return warp ? value + totals[warp - 1] : value;
 }
 
-__global__ void scan_blocks(const int* in, int* out, int* block_totals, int n) {
+__global__ void scan_blocks(const int *in, int *out, int *block_totals, int n) {
   __shared__ int totals[THREADS / 32];
   const int i = blockIdx.x * THREADS + threadIdx.x;
   const int value = block_scan(i < n ? in[i] : 0, totals);
@@ -40,7 +40,7 @@ __global__ void scan_blocks(const int* in, int* out, int* block_totals, int n) {
   if (block_totals && threadIdx.x == THREADS - 1) block_totals[blockIdx.x] = value;
 }
 
-__global__ void add_what_came_before(int* out, const int* block_totals, int n) {
+__global__ void add_what_came_before(int *out, const int *block_totals, int n) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
   if (blockIdx.x > 0 && i < n) out[i] += block_totals[blockIdx.x - 1];
 }

@@ -21,7 +21,7 @@ __device__ unsigned long long packed(Status status, int value) {
   return (unsigned long long)status << 32 | (unsigned)value;
 }
 
-__global__ void scan(const int* in, int* out, unsigned long long* states, unsigned* counter, int n) {
+__global__ void scan(const int *in, int *out, unsigned long long *states, unsigned *counter, int n) {
   __shared__ Shared shared;
   if (threadIdx.x == 0) shared.number = atomicAdd(counter, 1u);
   __syncthreads();
@@ -61,8 +61,8 @@ int main() {
   std::vector<int> in(n), out(n);
   for (int i = 0; i < n; ++i) in[i] = i % 11 - 4;
   int *d_in, *d_out;
-  unsigned long long* states;
-  unsigned* counter;
+  unsigned long long *states;
+  unsigned *counter;
   cudaMalloc(&d_in, n * sizeof(int));
   cudaMalloc(&d_out, n * sizeof(int));
   cudaMalloc(&states, blocks * sizeof *states);

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <vector>
 
-__global__ void softmax(const float* in, float* out, int rows, int columns) {
+__global__ void softmax(const float *in, float *out, int rows, int columns) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;  // the whole warp
   float maximum = -INFINITY, sum = 0;

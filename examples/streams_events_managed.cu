@@ -7,19 +7,19 @@
 #include <cstdio>
 #include <cstdlib>
 
-void check(cudaError_t error, const char* call, int line) {
+void check(cudaError_t error, const char *call, int line) {
   if (error == cudaSuccess) return;
   printf("FAIL: line %d: %s: %s\n", line, call, cudaGetErrorString(error));
   exit(1);
 }
 #define CHECK(CALL) check(CALL, #CALL, __LINE__)
 
-__global__ void square(const int* in, int* out, int n) {
+__global__ void square(const int *in, int *out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = in[i] * in[i];
 }
 
-__global__ void add_up(const int* in, unsigned long long* sum, int n) {
+__global__ void add_up(const int *in, unsigned long long *sum, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
     atomicAdd(sum, (unsigned long long)in[i]);
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 struct Image {
-  const float* pixels;
+  const float *pixels;
   int width, height;
   __device__ float at(int x, int y) const {  // the edge goes on outside
     x = min(max(x, 0), width - 1);
@@ -41,7 +41,7 @@ struct Largest {
 };
 
 template <int RADIUS, typename Operation>
-__global__ void window(Image in, float* out, Operation operation) {
+__global__ void window(Image in, float *out, Operation operation) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
   if (x >= in.width || y >= in.height) return;
   constexpr int SIDE = 2 * RADIUS + 1;

@@ -10,7 +10,7 @@
 constexpr int TILE = 32, ROWS = 8;  // a block of 32 x 8 threads moves a tile of 32 x 32
 
 template <typename T>
-__global__ void transpose(const T* in, T* out, int rows, int columns) {
+__global__ void transpose(const T *in, T *out, int rows, int columns) {
   __shared__ T tile[TILE][TILE + 1];
   int column = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.y;
   for (int step = 0; step < TILE; step += ROWS)

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-__global__ void keep_positive(const int* in, int* out, int* count, int n) {
+__global__ void keep_positive(const int *in, int *out, int *count, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
   const int value = i < n ? in[i] : 0;
   const unsigned kept = __ballot_sync(0xffffffffu, value > 0);
@@ -18,7 +18,7 @@ __global__ void keep_positive(const int* in, int* out, int* count, int n) {
 }
 
 // Equal keys find each other; the first of each group counts it with one atomic.
-__global__ void count_keys(const int* keys, int* counts, int n) {
+__global__ void count_keys(const int *keys, int *counts, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
   const unsigned here = __ballot_sync(0xffffffffu, i < n);
   if (i >= n) return;
@@ -26,7 +26,7 @@ __global__ void count_keys(const int* keys, int* counts, int n) {
   if (lane == __ffs(same) - 1) atomicAdd(&counts[keys[i]], __popc(same));
 }
 
-__global__ void agree(const int* in, int* answers) {
+__global__ void agree(const int *in, int *answers) {
   const int value = in[threadIdx.x];
   const bool any = __any_sync(0xffffffffu, value == 7), all = __all_sync(0xffffffffu, value < 100);
   if (threadIdx.x % 16 < 8) {  // half of the lanes, in two groups: the mask says who votes

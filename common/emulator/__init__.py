@@ -148,18 +148,18 @@ def call_extension(
             returned=lambda data: result.append(extension.unpack(data, fetch, torch)),
         ).run()
         arena.download()
-        status, error = _outcome(ended)
-        report = session.report(status, error, f"{function} threw: {error}" if status == 1 else error)
+        status, error, outcome = _outcome(ended)
+        report = session.report(status, error, outcome or (f"{function} threw: {error}" if status else ""))
         report.result = result[0] if result else None
         return report
 
 
-def _outcome(ended: Ended) -> tuple[int, str]:
-    """Status and error of a launcher's report, with CUDA's reason where one is known."""
+def _outcome(ended: Ended) -> tuple[int, str, str]:
+    """Status, error and outcome of a launcher's report, with CUDA's reason where one is known."""
     if ended.status is None:
-        return 999, "the host code did not return"
+        return 999, (why := "the host code did not return"), why
     reasons = [why for code, why in ended.refusals if code == ended.status]
-    return ended.status, ": ".join([ended.error, *reasons[-1:]]) if ended.status else ""
+    return ended.status, ": ".join([ended.error, *reasons[-1:]]) if ended.status else "", ""
 
 
 def program(

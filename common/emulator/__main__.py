@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import linecache
 import os
 import shlex
 import sys
@@ -13,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.table import Table
 from rich.text import Text
 
 from common import emulator, terminal
@@ -176,12 +176,12 @@ def _tell_refusal(code: int, why: str) -> None:
     terminal.err.print(f"CUDA error {code}: {why}", markup=False, soft_wrap=True, style="yellow")
 
 
-MAIN_COUNTERS = {
+MAIN_COUNTERS = {  # of --lines: column and counter
     "instructions": "instructions",
-    "global_load_sectors": "sectors loaded",
-    "global_store_sectors": "stored",
-    "shared_load_wavefronts": "shared wavefronts",
-    "shared_load_conflicts": "conflicts",
+    "loaded": "global_load_sectors",
+    "stored": "global_store_sectors",
+    "wavefronts": "shared_load_wavefronts",
+    "conflicts": "shared_load_conflicts",
 }
 
 
@@ -191,17 +191,13 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
     for launch in report.launches:
         kernels.setdefault(launch.kernel, []).append(launch)
     err.print()
-    if kernels:
-        table = Table(**terminal.PLAIN)
-        table.add_column("kernel", overflow="fold", min_width=16)
-        for head in ("launches", "grid", "block", *([] if args.no_counters else MAIN_COUNTERS.values())):
-            table.add_column(head, justify="right")
-        for name, launches in kernels.items():
-            total = _total(launches)
-            numbers = [] if args.no_counters else [f"{total[key]:,}" for key in MAIN_COUNTERS]
-            shapes = ["×".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block)]
-            table.add_row(Text(_short(name)), f"{len(launches):,}", *shapes, *numbers)
-        err.print(table)
+    for name, launches in kernels.items():
+        total = _total(launches)
+        grid, block = ("x".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block))
+        crowd = f"{len(launches):,} launches, the last " if len(launches) > 1 else ""
+        err.print(f"{_short(name)}: {crowd}<<<{grid}, {block}>>>", style="bold", markup=False, soft_wrap=True)
+        if not args.no_counters:
+            err.print(f"    {_sentence(total)}", markup=False, soft_wrap=True)
     if args.counters:
         for name, launches in kernels.items():
             err.print(f"\n{name}", style="bold", markup=False)
@@ -230,18 +226,30 @@ def _short(name: str) -> str:
     return bare.rpartition("::")[2] + ("<...>" if "<" in name else "")
 
 
-def _lines(report: Report) -> None:
-    import linecache
+def _sentence(total: Counters) -> str:
+    """What was executed and moved, as far as there is any of it."""
+    said = [f"{total['instructions']:,} warp instructions"]
+    for space, unit in (("global", "sectors"), ("shared", "wavefronts")):
+        for verb in ("load", "store"):
+            if total[f"{space}_{verb}_requests"]:
+                conflicts = total[f"{space}_{verb}_conflicts"] if space == "shared" else 0
+                of = f" ({conflicts:,} of them conflicts)" if conflicts else ""
+                said.append(f"{space} {verb}s {total[f'{space}_{verb}_{unit}']:,} {unit}{of}")
+    if total["cp_async_requests"]:
+        said.append(f"cp.async {total['cp_async_sectors']:,} sectors")
+    return "; ".join(said)
 
-    table = Table(**terminal.PLAIN)
-    table.add_column("\nline")
-    for head in MAIN_COUNTERS.values():
-        table.add_column(head, justify="right")
-    table.add_column("source", no_wrap=True)
+
+def _lines(report: Report) -> None:
+    rows = [("line", *MAIN_COUNTERS, "source")]
     for (file, line), counters in sorted(report.lines.items()):
-        source = linecache.getline(file, line).strip()
-        table.add_row(f"{Path(file).name}:{line}", *(f"{counters[key]:,}" for key in MAIN_COUNTERS), Text(source))
-    terminal.err.print(table)
+        numbers = (f"{counters[key]:,}" for key in MAIN_COUNTERS.values())
+        rows.append((f"{Path(file).name}:{line}", *numbers, linecache.getline(file, line).strip()))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    terminal.err.print()
+    for first, *numbers, source in rows:
+        aligned = "  ".join(number.rjust(width) for number, width in zip(numbers, widths[1:]))
+        terminal.err.print(f"{first.ljust(widths[0])}  {aligned}  {source}", markup=False, soft_wrap=True)
 
 
 def _total(launches: Sequence[Any]) -> Counters:

@@ -47,13 +47,13 @@ def has_module(text: str) -> bool:
 
 
 def explain(error: str, text: str) -> str:
-    """What to do if PyTorch's stand-in headers do not have what a source uses: the launcher to write, for this source."""
+    """What to do if the stand-in headers do not have what a source uses: the launcher to write, for this source."""
     lines = [
         error,
         "",
-        "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their data, sizes",
-        "and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that computes on tensors.",
-        "Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and add a launcher for the emulator:",
+        "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their",
+        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that computes on",
+        "tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and add a launcher:",
     ]
     for name, parameters in kernels(text):
         declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])
@@ -72,7 +72,8 @@ def kernels(text: str) -> list[tuple[str, list[str]]]:
     """Name and parameters of each __global__ function of a source that is no template."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
     found = []
-    pattern = r"(template\s*<[^{};]*>\s*)?\b__global__\b\s+(?:\w+\s+)*?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\("
+    bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
+    pattern = rf"(template\s*<[^{{}};]*>\s*)?\b__global__\b\s+(?:\w+\s+)*?{bounds}(?:void\s+)?(\w+)\s*\("
     for match in re.finditer(pattern, code):
         depth, end = 1, match.end()
         while end < len(code) and depth:

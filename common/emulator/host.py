@@ -7,6 +7,8 @@ here, through a socket: one request, one answer. Device memory is a file that bo
 
 from __future__ import annotations
 
+import ctypes
+import linecache
 import os
 import re
 import select
@@ -194,8 +196,8 @@ class Host:
         """`arguments` packs the launcher's arguments once their types are known; `argv` is main's. With `own_terminal`
         the program has this process's streams, otherwise what it prints is printed here. `patience`: seconds of host
         code between two CUDA calls after which it is ended. `refused` hears of errors with their reasons. `extension`
-        packs the arguments of a function of a PyTorch extension, given its parameters (None: there is no such function),
-        and `returned` gets its result while the process still holds the memory."""
+        packs the arguments of a function of a PyTorch extension, given its parameters (None: there is no such
+        function), and `returned` gets its result while the process still holds the memory."""
         self.so, self.gpu, self.device = so, gpu, device
         self.arguments, self.argv, self.own_terminal, self.patience = arguments, argv, own_terminal, patience
         self.environment, self.refused = environment or {}, refused
@@ -285,15 +287,11 @@ class Host:
         self.ended.last_call = self._last_call()
 
     def _last_call(self) -> str:
-        import ctypes
-
         name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
         ctypes.memset(self.device.arena.base, 0, 64)
         return name
 
     def _after(self) -> str:
-        import ctypes
-
         name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
         return f"; its last CUDA call was {name}" if name else "; it had not called CUDA"
 
@@ -538,8 +536,7 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
 
 
 def _source_line(file: str, line: int) -> str:
-    import linecache
-
+    linecache.checkcache(file)  # the learner may have edited it since
     return linecache.getline(file, line).strip()
 
 

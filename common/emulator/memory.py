@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -287,13 +288,25 @@ def raw_bytes(array: Array) -> np.ndarray:
 
 
 def available_memory() -> int:
-    """Bytes that device memory may still take: half of what the machine has free, for each byte has a mark."""
-    return max(0, _meminfo("MemAvailable") - RESERVE) // 2
+    """Bytes that device memory may still take: half of what the machine, or the container that this is, has free, for
+    each byte has a mark."""
+    return max(0, min(_meminfo("MemAvailable"), _container_memory()) - RESERVE) // 2
 
 
 def total_memory() -> int:
     """Bytes of the modelled device's memory."""
     return _meminfo("MemTotal") // 2
+
+
+def _container_memory() -> int:
+    """Bytes that a container's limit leaves; more than any machine has if there is no limit."""
+    try:
+        limit, used = (
+            Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current")
+        )
+        return int(limit) - int(used)
+    except (OSError, ValueError):  # no container, an older kind, or "max"
+        return 1 << 60
 
 
 def _meminfo(what: str) -> int:

@@ -276,10 +276,10 @@ extern "C" cudaError_t launch(unsigned *out) { kernel<<<4, 1>>>(out); return cud
 
 def test_clusters():
     out = torch.zeros(4, dtype=torch.int32)
-    report = emulator.run(mutant("cluster_of_one", CLUSTER % 1), "launch", [out], names=["out"], arch=90)
+    report = emulator.run(mutant("cluster_of_one", CLUSTER % 1), "launch", [out], names=["out"], arch="9.0")
     assert report.ok and (out == 10).all(), report
     with pytest.raises(UserError, match=r"kernel.*clusters of 2 x 1 x 1 blocks.*does not have"):
-        emulator.run(mutant("cluster_of_two", CLUSTER % 2), "launch", [out], names=["out"], arch=90)
+        emulator.run(mutant("cluster_of_two", CLUSTER % 2), "launch", [out], names=["out"], arch="9.0")
 
 
 UNSUPPORTED = {
