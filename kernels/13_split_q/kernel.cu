@@ -5,8 +5,8 @@
 // Idea      In stage 12 every row of S lies in four warps. Here a warp has 16 queries to itself and reads all keys and
 //           values: a row lies in a quad, two shuffles find its maximum, and the warps meet only where tiles come and
 //           go. P stays where it is: two neighbouring accumulator tiles of S, rounded to 16 bits, are register by
-//           register the fragment that the second product wants (Dao, "FlashAttention-2", 2023). Shared memory delivers
-//           no fewer bytes: K and V are now read once by each warp, in place of Q and P.
+//           register the fragment that the second product wants (Dao, "FlashAttention-2", 2023). Every warp now reads K
+//           and V, where it was Q and P before: for HEAD_DIM 128, shared memory delivers as much as it did.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------

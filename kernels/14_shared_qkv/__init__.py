@@ -9,8 +9,8 @@ stage = Stage(
     "memory is enough, at the price of copies that hide behind less.",
     problem="attention",
     dtypes=("fp16", "bf16"),
-    variants={"HEAD_DIM": (64, 128), "BLOCK_Q": (64, 128), "Q_IN_REGISTERS": (0, 1), "BUFFERS": (1, 2, 4)},
-    multiples={"N": "BLOCK_Q"},
+    variants={"HEAD_DIM": (64, 128), "Q_IN_REGISTERS": (0, 1), "BUFFERS": (1, 2, 4)},
+    multiples={"N": 64},
     alignment=16,
     counters=("instructions.ldmatrix", "shared_load_wavefronts", "instructions.barrier", "shared_load_conflicts"),
 )

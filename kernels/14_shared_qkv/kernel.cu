@@ -10,14 +10,14 @@
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
-//   block  | BLOCK_Q × 64                  | BLOCK_Q × HEAD_DIM                  | BLOCK_Q / 16 warps
+//   block  | 64 × 64                       | 64 × HEAD_DIM                       | 128 threads = 4 warps
 //   warp   | 16 × 64: its queries          | 16 × HEAD_DIM: its queries          | 32 lanes together
 //   mma    | 16 × 8, 1 × 8                 | 16 × 8, 1 × HEAD_DIM / 8            | the tensor core
 //
 // Thread map   mma: row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3): a row lies
 //              in a quad of lanes, and a lane's rows of S are its rows of O.
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
-// Limits       N a multiple of BLOCK_Q; HEAD_DIM 64 or 128; scale > 0; compute capability 8.0; 16 KB of shared memory
+// Limits       N a multiple of 64; HEAD_DIM 64 or 128; scale > 0; compute capability 8.0; 16 KB of shared memory
 //              (8 KB for HEAD_DIM 64).
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 
@@ -31,9 +31,6 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 128  // elements of a query, a key, a value: 64 or 128
 #endif
-#ifndef BLOCK_Q
-#define BLOCK_Q 64  // queries per block, 16 for each warp: 64 or 128
-#endif
 #ifndef Q_IN_REGISTERS
 #define Q_IN_REGISTERS 1  // 1: Q's fragments are read once, and K follows in Q's place; 0: Q keeps its own buffer
 #endif
@@ -43,6 +40,7 @@
 
 using Element = DTYPE;
 
+constexpr int BLOCK_Q = 64;   // queries per block
 constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
 constexpr int WARP_Q = 16;    // queries per warp, for which it has all keys and all columns of O
 constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
@@ -60,7 +58,6 @@ constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byt
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
-static_assert(BLOCK_Q == 64 || BLOCK_Q == 128, "BLOCK_Q is 64 or 128");
 static_assert(Q_IN_REGISTERS == 0 || Q_IN_REGISTERS == 1, "Q_IN_REGISTERS is 0 or 1");
 static_assert(BUFFERS >= 1, "K and V need a buffer");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
