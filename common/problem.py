@@ -100,6 +100,9 @@ class Problem(ABC):
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         """The shape that these inputs make. UserError if their dimensions do not fit together."""
 
+    def check(self, shape: Shape, variants: Variants) -> None:
+        """UserError if kernels with these macros cannot take the shape, whatever their multiples are."""
+
     def like(self, other: Problem, shape: Shape) -> Shape:
         """The shape of this problem that is the same computation as `shape` of another problem of its part."""
         return shape

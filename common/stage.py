@@ -351,6 +351,7 @@ class Kernel:
             if size < 1 or size % multiple:
                 break
         else:
+            self.stage.spec.check(shape, self.variants)
             return
         broken = []
         for axis, size, multiple in zip(self.stage.spec.axes, shape, self._rules):

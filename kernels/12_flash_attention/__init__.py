@@ -1,10 +1,9 @@
-"""Stage 12: online softmax over tiles of keys, which the warps of a block split (split-KV)."""
+"""Stage 12: online softmax; the warps split the keys."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="flash attention",
     idea="Online softmax: a block walks over tiles of keys and corrects maximum, sum and output as it goes, so the N × N "
     "scores are never stored. The warps split the keys of a tile; maxima, sums and P meet in shared memory.",
     problem="attention",

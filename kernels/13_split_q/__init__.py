@@ -1,10 +1,9 @@
-"""Stage 13: the warps split the queries, and P stays in registers."""
+"""Stage 13: the warps split the queries; P in registers."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="split-Q",
     idea="Each warp has 16 queries to itself: a row's maximum is two shuffles away, no warp waits for another's scores, and "
     "two accumulator tiles of S are the next product's fragment of P as they are.",
     problem="attention",

@@ -1,10 +1,9 @@
-"""Stage 14: Q moves to registers, and one buffer serves Q, K and V in turn."""
+"""Stage 14: Q in registers; one buffer for Q, K and V."""
 
 from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    title="shared QKV",
     idea="Q is read from shared memory once, into registers; its buffer then serves K and V in turn. A third of the shared "
     "memory is enough, at the price of copies that hide behind less.",
     problem="attention",
