@@ -52,6 +52,7 @@ class Problem(ABC):
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )
+    slack: float = 1.25  # how many times the baseline's error, over a whole output, a kernel's may be
     patterns: tuple[str, ...] = ("normal",)  # kinds of inputs that `inputs` can make; a test tries each of them
 
     @abstractmethod
@@ -153,7 +154,7 @@ class Problem(ABC):
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
         """How far each output may be from its reference: no element further than twice the baseline's furthest, and the
-        whole no further than 1.25 times the baseline's distance.
+        whole no further than `slack` times the baseline's distance.
 
         Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times as
         large, cutting bits off instead of rounding twice as large."""
@@ -161,7 +162,7 @@ class Problem(ABC):
         for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
             off = (baseline.double() - reference).abs_()
             off = off[off.isfinite()]  # where the reference is not finite, the output has to equal it
-            found.append(Tolerance(1.25 * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
+            found.append(Tolerance(self.slack * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
         return tuple(found)
 
     # ---- time --------------------------------------------------------------------------------------------------------
