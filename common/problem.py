@@ -49,6 +49,7 @@ class Problem(ABC):
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
     settings: tuple[str, ...] = ()  # macros that say what is computed
     input_names: tuple[str, ...]
+    scratch_names: tuple[str, ...] = ()
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )
@@ -65,7 +66,13 @@ class Problem(ABC):
 
     def tensor_names(self, variants: Variants) -> tuple[str, ...]:
         """Names of the launcher's pointers, in its order."""
-        return self.input_names + self.output_names(variants)
+        return self.input_names + self.output_names(variants) + self.scratch_names
+
+    def scratch(
+        self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
+    ) -> tuple[Tensor | None, ...]:
+        """Memory that a launcher uses besides, uninitialised, named by `scratch_names`; None: a null pointer."""
+        return ()
 
     def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
         """The settings that the inputs of a call decide, such as a head dimension; `settings` without them are given."""
@@ -128,8 +135,13 @@ class Problem(ABC):
         """Outputs for a kernel to fill, uninitialised."""
 
     @abstractmethod
-    def scalars(self, shape: Shape, variants: Variants) -> Mapping[str, int | float]:
-        """The launcher's arguments between the pointers and the stream, in its order."""
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
+        """The launcher's arguments between the pointers and the stream, in its order; `tensors` are inputs and outputs."""
+
+    def check_layout(self, name: str, tensor: Tensor) -> None:
+        """UserError if a kernel of this problem cannot take a tensor with these strides."""
+        if not tensor.is_contiguous():
+            raise UserError(f"{name} is not contiguous: pass {name}.contiguous()")
 
     def dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
         """The element type that the inputs have in common. UserError naming the one that differs."""

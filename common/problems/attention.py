@@ -108,7 +108,7 @@ class Attention(Problem):
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         return (torch.empty(self.input_shapes(shape, variants)[0], dtype=TORCH_DTYPES[dtype], device=device),)
 
-    def scalars(self, shape: Shape, variants: Variants) -> dict[str, int | float]:
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, n, d = shape
         return {"B": b, "H": h, "N": n, "scale": self.scale(shape)}
 
@@ -139,7 +139,7 @@ class Attention(Problem):
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 return (sdpa(q, k, v, scale=scale),)
         scores = q.float() @ k.float().mT
-        return (_flash(scores, v, scale, q.dtype),)
+        return (flash(scores, v, scale, q.dtype),)
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -161,7 +161,7 @@ class Attention(Problem):
         return 4 * b * h * n * d * TORCH_DTYPES[dtype].itemsize
 
 
-def _flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     """softmax(scores · scale) · V with FlashAttention's roundings; scores are fp32, -inf where masked."""
     scale_log2 = torch.tensor(scale, dtype=torch.float32) * LOG2_E
     largest = scores.amax(-1, keepdim=True) * scale_log2

@@ -12,7 +12,12 @@ stage = Stage(
     multiples={"N": 64},
     alignment=16,
     counters=(
-        "cp_async_sectors", "instructions.barrier", "instructions.ldmatrix", "instructions.mma",
-        "shared_load_wavefronts", "shared_load_conflicts", "shared_store_wavefronts",
+        "cp_async_sectors",
+        "instructions.barrier",
+        "instructions.ldmatrix",
+        "instructions.mma",
+        "shared_load_wavefronts",
+        "shared_load_conflicts",
+        "shared_store_wavefronts",
     ),
 )

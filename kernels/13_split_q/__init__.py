@@ -12,7 +12,10 @@ stage = Stage(
     multiples={"N": "BLOCK_Q"},
     alignment=16,
     counters=(
-        "instructions.barrier", "instructions.shuffle", "instructions.ldmatrix", "shared_load_wavefronts",
+        "instructions.barrier",
+        "instructions.shuffle",
+        "instructions.ldmatrix",
+        "shared_load_wavefronts",
         "shared_store_wavefronts",
     ),
 )
