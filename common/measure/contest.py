@@ -100,12 +100,11 @@ def _measure_size(
     rows: list[dict] = []
     for entry in entries:
         kernel = entry.kernel
-        own = kernel.stage.spec.like(spec, shape)
-        size = f"{kernel.dtype} {kernel.stage.spec.format(own)}"
         try:
+            own = kernel.stage.spec.like(spec, shape)
             kernel.check_shape(*own)
         except UserError as error:
-            notes.append(f"{size}: without {kernel.label}: {error}")
+            notes.append(f"{kernel.dtype} {spec.format(shape)}: without {kernel.label}: {error}")
             continue
         update(f"checking {kernel.label} {kernel.stage.spec.format(own)}", advance=1)
         with gpu.errors(kernel.label):

@@ -35,6 +35,9 @@
 #ifndef CAUSAL
 #define CAUSAL 0  // 1: query i sees keys 0 to i only, as torch's is_causal has it
 #endif
+#ifndef COPY_GROUP
+#define COPY_GROUP 4  // parts
+#endif
 #ifndef MAX_WARP_Q
 #define MAX_WARP_Q 32  // queries per warp where there are enough of them: 16 or 32
 #endif
@@ -210,6 +213,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
     const __grid_constant__ Arguments arguments) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;
   constexpr int TILES_Q = WARP_Q / MMA_M;
+  constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before them
   static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
   extern __shared__ __align__(128) unsigned char shared[];
   Shared<BLOCK_Q> &tiles = *reinterpret_cast<Shared<BLOCK_Q> *>(shared);
@@ -230,6 +234,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
+  // Of the tiles, so many hold keys that the first of this warp's queries sees all of, and keys that the last one sees any of.
+  const int first_query = (tile_row + warp_row) / packed;
+  const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
+  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
+  const int seen_tiles = CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
   const auto row_offset = [&](const Strides &strides, int row) {
     const int query = packed == 1 ? row : row / packed;
     return batch * strides.batch + (head + row - query * packed) * strides.head + query * strides.row;
@@ -254,27 +263,31 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
       arguments.V + batch * arguments.v.batch + kv_head * arguments.v.head + first_key * arguments.v.row + copy_col;
   const long long k_step = COPY_ROWS * arguments.k.row;
   const long long v_step = COPY_ROWS * arguments.v.row;
-  const auto copy_part = [&](int tile, int part, unsigned target, const Element *&source, long long step,
-                             const Element *inside_address) {
-    target += tile % 2 * TILE_BYTES + part * COPY_ROWS * ROW_BYTES;
-    if (RAGGED) {
-      const bool inside = first_key + tile * BLOCK_KV + part * COPY_ROWS < arguments.n_kv;
-      cp_async_16_or_zeros(target, inside ? source : inside_address, inside);
-    } else {
-      cp_async_16(target, source);
-    }
+  int k_left = arguments.n_kv - first_key;  // rows of K from the part that is copied next to the end
+  int v_left = k_left;
+  const auto copy_part = [&](int part, unsigned target, const Element *&source, long long step, int &left,
+                             const Element *anywhere) {
+    target += part * COPY_ROWS * ROW_BYTES;
+    if (RAGGED) cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
+    else cp_async_16(target, source);
     source += step;
+    left -= COPY_ROWS;
   };
-  const auto copy_tile = [&](int tile, unsigned target, const Element *&source, long long step, const Element *inside) {
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) copy_part(tile, part, target, source, step, inside);
+  const auto copy_k = [&](int part, unsigned stage) {
+    copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
   };
-  const auto copy_with_step = [&](int step_of_product, int tile, unsigned target, const Element *&source, long long step,
-                                  const Element *inside) {
+  const auto copy_v = [&](int part, unsigned stage) {
+    copy_part(part, v_target + stage, v_source, v_step, v_left, arguments.V);
+  };
+  const auto with_step = [&](int step, auto copy, unsigned stage) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-      if (step_of_product == part * STEPS / PARTS) copy_part(tile, part, target, source, step, inside);
+      if (step == part / COPY_GROUP * COPY_GROUP * STEPS / PARTS) copy(part, stage);
     }
+  };
+  const auto at_once = [&](auto copy, unsigned stage) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) copy(part, stage);
   };
   const unsigned q_target = target_in(tiles.Q[0]);
 #pragma unroll
@@ -283,10 +296,10 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
     const Element *source = arguments.Q + row_offset(arguments.q, inside ? tile_row + copy_row + row : 0) + copy_col;
     cp_async_16_or_zeros(q_target + row * ROW_BYTES, source, inside);
   }
-  copy_tile(0, k_target, k_source, k_step, arguments.K);
+  at_once(copy_k, 0);
   cp_async_commit();
-  if (kv_tiles > 1) copy_tile(1, k_target, k_source, k_step, arguments.K);
-  copy_tile(0, v_target, v_source, v_step, arguments.V);
+  if (kv_tiles > 1) at_once(copy_k, TILE_BYTES);
+  at_once(copy_v, 0);
   cp_async_commit();
 
   // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
@@ -306,9 +319,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
 
   // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
-  const auto compute_scores = [&](int tile) {
-    const unsigned k_tile = k_address + tile % 2 * TILE_BYTES;
-    const bool copies = tile > 0 && tile + 1 < kv_tiles;  // the first two tiles are under way
+  const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned k_tile = k_address + stage;
     unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];        // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
       const int d = step / K_STEPS * MMA_K;
@@ -337,7 +349,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + 1 < STEPS) load_fragments(step + 1);
-      if (copies) copy_with_step(step, tile + 1, k_target, k_source, k_step, arguments.K);
+      if (SPREAD && copies) with_step(step, copy_k, next_stage);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % K_STEPS * PAIRS * 2 + tile_of_step;
@@ -354,8 +366,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   // key that the row sees, so that every row has a finite maximum from then on.
   const auto mask = [&](int tile) {
     if constexpr (RAGGED || CAUSAL) {
+      if (tile < whole_tiles) return;
       const int first = (first_tile + tile) * BLOCK_KV;
-      if (first + BLOCK_KV <= arguments.n_kv && !(CAUSAL && first + BLOCK_KV - 1 > (tile_row + warp_row) / packed)) return;
 #pragma unroll
       for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
@@ -428,9 +440,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   };
 
   // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied.
-  const auto add_values = [&](int tile) {
-    const unsigned v_tile = v_address + tile % 2 * TILE_BYTES;
-    const bool copies = tile + 1 < kv_tiles;
+  const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned v_tile = v_address + stage;
     unsigned v[2][2 * PAIRS][2];  // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
 #pragma unroll
@@ -445,7 +456,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + 1 < STEPS) load_fragments(step + 1);
-      if (copies) copy_with_step(step, tile + 1, v_target, v_source, v_step, arguments.V);
+      if (SPREAD && copies) with_step(step, copy_v, next_stage);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % V_STEPS * PAIRS * 2 + tile_of_step;
@@ -458,26 +469,29 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
     }
   };
 
-  // The last tile may hold no key that this warp's queries see: others need it.
-  const auto sees = [&](int tile) {
-    return !CAUSAL || (first_tile + tile) * BLOCK_KV <= (tile_row + warp_row + WARP_Q - 1) / packed;
-  };
   cp_async_wait<1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
   __syncthreads();
-  compute_scores(0);
+  compute_scores(0, 0, false);
   mask(0);
   softmax();
+  unsigned stage = 0;  // offset in the rings, in bytes, of the tile of V that is read; the next tile of K is in the other
   for (int tile = 0; tile < kv_tiles; ++tile) {
     cp_async_wait<0>();  // each thread waits for its own copies of this tile of V and the next of K, then all for all:
     __syncthreads();     // they are complete, and the tiles that are overwritten next have been read by all
-    if (sees(tile)) add_values(tile);
-    cp_async_commit();  // V's copies, also of warps that see no more: they are for others
-    if (tile + 1 < kv_tiles && sees(tile + 1)) {
-      compute_scores(tile + 1);
-      cp_async_commit();
+    const unsigned other = TILE_BYTES - stage;
+    if (!SPREAD) {
+      if (tile + 1 < kv_tiles) at_once(copy_v, other);
+      if (tile + 2 < kv_tiles) at_once(copy_k, stage);
+    }
+    if (tile < seen_tiles) add_values(stage, other, tile + 1 < kv_tiles);
+    cp_async_commit();  // also of warps that see no more: their copies are for others
+    if (tile + 1 < kv_tiles && tile + 1 < seen_tiles) {
+      compute_scores(other, stage, tile + 2 < kv_tiles);
+      if (SPREAD) cp_async_commit();
       mask(tile + 1);
       softmax();
     }
+    stage = other;
   }
 
   // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and leave as
