@@ -170,7 +170,7 @@ def check(
     reports = []
     lines = None
     if device == "gpu":
-        from common.build import gpu
+        from common.compiler import gpu
 
         kernel.load()  # what does not compile is no failed check
         try:

@@ -21,7 +21,7 @@ from IPython.display import Markdown
 
 import kernels
 from common import accuracy, counts
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 from common.hardware import GPUS
 from common.results import tables

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
-from common.build.toolchain import read
+from common.compiler.toolchain import read
 from common.errors import UserError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Stage:
         """Why this machine cannot run the stage on a GPU, or None if it can."""
         import torch
 
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability()
         if here is None:
@@ -380,7 +380,7 @@ class Kernel:
 
     def load(self, device: Any = None) -> CDLL:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
@@ -388,7 +388,7 @@ class Kernel:
 
     def launcher(self, device: Any = None) -> Callable[..., None]:
         """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
-        from common.build import gpu
+        from common.compiler import gpu
 
         spec = self.stage.spec
         shape = spec.emulator_shapes(self.variants)[0]

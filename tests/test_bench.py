@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from common.timing import Contender
 
 import kernels
 from common import bench, ceiling, check, cli, gpu, nvml, results, timing, toolchain
 from common.errors import CheckFailed, UserError
-from common.timing import Contender
 
 
 def parse(*words):

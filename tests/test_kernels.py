@@ -11,7 +11,7 @@ import pytest
 
 import kernels
 from common import accuracy
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Kernel, Stage, macros

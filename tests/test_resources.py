@@ -5,12 +5,12 @@ import subprocess
 from argparse import ArgumentParser
 
 import pytest
+from common.resources import GPUS, occupancy, parse_ptxas, select_gpus
 from rich.console import Console
 
 import kernels
 from common import resources, sass, toolchain
 from common.errors import UserError
-from common.resources import GPUS, occupancy, parse_ptxas, select_gpus
 
 A100, RTX3090, RTX4090, H100 = GPUS
 

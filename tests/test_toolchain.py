@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 from common.figures import draw, layout
 from common.figures.draw import Picture

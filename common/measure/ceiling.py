@@ -20,7 +20,7 @@ import torch
 from rich.table import Table
 
 from common import terminal
-from common.build import gpu, toolchain
+from common.compiler import gpu, toolchain
 from common.errors import UserError
 from common.measure import nvml, timing
 from common.measure.metadata import metadata

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from common import accuracy, terminal
-from common.build import gpu
+from common.compiler import gpu
 from common.errors import UserError
 from common.measure import ceiling, nvml, timing
 from common.measure.metadata import metadata

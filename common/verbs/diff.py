@@ -11,7 +11,7 @@ from rich.text import Text
 
 import kernels
 from common import terminal
-from common.build.toolchain import read
+from common.compiler.toolchain import read
 from common.errors import UserError
 from common.stage import Stage
 

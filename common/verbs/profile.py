@@ -19,7 +19,7 @@ from rich.text import Text
 
 import kernels
 from common import counts, hardware, terminal
-from common.build import gpu
+from common.compiler import gpu
 from common.errors import UserError
 from common.measure import contest, ncu
 from common.measure.metadata import metadata

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common import counts, hardware, terminal
-from common.build import ptxas
+from common.compiler import ptxas
 from common.emulator import Launch
 from common.errors import UserError
 from common.hardware import Gpu

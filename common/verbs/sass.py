@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from common import hardware, terminal
-from common.build import sass
-from common.build.sass import Instruction
-from common.build.symbols import readable
+from common.compiler import sass
+from common.compiler.sass import Instruction
+from common.compiler.symbols import readable
 from common.errors import UserError
 from common.stage import Stage
 from common.verbs import options

@@ -178,7 +178,7 @@ def patterns() -> Iterator[Pattern]:
 
 def measure() -> dict[str, dict[str, int]]:
     """Run all patterns under ncu: "operation: name" -> counter -> count, those that are not zero."""
-    from common.build import toolchain
+    from common.compiler import toolchain
     from common.measure import ncu
 
     every = list(patterns())

@@ -8,7 +8,7 @@ import torch
 from banks import METRICS, OPERATIONS, PROBE, RECORD, SOURCE_BYTES, Pattern, measure, patterns, recorded
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.figures import layout
 from common.measure import ncu
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import engine
 from tests.emulator.machine import executed, kinds, launch
 

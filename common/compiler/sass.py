@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.build import toolchain
+from common.compiler import toolchain
 
 # What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (

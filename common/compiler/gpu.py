@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from common import terminal
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 # torch switches off the conversions and operators of half and __nv_bfloat16; a kernel.cu compiles as it would alone.
