@@ -20,10 +20,9 @@ from typing import NoReturn
 from rich.table import Table
 from rich.text import Text
 
-import kernels
-from common import terminal
-from common.errors import CheckFailed, UserError
-from common.stage import Stage, macros, pick
+from common import course, terminal
+from common.errors import CheckFailed, UserError, pick
+from common.stage import Stage, macros
 
 VERBS = {
     "test": "is it right, and does it keep the rules? (GPU and emulator)",
@@ -60,7 +59,7 @@ def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
 def _dispatch(package: str, argv: list[str]) -> int:
     program = f"python -m {package}"
     ladder = package == "kernels"
-    stages = kernels.ladder() if ladder else [kernels.load(package.rpartition(".")[2])]
+    stages = course.ladder() if ladder else [course.load(package.rpartition(".")[2])]
     if not argv or argv[0] in ("-h", "--help"):
         _overview(program, stages, ladder)
         return 0
@@ -86,7 +85,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
         return module.run(stages[0], args)
     if getattr(args, "source", None):
         raise UserError("--source is a file of one stage: python -m kernels.NN_name " + verb)
-    chosen = [kernels.load(text) for text in args.stages] or stages
+    chosen = [course.load(text) for text in args.stages] or stages
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)
     return max(module.run(stage, args) for stage in chosen)

@@ -6,7 +6,6 @@ torch until a kernel runs, so that --help is quick.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
 from common.compiler.toolchain import read
-from common.errors import UserError
+from common.errors import UserError, pick
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -45,15 +44,6 @@ def macros(source: Path) -> dict[str, Macro]:
         re.MULTILINE,
     )
     return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
-
-
-def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
-    """`text` if it is one of `names`; otherwise a UserError that lists them, and the likeliest."""
-    if text in names:
-        return text
-    likely = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{likely[0]}'?" if likely else ""
-    raise UserError(f"{owner} has no {what} '{text}'.{hint} It has: {', '.join(names) or 'none'}")
 
 
 @dataclass(frozen=True)

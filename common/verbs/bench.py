@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-import kernels
-from common import accuracy, counts, terminal
+from common import accuracy, counts, course, terminal
 from common.errors import CheckFailed, UserError
 from common.results import plot, runs, tables
 from common.results.runs import Record
@@ -124,7 +123,7 @@ def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
 def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for where it has them."""
     names = [text.partition("=")[0].strip() for text in args.variant]
-    settings = {name for each in kernels.ladder() for name in each.spec.settings}
+    settings = {name for each in course.ladder() for name in each.spec.settings}
     for name in names:
         if name not in settings:
             raise UserError(
@@ -147,8 +146,8 @@ def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
 def _entry(kernel: Kernel, role: str) -> Entry:
     from common.measure.contest import Entry
 
-    first = kernels.part(kernel.stage)[0]
-    return Entry(kernel, role, kernels.previous(kernel.stage), first if first is not kernel.stage else None)
+    first = course.part(kernel.stage)[0]
+    return Entry(kernel, role, course.previous(kernel.stage), first if first is not kernel.stage else None)
 
 
 def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
@@ -159,11 +158,11 @@ def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
 
     kernel = asked[0]
     stage = kernel.stage
-    first, previous = kernels.part(stage)[0], kernels.previous(stage)
+    first, previous = course.part(stage)[0], course.previous(stage)
     entries = []
-    if first not in (stage, previous) and (found := kernels.counterpart(first, kernel)):
+    if first not in (stage, previous) and (found := course.counterpart(first, kernel)):
         entries.append(_entry(found, "first"))
-    if found := kernels.counterpart(previous, kernel):
+    if found := course.counterpart(previous, kernel):
         entries.append(_entry(found, "previous"))
     if args.source:
         entries.append(_entry(stage.kernel(kernel.dtype, kernel.settings), "stage"))
@@ -273,7 +272,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
         columns = list(asked)
         if args.source:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
-        elif before := kernels.counterpart(kernels.previous(stage), asked[0]):
+        elif before := course.counterpart(course.previous(stage), asked[0]):
             columns.insert(0, before)
         try:
             reports = [_emulated(kernel, shape, args.seed, say=kernel in asked) for kernel in columns]
@@ -300,7 +299,7 @@ def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Reco
     """A stage's recorded times from the run of its ladder, with the stage before it and the peers."""
     settings = {name: value for name, value in stage.kernel(dtype).settings.items()}
     found = tables.ladder(stage.spec.part, dtype, None, **settings)
-    previous = kernels.previous(stage)
+    previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
     wanted = [size for text in sizes or () for size in text.split(",")]
@@ -369,7 +368,7 @@ def _ladder_table(
         made.add_column(head, justify="right", no_wrap=True)
     for stage in stages:
         name = stage.counters[0]
-        before = kernels.previous(stage)
+        before = course.previous(stage)
         old, new = (
             counted[each.name].get(name, 0) if each and each.name in counted else None for each in (before, stage)
         )

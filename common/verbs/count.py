@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-import kernels
-from common import counts, terminal
+from common import counts, course, terminal
 from common.counts import DERIVED, Counts, change, number, rows
 from common.errors import UserError
 from common.stage import Kernel, Stage
@@ -125,5 +124,5 @@ def compared(kernel: Kernel) -> list[Kernel]:
     stage = kernel.stage
     if kernel.source != stage.source or not kernel.default:
         return [stage.kernel(kernel.dtype, kernel.settings), kernel]
-    before = kernels.counterpart(kernels.previous(stage), kernel)
+    before = course.counterpart(course.previous(stage), kernel)
     return [before, kernel] if before else [kernel]

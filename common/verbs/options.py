@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import hardware
-from common.errors import UserError
-from common.stage import Kernel, Stage, pick
+from common.errors import UserError, pick
+from common.stage import Kernel, Stage
 
 # What the emulator takes on two cores, seconds per floating-point operation of the problem: a warp instruction is 64 of
 # them in FMA stages and 4096 in tensor-core stages, and comes with others. Rough, and only there to refuse by.

@@ -17,8 +17,7 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-import kernels
-from common import counts, hardware, terminal
+from common import counts, course, hardware, terminal
 from common.compiler import gpu
 from common.errors import UserError
 from common.measure import contest, ncu
@@ -169,7 +168,7 @@ def launch(arguments: Sequence[str]) -> int:
     words, seed = json.loads(arguments[0]), int(arguments[1])
     mark = torch.zeros(1, device="cuda")
     for name, dtype, variants, source, shape in words:
-        stage = kernels.load(name)
+        stage = course.load(name)
         kernel = stage.kernel(dtype, variants, None if Path(source) == stage.source.resolve() else Path(source))
         with gpu.errors(kernel.label):
             spec = stage.spec
