@@ -1,4 +1,4 @@
-"""The two ways in which a command ends badly without being a bug of ours, and the likeliest reason: a name that is none."""
+"""The two ways in which a command ends badly without being a bug of ours; the likeliest is a name that is none."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "01_naive fp16 COALESCED=0": with the variants that are not the default, and the file if not ours."""
+        """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
         words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
 
@@ -353,7 +353,7 @@ class Kernel:
         raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
 
     def test_shapes(self) -> dict[str, Shape]:
-        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage asks for."""
+        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage adds."""
         asked = {why: shape for why, shape in self.stage.test_shapes.items() if self._takes(shape)}
         return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 

@@ -188,7 +188,7 @@ def _kernel_row(entry: Entry, shape: tuple[int, ...], accuracies: Sequence[accur
 
 
 def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float]:
-    """{"call", "empty"}: microseconds that the host spends on one call of the stage, and on `torch.empty` of its output.
+    """{"call", "empty"}: µs that the host spends on one call of the stage, and on `torch.empty` of its output.
 
     Medians over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
     stage, changed = kernel.stage, kernel.changed

@@ -1,5 +1,7 @@
-"""The tables of README.md and docs/*.md: between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this
-module makes of the recorded runs, and no figure of anybody's own.
+"""The tables of README.md and docs/*.md.
+
+Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
+and no figure of anybody's own:
 
     results:ladder PART DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
     results:stage STAGE [DTYPE …]           one stage at every size of the ladder's run, with its spread
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.results import plot
-from common.results.runs import RESULTS, ROOT, Record, records, runs, settings_named, sizes
+from common.results.runs import RESULTS, ROOT, Record, not_zero, records, runs, settings_named, sizes
 
 NOTHING = "*No run recorded yet.*"
 
@@ -65,20 +67,13 @@ def tflops(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def matches(row: Mapping, dtype: str | None, settings: Mapping[str, int]) -> bool:
-    """Whether a row has this dtype and these settings; a setting that is not asked for is 0, or not the row's to have."""
-    return dtype in (None, row["dtype"]) and all(
-        settings[name] == value if name in settings else True for name, value in row["settings"].items()
-    )
-
-
 def ladder(part: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
     """The stages (default variants) and peers of the run in which a part's ladder was climbed highest; [] if none was.
 
-    Of several such runs the newest."""
+    Of several such runs the newest. A setting that is not given is 0."""
 
     def climbed(run: dict) -> list[Record]:
-        rows = [r for r in records(run, part=part) if matches(r.row, dtype, settings)]
+        rows = [r for r in records(run, part=part, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
         return [r for r in rows if r.row["role"] == "peer" or r.row.get("default")]
 
     found = [climbed(run) for run in runs(kind="bench", gpu=gpu)]
@@ -91,7 +86,7 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
 
 @table("ladder")
 def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; × the previous stage and shares of the library and of the limit at the last."""
+    """TFLOP/s of every stage at each size; at the last × the previous stage, shares of library and limit."""
     found = ladder(part, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
@@ -161,8 +156,8 @@ def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Recor
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    found = variant_records(name, macro, gpu)
-    found = [r for r in found if matches(r.row, None, _settings(settings))]
+    wanted = _settings(settings).items()
+    found = [r for r in variant_records(name, macro, gpu) if wanted <= r.row["settings"].items()]
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
@@ -275,7 +270,7 @@ def runs_table() -> str:
     return markdown(["run", "kind", "GPU", "date", "commit", "command"], body)
 
 
-# --- documents ---------------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 _MARKER = re.compile(r"(?P<open><!-- results:(?P<words>[^\n]*?) -->\n)(?P<body>.*?)(?P<close><!-- /results -->)", re.S)
 

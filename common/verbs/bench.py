@@ -1,7 +1,7 @@
 """Verb `bench`: how fast is a stage, beside the library, the stage before it and what the GPU can do at all?
 
-Nothing is timed before its result has been checked (common/measure/contest.py). Where there is no GPU there are no times:
-the emulator checks and counts instead, and recorded times are shown as what they are.
+Nothing is timed before its result has been checked (common/measure/contest.py). Where there is no GPU there are no
+times: the emulator checks and counts instead, and recorded times are shown as what they are.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
     """The kernels that compute the same: part, dtype, settings."""
     found: dict[tuple, list[Kernel]] = {}
     for kernel in asked:
-        settings = tuple(sorted((name, value) for name, value in kernel.settings.items() if value))
-        found.setdefault((kernel.stage.spec.part, kernel.dtype, settings), []).append(kernel)
+        found.setdefault((kernel.stage.spec.part, kernel.dtype, runs.not_zero(kernel.settings)), []).append(kernel)
     return list(found.values())
 
 
@@ -297,7 +296,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
 
 def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
     """A stage's recorded times from the run of its ladder, with the stage before it and the peers."""
-    settings = {name: value for name, value in stage.kernel(dtype).settings.items()}
+    settings = stage.kernel(dtype).settings
     found = tables.ladder(stage.spec.part, dtype, None, **settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
@@ -351,7 +350,8 @@ def _ladder_table(
 ) -> Table:
     """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
-    found = tables.ladder(stages[0].spec.part, dtype, None)
+    settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
+    found = tables.ladder(stages[0].spec.part, dtype, None, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}

@@ -1,8 +1,8 @@
 """Verb `profile`: the hardware's own counters, read by ncu, beside the emulator's for the same launch.
 
 ncu runs this module as a program (`launch`, below), which launches each kernel once between cudaProfilerStart and
-cudaProfilerStop: only that is profiled. One process does all that a command asks for; where one kernel's launches end and
-the next one's begin is marked by a launch of torch's own.
+cudaProfilerStop: only that is profiled. One process does all that a command asks for; where one kernel's launches end
+and the next one's begin is marked by a launch of torch's own.
 """
 
 from __future__ import annotations
