@@ -318,8 +318,13 @@ class Kernel:
     @property
     def label(self) -> str:
         """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
-        words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
+        words = [self.stage.name, self.short]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
+
+    @property
+    def short(self) -> str:
+        """What tells it from others of its stage and source, "fp16 COALESCED=0"."""
+        return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.changed.items())])
 
     @cached_property
     def multiples(self) -> dict[str, int]:

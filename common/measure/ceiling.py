@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
 from common import terminal
 from common.compiler import gpu, toolchain
@@ -169,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    table = Table(title=f"{run['gpu']}, {run['date'][:10]}", **terminal.PLAIN)
+    table = terminal.table()
     for column in ("what", "measured", "20–80 %", "sustained", "MHz", "W"):
         table.add_column(column, justify="left" if column == "what" else "right")
     for row in run["rows"]:
@@ -188,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             ),
         )
-    terminal.out.print(table)
+    terminal.out.print(terminal.titled(f"{run['gpu']}, {run['date'][:10]}", table))
     return 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from common import accuracy, counts, course, terminal
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from common.measure.contest import Entry, Heat
 
 EXAMPLES = (
-    "--sizes 4096 --dtype fp32    # (sizes as this problem has them)",
+    "--dtype {dtype} --sizes SIZE SIZE",
     "--dtype all --json run.json --plot run.png",
-    "--sizes 2048 --variant COALESCED=all    # every value of a variant (here: of 01_naive)",
-    "--sizes 2048 --variant all    # the default, and every other value of every variant in turn",
+    "--variant {variant}=all # every value of a variant",
+    "--variant all # the default, then every other value of every variant",
 )
+LADDER_EXAMPLES = ("01 02 03 --quick # some stages", "--dtype all --json run.json --plot run.png")
 
 ROUNDS, QUICK_ROUNDS, QUICK_MS = 5, 2, 20.0
 
@@ -208,7 +209,7 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
     return 0
 
 
-def record_tables(found: Sequence[Record], title: str) -> list[Table]:
+def record_tables(found: Sequence[Record], title: str) -> list[Group]:
     """A table per case and size: times and ratios, each within its own run."""
     groups: dict[tuple, list[Record]] = {}
     for record in found:
@@ -216,21 +217,18 @@ def record_tables(found: Sequence[Record], title: str) -> list[Table]:
     return [_record_table(group, title) for group in groups.values()]
 
 
-def _record_table(group: Sequence[Record], title: str) -> Table:
-    row = group[0].row
-    made = Table(title=f"\n{runs.settings_named(row)}, {row['size']} ({title})", padding=(0, 1), **terminal.PLAIN)
-    made.add_column("kernel", no_wrap=True)
+def _record_table(group: Sequence[Record], title: str) -> Group:
+    labels = [_label(record.row) for record in group]
+    made = terminal.table(gap=1)
+    made.add_column("kernel", min_width=max(len(word) for label in labels for word in label.split() if word[0] != "("))
     peers = [peer.row["name"] for peer in group[0].peers]
     for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% limit", "MHz"):
         made.add_column(head, justify="right", no_wrap=True)
-    for record in group:
+    for label, record in zip(labels, group):
         row, ms = record.row, record.row["ms"]
         peer = row["role"] == "peer"
         shares = [None if peer else record.times(each) for each in record.peers]
         style = "bold" if row["role"] == "stage" else "dim" if peer else ""
-        label = row["label"].replace(f" {row['dtype']}", "", 1)
-        for name, value in row["settings"].items():
-            label = label.replace(f" {name}={value}", "", 1)
         made.add_row(
             Text(label),
             f"{ms['median']:.4g}",
@@ -242,7 +240,16 @@ def _record_table(group: Sequence[Record], title: str) -> Table:
             tables.number(row.get("sm_mhz", {}).get("median"), "{:.0f}") or "",
             style=style,
         )
-    return made
+    row = group[0].row
+    return terminal.titled(f"{runs.settings_named(row)}, {row['size']} ({title})", made)
+
+
+def _label(row: Mapping) -> str:
+    """The row's label without what the table's title says."""
+    label = row["label"].replace(f" {row['dtype']}", "", 1)
+    for name, value in row["settings"].items():
+        label = label.replace(f" {name}={value}", "", 1)
+    return label
 
 
 def footnotes(found: Sequence[Record]) -> list[str]:
@@ -347,7 +354,7 @@ def _ladder_table(
     verdicts: Mapping[str, Text],
     shape: str,
     args: argparse.Namespace,
-) -> Table:
+) -> Group:
     """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
@@ -356,11 +363,7 @@ def _ladder_table(
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}
     where = f"; recorded: {last} on {found[0].source}" if found else "; no times are recorded yet"
-    made = Table(
-        title=f"\n{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}",
-        padding=(0, 1, 0, 0),
-        **terminal.PLAIN,
-    )
+    made = terminal.table(gap=1)
     made.add_column("stage", no_wrap=True)
     made.add_column("", no_wrap=True)
     made.add_column("counter", no_wrap=True)
@@ -385,7 +388,8 @@ def _ladder_table(
             (tables.number(record.times(record.previous)) if record else None) or "–",
             (tables.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
         )
-    return made
+    title = f"{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}"
+    return terminal.titled(title, made)
 
 
 def _nothing_saved(args: argparse.Namespace) -> None:

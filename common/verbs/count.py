@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from common import counts, course, terminal
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from common.emulator import Report
 
 EXAMPLES = (
-    "--sizes 128 --dtype fp32    # (sizes as this problem has them)",
-    "--lines    # which source line does it",
-    "--variant COALESCED=0    # beside the default (here: of 01_naive)",
+    "--dtype {dtype} --sizes SIZE SIZE",
+    "--lines # which source line does it",
+    "--variant {variant}={value} # beside the default",
 )
 
 
-def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Table:
+def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Group:
     """The counters of the kernels side by side; with two of them also how each counter moved."""
     spec = beside[-1].stage.spec
-    made = Table(title=f"\n{spec.format(tuple(shape))}, counted in the emulator", **terminal.PLAIN)
+    made = terminal.table()
     made.add_column("counter", no_wrap=True)
     for kernel in beside:
         made.add_column(kernel.label.replace(" ", "\n"), justify="right", no_wrap=True)
@@ -47,9 +47,8 @@ def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[i
         if len(beside) == 2:
             cells.append(Text(change(*values), style=style))
         made.add_row(*cells)
-    if any(mine for *_, mine in rows(counted, about)):
-        made.caption, made.caption_justify = "▸ what this stage is about", "left"
-    return made
+    notes = ["▸ what this stage is about"] if any(mine for *_, mine in rows(counted, about)) else []
+    return terminal.titled(f"{spec.format(tuple(shape))}, counted in the emulator", made, *notes)
 
 
 LINE_COLUMNS = {
@@ -64,11 +63,11 @@ LINE_COLUMNS = {
 }
 
 
-def line_table(kernel: Kernel, report: Report) -> Table:
+def line_table(kernel: Kernel, report: Report) -> Group:
     """The counters of each source line that executed something, the line quoted."""
     lines = {key: counters for key, counters in sorted(report.lines.items()) if counters["instructions"]}
     shown = [name for name in LINE_COLUMNS if any(counters[name] for counters in lines.values())]
-    made = Table(title=f"\n{kernel.label}, by source line", **terminal.PLAIN)
+    made = terminal.table(gap=1)
     made.add_column("line", justify="right", no_wrap=True)
     for name in shown:
         made.add_column(LINE_COLUMNS[name], justify="right", no_wrap=True)
@@ -82,7 +81,7 @@ def line_table(kernel: Kernel, report: Report) -> Table:
             *(number(counters[name]) if counters[name] else "" for name in shown),
             Text(quoted, no_wrap=True, overflow="ellipsis"),
         )
-    return made
+    return terminal.titled(f"{kernel.label}, by source line", made)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from common.compiler.toolchain import read
 from common.errors import UserError
 from common.stage import Stage
 
-EXAMPLES = ("--context 0", "--context 1000    # the whole file")
+EXAMPLES = ("--context 0", "--context 1000 # the whole file")
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from common import counts, course, hardware, terminal
@@ -26,7 +26,8 @@ from common.results import runs
 from common.stage import Kernel, Stage
 from common.verbs import options
 
-EXAMPLES = ("--sizes 256 4096 --json profile.json    # (sizes as this problem has them)", "--dtype bf16")
+EXAMPLES = ("--sizes SIZE SIZE --json profile.json", "--dtype {dtype}")
+LADDER_EXAMPLES = ("02 03 # some stages", "--json profile.json")
 
 Job = tuple[Kernel, tuple[int, ...]]
 
@@ -64,7 +65,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     with terminal.progress(f"profiling {len(jobs)} launches with ncu"):
         launches, unknown = ncu.collect(launch_command(jobs, args.seed), ncu.metrics())
     with terminal.progress("counting in the emulator", total=len(jobs)) as update:
-        for job, measured in zip(jobs, _by_job(launches, len(jobs)), strict=True):
+        for job, measured in zip(jobs, by_job(launches, len(jobs)), strict=True):
             update(f"counting {job[0].label} in the emulator")
             made["rows"].append(_row(job, ncu.totals(measured), args.seed, unknown))
             update(advance=1)
@@ -78,7 +79,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
+def by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
     """The launches of each job, torch's own left out."""
     found: list[list[ncu.Launch]] = [[]]
     for launch in launches:
@@ -124,7 +125,7 @@ def _arch(stage: Stage) -> str:
     return here if here in {each.capability for each in hardware.GPUS} else stage.min_arch
 
 
-def tables(row: dict, where: str | None) -> list[Table]:
+def tables(row: dict, where: str) -> list[Group]:
     """Emulator beside ncu, where the emulator ran too; then what only the hardware knows."""
     size = row["size"]
     made = []
@@ -133,28 +134,28 @@ def tables(row: dict, where: str | None) -> list[Table]:
         equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
         known = {pair["why"]: None for pair in pairs.values() if "why" in pair}
         numbers = {why: number for number, why in enumerate(known, 1)}
-        title = f"\n{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
-        caption = "\n".join(f"({number}) {why}" for why, number in numbers.items()) or None
-        table = Table(title=title, caption=caption, caption_justify="left", **terminal.PLAIN)
+        table = terminal.table()
         table.add_column("counter", no_wrap=True)
         for head in ("emulator", "ncu", "difference"):
-            table.add_column(head, justify="right")
-        table.add_column("metric")
+            table.add_column(head, justify="right", no_wrap=True)
         for key, pair in pairs.items():
             same = pair["emulator"] == pair["ncu"]
             off = "=" if same else f"{pair['emulator'] / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
             if "why" in pair:
                 off += f" ({numbers[pair['why']]})"
             style = "green" if same else "" if "why" in pair else "yellow"
-            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style=style), pair["metric"])
-        made.append(table)
-    table = Table(title=f"\n{row['label']} {size}: what only the hardware knows ({where})", **terminal.PLAIN)
-    table.add_column("")
-    table.add_column("", justify="right")
+            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style=style))
+        title = f"{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
+        notes = [f"({number}) {why}" for why, number in numbers.items()]
+        made.append(terminal.titled(title, table, *notes, "ncu's names of these counters: docs/emulator.md"))
+    table = terminal.table()
+    table.show_header = False
+    table.add_column()
+    table.add_column(justify="right")
     for name, value in row["metrics"].items():
         unit = ncu.HARDWARE[name][1] if name in ncu.HARDWARE else "warps per issue"
         table.add_row(name, f"{value:,.2f}".rstrip("0").rstrip(".") + f" {unit}")
-    return [*made, table]
+    return [*made, terminal.titled(f"{row['label']} {size}: what only the hardware knows ({where})", table)]
 
 
 def launch_command(jobs: Sequence[Job], seed: int) -> list[str]:

@@ -26,7 +26,7 @@ from common.results import plot
 from common.stage import Stage
 from common.verbs import options
 
-EXAMPLES = ("threads --tensor C", "banks --warp 1 --dtype fp32 --output figures", "registers --output mine.svg")
+EXAMPLES = ("threads --block 1", "banks --warp 1 --dtype {dtype} --output figures", "rhythm --output mine.svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
