@@ -117,7 +117,10 @@ def _example(program: str, template: str, stage: Stage) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints end like all others."""
+    """argparse whose help is printed, and whose complaints end, like all others."""
+
+    def print_help(self, file: object = None) -> None:
+        terminal.out.print(self.format_help(), end="", markup=False, soft_wrap=True)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}\nSee {self.prog} --help")

@@ -68,11 +68,6 @@ class Stage:
         return self.package.rpartition(".")[2]
 
     @property
-    def title(self) -> str:
-        """ "03_thread_tile" -> "thread tile"."""
-        return self.name.partition("_")[2].replace("_", " ")
-
-    @property
     def summary(self) -> str:
         """The idea in a few words: what the package's docstring says behind "Stage 03: "."""
         text = (sys.modules[self.package].__doc__ or "").partition(": ")[2]
@@ -144,9 +139,9 @@ class Stage:
         label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
             pick(name, [name for name in self.variants if name in declared], "variant", label)
-            if isinstance(value, bool) or value not in self.variants[name]:
+            if type(value) is not int or value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
-                raise UserError(f"{name}={value}: {self.name} takes {name} = {allowed} ({declared[name].help})")
+                raise UserError(f"{name}={value!r}: {self.name} takes {name} = {allowed} ({declared[name].help})")
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
@@ -173,6 +168,8 @@ class Stage:
         try:
             first = inputs[0]
             key = (first.dtype, first.device, *variants.items(), *self.spec.implied(inputs).items())
+            if variants:
+                key += tuple(map(type, variants.values()))  # True is equal to 1, and no value
             call = self._calls[key]
         except (KeyError, AttributeError, IndexError, TypeError):
             call = self._resolve(inputs, variants)
@@ -239,24 +236,30 @@ class Call:
         self.dtype, self.spec = kernel.torch_dtype, kernel.stage.spec
         self.alignment, self.variants = kernel.stage.alignment, kernel.variants
         self.on_gpu = device.type == "cuda" and kernel.stage.unfit is None
-        self.grad_enabled = torch.is_grad_enabled
+        self.count, self.grad_enabled = len(self.spec.input_names), torch.is_grad_enabled
         self.launch = kernel.launcher(device) if self.on_gpu else None
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
         kernel, device, dtype, alignment = self.kernel, self.device, self.dtype, self.alignment
         addresses = []
-        for tensor in inputs:
-            if (
-                tensor.dtype is not dtype
-                or tensor.device != device
-                or not tensor.is_contiguous()
-                or (tensor.requires_grad and self.grad_enabled())
-            ):
-                kernel.stage.check_tensors(inputs)  # says what is wrong
-            address = tensor.data_ptr()
-            if address % alignment:
-                kernel.stage.check_tensors(inputs)
-            addresses.append(address)
+        try:
+            good = len(inputs) == self.count
+            for tensor in inputs:
+                address = tensor.data_ptr()
+                addresses.append(address)
+                good = (
+                    good
+                    and tensor.dtype is dtype
+                    and tensor.device == device
+                    and tensor.is_contiguous()
+                    and address % alignment == 0
+                    and not (tensor.requires_grad and self.grad_enabled())
+                )
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory of its own
+            good = False
+        if not good:
+            kernel.stage.check_tensors(inputs)  # says what is wrong
+            addresses = [tensor.data_ptr() for tensor in inputs]
         shape = self.spec.shape(inputs, self.variants)
         kernel.check_shape(*shape)
         outputs = self.spec.outputs(shape, kernel.dtype, self.variants, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,18 @@ def table(gap: int = 2) -> Table:
 def titled(title: str, body: Table, *notes: str) -> Group:
     """A table under its title, with notes below it; a blank line goes before."""
     return Group(Text(f"\n{title}", style="bold"), body, *(Text(note) for note in notes))
+
+
+def fold(label: str, width: int = 14) -> str:
+    """A kernel's label in lines of `width` at most, for a head of a column: new ones begin at blanks, or behind a _."""
+    lines = []
+    for word in label.split():
+        lines.append("")
+        for piece in re.findall(r"[^_]*_?", word):
+            if len(lines[-1]) + len(piece) > width:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(filter(None, lines))
 
 
 @contextmanager

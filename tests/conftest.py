@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+from rich.console import Console, RenderableType
 
 from common.cli import main
+from common.compiler import toolchain
 from common.stage import Stage
 
 
@@ -34,16 +41,42 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def edited(tmp_path: Path) -> Callable[..., Path]:
-    """A reader's own version of a stage's kernel.cu: edited(stage, ("old", "new"), ...)."""
+def edited() -> Callable[..., Path]:
+    """A reader's own version of a stage's kernel.cu: edited(stage, ("old", "new"), ...).
 
-    def write(stage: Stage, *edits: tuple[str, str], name: str = "mine.cu") -> Path:
+    The same text is the same file: what is compiled from it is found in the cache by the next test and the next day."""
+
+    def write(stage: Stage, *edits: tuple[str, str]) -> Path:
         text = stage.source.read_text()
         for old, new in edits:
             assert old in text, f"{stage.name} has no '{old}'"
             text = text.replace(old, new)
-        path = tmp_path / name
-        path.write_text(text)
+        folder = toolchain.cache_dir() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "mine.cu"
+        if not path.exists():
+            temporary = folder / f"{os.getpid()}.cu"
+            temporary.write_text(text)
+            temporary.rename(path)
         return path
 
     return write
+
+
+@pytest.fixture
+def parse() -> Callable[..., Namespace]:
+    """The options of a verb as the command line would read them: parse(bench, "--sizes", "64")."""
+
+    def call(verb: ModuleType, *words: object) -> Namespace:
+        parser = ArgumentParser()
+        verb.add_arguments(parser)
+        return parser.parse_args([str(word) for word in words])
+
+    return call
+
+
+def shown(printable: RenderableType, width: int = 80) -> str:
+    """What a terminal of `width` columns shows of a table, lines without the blanks at their ends."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(printable)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())

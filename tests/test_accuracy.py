@@ -1,4 +1,4 @@
-"""What counts as right: what passes, what does not, and what is said then. Results are made by torch here, not by kernels."""
+"""What counts as right: what passes, what does not, and what is said then. Results are torch's here, not kernels'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house: every file has its floor, imports run down or along, never up, and no file takes another's private names."""
+"""The house: every file has its floor, imports run down or along, never up; private names stay at home."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "front doors": ("common/cli.py", "common/notebook.py"),
     "the kernels": ("kernels/",),
 }
-FILES = sorted(path.relative_to(ROOT).as_posix() for top in ("common", "kernels") for path in (ROOT / top).rglob("*.py"))
+FILES = sorted(
+    path.relative_to(ROOT).as_posix() for top in ("common", "kernels") for path in (ROOT / top).rglob("*.py")
+)
 
 
 def places(file: str) -> list[int]:
@@ -46,7 +48,7 @@ def file_of(module: str) -> str | None:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """(module, name) of each import anywhere in a file, in functions and under TYPE_CHECKING, too; "": of the module."""
+    """(module, name) of each import in a file, in functions and under TYPE_CHECKING, too; name "": the module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)

@@ -34,7 +34,7 @@ def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[i
     made = terminal.table()
     made.add_column("counter", no_wrap=True)
     for kernel in beside:
-        made.add_column(kernel.label.replace(" ", "\n"), justify="right", no_wrap=True)
+        made.add_column(terminal.fold(kernel.label), justify="right", no_wrap=True)
     if len(beside) == 2:
         made.add_column("change", justify="right", no_wrap=True)
     plain = True

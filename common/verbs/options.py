@@ -59,9 +59,12 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 2**64
     if not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"'{text}' is no 64-bit number")
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 64 bits")
     return value
 
 

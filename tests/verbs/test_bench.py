@@ -27,8 +27,13 @@ def parse(*words):
 def test_contenders_take_turns_and_none_always_follows_the_same():
     order = []
     contenders = [Contender(name, call=lambda: None, estimate=1.0) for name in "abc"]
-    timing.interleave(contenders, rounds=6, round_ms=10, sampler=lambda call, estimate, ms: [ms, ms],
-                      before=lambda c: order.append(c.label))
+    timing.interleave(
+        contenders,
+        rounds=6,
+        round_ms=10,
+        sampler=lambda call, estimate, ms: [ms, ms],
+        before=lambda c: order.append(c.label),
+    )
     assert [sorted(order[turn : turn + 3]) for turn in range(0, 18, 3)] == [list("abc")] * 6
     for name in "abc":
         assert len({before for before, after in zip(order, order[1:]) if after == name} - {name}) == 2
@@ -36,8 +41,10 @@ def test_contenders_take_turns_and_none_always_follows_the_same():
 
 
 def test_a_slow_contender_takes_part_in_fewer_rounds_but_at_least_one():
-    fast, slow, endless = (Contender(name, lambda: None, estimate) for name, estimate in
-                           (("fast", 1.0), ("slow", timing.SLOW_MS / 2), ("endless", 100 * timing.SLOW_MS)))
+    fast, slow, endless = (
+        Contender(name, lambda: None, estimate)
+        for name, estimate in (("fast", 1.0), ("slow", timing.SLOW_MS / 2), ("endless", 100 * timing.SLOW_MS))
+    )
     timing.interleave([fast, slow, endless], rounds=5, sampler=lambda *_: [1.0])
     assert [len(c.samples) for c in (fast, slow, endless)] == [5, 2, 1]
 
@@ -93,7 +100,10 @@ def test_a_stage_is_measured_beside_the_first_and_the_previous_one():
     third = kernels.load("03")
     found = bench.entries(third, "fp32", parse())
     assert [(e.kernel.label, e.role) for e in found] == [
-        ("01_naive fp32", "first"), ("02_block_tile fp32", "previous"), ("03_thread_tile fp32", "stage")]
+        ("01_naive fp32", "first"),
+        ("02_block_tile fp32", "previous"),
+        ("03_thread_tile fp32", "stage"),
+    ]
     assert [e.role for e in bench.entries(kernels.load("02"), "fp16", parse())] == ["previous", "stage"]
     assert [e.role for e in bench.entries(kernels.load("01"), "fp16", parse())] == ["stage"]
 
@@ -101,7 +111,8 @@ def test_a_stage_is_measured_beside_the_first_and_the_previous_one():
 def test_a_variant_is_swept_with_all():
     first = kernels.load("01")
     assert [k.variants for k in bench.sweep(first, "fp16", parse("--variant", "COALESCED=all"))] == [
-        {"COALESCED": value} for value in first.variants["COALESCED"]]
+        {"COALESCED": value} for value in first.variants["COALESCED"]
+    ]
     with pytest.raises(UserError, match="COALESCE"):
         bench.sweep(first, "fp16", parse("--variant", "COALESCE=all"))
     with pytest.raises(UserError, match="NAME=VALUE"):
@@ -118,11 +129,14 @@ def test_a_readers_kernel_is_measured_beside_the_stages_own(tmp_path):
     assert row["source"] == str(mine)
 
 
-@pytest.mark.parametrize("words, message", [
-    (["--repeat", "0"], "--repeat takes a whole number >= 1"),
-    (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
-    (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--repeat", "0"], "--repeat takes a whole number >= 1"),
+        (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
+        (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
+    ],
+)
 def test_what_would_fail_after_the_run_is_refused_before_it(words, message):
     with pytest.raises(UserError, match=message):
         bench.run(kernels.load("01"), parse(*words))
@@ -148,6 +162,7 @@ def fake_gpu(monkeypatch):
             for output, right in zip(outputs, kernel.stage.spec.baseline(inputs, kernel.dtype, kernel.variants)):
                 output.copy_(right * (1.25 if kernel.stage.name in wrong else 1.0))
             log.append(("run", kernel.label))
+
         return call
 
     def sample(call, estimate, round_ms):
@@ -160,6 +175,7 @@ def fake_gpu(monkeypatch):
         def turn(contender):
             log.append(("time", contender.label.split()[0]))
             before(contender)
+
         interleave(contenders, rounds, round_ms, sampler=sample, before=turn)
 
     monkeypatch.setattr(bench, "DEVICE", "cpu")
@@ -170,8 +186,11 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(timing, "estimate", lambda call: 1.0)
     monkeypatch.setattr(nvml, "current", lambda: SimpleNamespace(sm_clock=lambda: 1980.0, power=lambda: 300.0))
     monkeypatch.setattr(bench, "build", lambda chosen, dtypes: log.append(("build", [k.label for k in chosen])))
-    monkeypatch.setattr(ceiling, "limits", lambda keys: {key: {"name": f"peak {key}", "tflops": 600.0,
-                                                               "date": "2026-11-21"} for key in keys})
+    monkeypatch.setattr(
+        ceiling,
+        "limits",
+        lambda keys: {key: {"name": f"peak {key}", "tflops": 600.0, "date": "2026-11-21"} for key in keys},
+    )
     return SimpleNamespace(log=log, wrong=wrong)
 
 
@@ -182,7 +201,7 @@ def test_a_run_checks_then_times_and_saves_what_it_prints(fake_gpu, tmp_path, ca
     made = results.load(path)
     assert len(made["rows"]) == 2 * 2 * 4  # dtypes, sizes, contenders
     wanted = ("03_thread_tile", "fp32", 256)
-    row, = [r for r in made["rows"] if (r["name"], r["dtype"], r["shape"]["M"]) == wanted]
+    (row,) = [r for r in made["rows"] if (r["name"], r["dtype"], r["shape"]["M"]) == wanted]
     assert row["ms"]["median"] == 1.0 and row["ms"]["n"] == 6
     assert row["tflops"] == pytest.approx(2 * 256**3 / 1.0 / 1e9)
     assert 0 < row["check"]["error"] <= row["check"]["limit"]
@@ -193,7 +212,8 @@ def test_a_run_checks_then_times_and_saves_what_it_prints(fake_gpu, tmp_path, ca
     sizes = next(i for i, (what, _) in enumerate(fake_gpu.log) if what == "time")
     assert fake_gpu.log[0][0] == "build"
     assert {entry for entry in fake_gpu.log[1:sizes]} == {
-        ("run", f"{name} fp16") for name in ("01_naive", "02_block_tile", "03_thread_tile")}
+        ("run", f"{name} fp16") for name in ("01_naive", "02_block_tile", "03_thread_tile")
+    }
 
 
 def test_a_wrong_kernel_is_never_timed(fake_gpu, monkeypatch):
@@ -241,12 +261,42 @@ def test_without_a_gpu_the_emulator_checks_and_counts_and_recorded_times_are_mar
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     times = {"median": 2.0, "p20": 1.9, "p80": 2.1, "n": 50}
     shape = dict.fromkeys("MNK", 4096)
-    rows = [{"role": "stage", "name": "02_block_tile", "label": "02_block_tile fp16", "number": 2, "problem": "gemm",
-             "dtype": "fp16", "variants": {}, "default": True, "shape": shape, "ms": times, "tflops": 68.7},
-            {"role": "peer", "name": "cuBLAS", "label": "cuBLAS", "problem": "gemm", "dtype": "fp16", "shape": shape,
-             "ms": times, "tflops": 687.0}]
-    head = {"schema": 1, "kind": "bench", "command": "", "date": "2026-11-21T10:00:00+00:00", "commit": "abc",
-            "gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0", "torch": "2.11.0"}
+    rows = [
+        {
+            "role": "stage",
+            "name": "02_block_tile",
+            "label": "02_block_tile fp16",
+            "number": 2,
+            "problem": "gemm",
+            "dtype": "fp16",
+            "variants": {},
+            "default": True,
+            "shape": shape,
+            "ms": times,
+            "tflops": 68.7,
+        },
+        {
+            "role": "peer",
+            "name": "cuBLAS",
+            "label": "cuBLAS",
+            "problem": "gemm",
+            "dtype": "fp16",
+            "shape": shape,
+            "ms": times,
+            "tflops": 687.0,
+        },
+    ]
+    head = {
+        "schema": 1,
+        "kind": "bench",
+        "command": "",
+        "date": "2026-11-21T10:00:00+00:00",
+        "commit": "abc",
+        "gpu": "NVIDIA H200",
+        "driver": "580",
+        "cuda": "13.0",
+        "torch": "2.11.0",
+    }
     (tmp_path / "one.json").write_text(json.dumps(head | {"rows": rows}))
     assert bench.run(kernels.load("02"), parse("--sizes", "64")) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -279,7 +329,7 @@ def test_the_ceilings_inner_loop_is_nothing_but_arithmetic(setting):
 
     cubin = toolchain.cubin(setting.source, setting.defines, "90")
     unit, kernel_name = ("fp32", "fma_kernel") if setting.operation else ("tensor cores", "mma_kernel")
-    kernel, = (code for name, code in sass.parse(toolchain.disassemble(cubin.path)).items() if kernel_name in name)
+    (kernel,) = (code for name, code in sass.parse(toolchain.disassemble(cubin.path)).items() if kernel_name in name)
     jumps = ((int(i.text.split()[-1], 16), i.address) for i in kernel if i.opcode == "BRA")
     loops = [sass.histogram([i for i in kernel if to <= i.address <= jump]) for to, jump in jumps if to < jump]
     loop = max(loops, key=lambda found: found.get(unit, Counter()).total())

@@ -15,7 +15,7 @@ from common import count, profile, results
 from common.emulator.report import INCLUDED, METRICS
 from common.errors import UserError
 
-RAW = '''\
+RAW = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)
 ==PROF== Profiling "gemm_kernel" - 0: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 4242
@@ -25,7 +25,7 @@ RAW = '''\
 "0","4242","python3.12","127.0.0.1","gemm_kernel(const __half *, const __half *, __half *, int, int, int)",\
 "1","7","(256, 1, 1)","(64, 1, 1)","0","9.0","12,345","1,048,576","87.5"
 "1","4242","python3.12","127.0.0.1","reduce(float *)","1","7","(256, 1, 1)","(1, 1, 1)","0","9.0","2000","24","10"
-'''
+"""
 
 FAKE_NCU = """#!{python}
 import sys
@@ -56,6 +56,7 @@ def ncu(tmp_path, monkeypatch):
         path.write_text(FAKE_NCU.format(python=sys.executable, behaviour=behaviour))
         path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
     return install
 
 
@@ -79,8 +80,13 @@ def test_sums_are_added_over_launches_and_ratios_are_those_of_the_longest():
 
 def test_counters_stand_beside_each_other_by_name():
     pairs = profile.compare({"global_load_sectors": 1048576, "instructions.fma": 5}, profile.parse(RAW)[0])
-    assert pairs == {"global_load_sectors": {"emulator": 1048576, "ncu": 1048576,
-                                             "metric": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"}}
+    assert pairs == {
+        "global_load_sectors": {
+            "emulator": 1048576,
+            "ncu": 1048576,
+            "metric": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+        }
+    }
     assert profile.compare(None, profile.parse(RAW)[0])["global_load_sectors"]["emulator"] is None
 
 
@@ -162,11 +168,16 @@ def test_the_table_names_the_reasons():
 
 
 def test_the_table_says_how_many_counters_agree():
-    row = {"label": "01_naive fp16", "shape": dict.fromkeys("MNK", 256),
-           "metrics": {"L2 hit rate": 87.5, "stall: barrier": 1.25},
-           "counters": {"a": {"emulator": 8, "ncu": 8, "metric": "m.a"},
-                        "b": {"emulator": 11, "ncu": 10, "metric": "m.b"},
-                        "zero": {"emulator": 0, "ncu": 0, "metric": "m.z"}}}
+    row = {
+        "label": "01_naive fp16",
+        "shape": dict.fromkeys("MNK", 256),
+        "metrics": {"L2 hit rate": 87.5, "stall: barrier": 1.25},
+        "counters": {
+            "a": {"emulator": 8, "ncu": 8, "metric": "m.a"},
+            "b": {"emulator": 11, "ncu": 10, "metric": "m.b"},
+            "zero": {"emulator": 0, "ncu": 0, "metric": "m.z"},
+        },
+    }
     console = Console(file=io.StringIO(), width=160)
     for table in profile.tables(row, "NVIDIA H200"):
         console.print(table)
@@ -218,12 +229,31 @@ def test_without_a_gpu_it_says_what_to_do_and_shows_what_is_recorded(tmp_path, m
     with pytest.raises(UserError, match="No GPU: .*\nno ncu found(.|\n)*`count`"):
         profile.run(kernels.load("01"), parse())
     assert capsys.readouterr().out == ""
-    row = {"name": "01_naive", "label": "01_naive fp16", "number": 1, "problem": "gemm", "dtype": "fp16",
-           "variants": {}, "default": True, "source": None, "shape": dict.fromkeys("MNK", 256),
-           "metrics": {"L2 hit rate": 87.5},
-           "counters": {"global_load_sectors": {"emulator": 8, "ncu": 8, "metric": "m"}}}
-    results.save({"schema": 1, "kind": "profile", "command": "", "date": "2026-11-21T00:00:00+00:00", "commit": "abc",
-                  "gpu": "NVIDIA H200", "rows": [row]}, tmp_path / "profile.json")
+    row = {
+        "name": "01_naive",
+        "label": "01_naive fp16",
+        "number": 1,
+        "problem": "gemm",
+        "dtype": "fp16",
+        "variants": {},
+        "default": True,
+        "source": None,
+        "shape": dict.fromkeys("MNK", 256),
+        "metrics": {"L2 hit rate": 87.5},
+        "counters": {"global_load_sectors": {"emulator": 8, "ncu": 8, "metric": "m"}},
+    }
+    results.save(
+        {
+            "schema": 1,
+            "kind": "profile",
+            "command": "",
+            "date": "2026-11-21T00:00:00+00:00",
+            "commit": "abc",
+            "gpu": "NVIDIA H200",
+            "rows": [row],
+        },
+        tmp_path / "profile.json",
+    )
     with pytest.raises(UserError):
         profile.run(kernels.load("01"), parse())
     out = " ".join(capsys.readouterr().out.split())
@@ -241,7 +271,10 @@ def test_emulator_and_hardware_count_the_same(name, tmp_path):
     path = tmp_path / "profile.json"
     words = ("--dtype", "fp16", "--sizes", str(SIZE), "--json", str(path))
     assert profile.run(kernels.load(name), parse(*words)) == 0
-    row, = results.load(path)["rows"]
-    different = {key: (pair["emulator"], pair["ncu"]) for key, pair in row["counters"].items()
-                 if pair["emulator"] != pair["ncu"] and "why" not in pair}
+    (row,) = results.load(path)["rows"]
+    different = {
+        key: (pair["emulator"], pair["ncu"])
+        for key, pair in row["counters"].items()
+        if pair["emulator"] != pair["ncu"] and "why" not in pair
+    }
     assert not different, "counter: (emulator, ncu)"

@@ -54,10 +54,14 @@ def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
     program = tmp_path / "calculator"
     toolchain.run([toolchain.find_cxx(), source, f"-I{nvcc.include}", "-o", program])
     shared = [0, 1, 4096, 16384, 49152, 50 * 1024, 99 * 1024, 99 * 1024 + 1, 128 * 1024, 163 * 1024, 227 * 1024]
-    cases = list(itertools.product(GPUS, [32, 96, 128, 160, 256, 288, 512, 768, 1024],
-                                   [16, 32, 33, 40, 64, 65, 72, 128, 168, 255], shared))
-    questions = "".join(f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n"
-                        for gpu, t, r, s in cases)
+    cases = list(
+        itertools.product(
+            GPUS, [32, 96, 128, 160, 256, 288, 512, 768, 1024], [16, 32, 33, 40, 64, 65, 72, 128, 168, 255], shared
+        )
+    )
+    questions = "".join(
+        f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
+    )
     answers = subprocess.run([program], input=questions, capture_output=True, text=True, check=True).stdout.split()
     assert len(answers) == len(cases)
     for (gpu, threads, registers, size), answer in zip(cases, answers):
@@ -65,17 +69,20 @@ def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
         assert ours == int(answer), f"{gpu.capability}, {threads} threads, {registers} registers, {size} bytes"
 
 
-@pytest.mark.parametrize("gpu, threads, registers, shared, blocks, limiters", [
-    (A100, 1024, 32, 0, 2, ("registers", "warps")),
-    (A100, 1024, 33, 0, 1, ("registers",)),  # 40 registers are taken for 33
-    (A100, 256, 128, 0, 2, ("registers",)),
-    (A100, 256, 32, 40 * 1024, 4, ("shared memory",)),  # 41 KB each, with the system's
-    (RTX3090, 32, 32, 0, 16, ("blocks",)),
-    (RTX4090, 32, 32, 0, 24, ("blocks",)),
-    (RTX3090, 1024, 32, 0, 1, ("warps",)),  # 48 warps hold one block of 32 and no second
-    (H100, 128, 255, 0, 2, ("registers",)),
-    (RTX4090, 128, 32, 100 * 1024, 0, ("shared memory",)),
-])
+@pytest.mark.parametrize(
+    "gpu, threads, registers, shared, blocks, limiters",
+    [
+        (A100, 1024, 32, 0, 2, ("registers", "warps")),
+        (A100, 1024, 33, 0, 1, ("registers",)),  # 40 registers are taken for 33
+        (A100, 256, 128, 0, 2, ("registers",)),
+        (A100, 256, 32, 40 * 1024, 4, ("shared memory",)),  # 41 KB each, with the system's
+        (RTX3090, 32, 32, 0, 16, ("blocks",)),
+        (RTX4090, 32, 32, 0, 24, ("blocks",)),
+        (RTX3090, 1024, 32, 0, 1, ("warps",)),  # 48 warps hold one block of 32 and no second
+        (H100, 128, 255, 0, 2, ("registers",)),
+        (RTX4090, 128, 32, 100 * 1024, 0, ("shared memory",)),
+    ],
+)
 def test_known_cases(gpu, threads, registers, shared, blocks, limiters):
     found = occupancy(gpu, threads, registers, shared)
     assert (found.blocks, found.limiters) == (blocks, limiters)
@@ -100,7 +107,13 @@ ptxas info    : Used 8 registers, 352 bytes cmem[0]
 def test_ptxas_report_is_read():
     one, two = parse_ptxas(LOG)
     assert (one.kernel, one.registers, one.stack, one.spill_stores, one.spill_loads, one.static_shared) == (
-        "_Z3onePf", 255, 408, 12, 16, 16384)
+        "_Z3onePf",
+        255,
+        408,
+        12,
+        16,
+        16384,
+    )
     assert (two.kernel, two.registers, two.static_shared, two.stack) == ("_Z3twov", 8, 0, 0)
     with pytest.raises(UserError, match="no kernel"):
         parse_ptxas("ptxas info    : 0 bytes gmem\n")
@@ -122,8 +135,8 @@ def test_the_command_says_what_each_gpu_holds(capsys, monkeypatch):
     monkeypatch.setattr("common.terminal.out", Console(width=200))
     assert resources.run(kernels.load("02"), parse("--arch", "8.6", "9.0", "--dtype", "fp32")) == 0
     lines = capsys.readouterr().out.splitlines()
-    rtx, = (line for line in lines if "RTX 3090" in line)
-    h100, = (line for line in lines if "H100" in line)
+    (rtx,) = (line for line in lines if "RTX 3090" in line)
+    (h100,) = (line for line in lines if "H100" in line)
     assert "1024" in rtx and "8,192" in rtx  # two tiles of 32 × 32 floats
     assert "32/48" in rtx and "67%" in rtx and "warps" in rtx
     assert "64/64" in h100 and "100%" in h100
@@ -146,14 +159,27 @@ LISTING = """
 
 
 def test_a_listing_is_read_and_sorted_by_kind():
-    (name, instructions), = sass.parse(LISTING).items()
+    ((name, instructions),) = sass.parse(LISTING).items()
     assert name == "_Z3onePf"
     assert instructions[1].text == "@!P0 LDG.E.128.CONSTANT R4, [R2.64]"
     assert [i.opcode for i in instructions] == [
-        "MOV", "LDG.E.128.CONSTANT", "HMMA.16816.F32", "LDSM.16.M88.4", "LDS.128", "HADD2.F32", "EXIT"]
+        "MOV",
+        "LDG.E.128.CONSTANT",
+        "HMMA.16816.F32",
+        "LDSM.16.M88.4",
+        "LDS.128",
+        "HADD2.F32",
+        "EXIT",
+    ]
     assert {group: counter.total() for group, counter in sass.histogram(instructions).items()} == {
-        "tensor cores": 1, "ldmatrix": 1, "shared load": 1, "global load": 1, "conversion": 1, "integer, address": 1,
-        "control": 1}
+        "tensor cores": 1,
+        "ldmatrix": 1,
+        "shared load": 1,
+        "global load": 1,
+        "conversion": 1,
+        "integer, address": 1,
+        "control": 1,
+    }
     assert [hex(i.address) for i in sass.select(instructions, "LD[GS]")] == ["0x10", "0x30", "0x40"]
 
 
