@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -30,19 +29,6 @@ def test_unknown_stage_lists_the_stages(wanted, hint):
     with pytest.raises(UserError) as error:
         course.load(wanted)
     assert hint in str(error.value)
-
-
-@pytest.fixture
-def second_part(monkeypatch):
-    """Two more stages, of another part; their problems are two, one of which the other one's baseline stands for."""
-
-    def stage(number, name, part):
-        return SimpleNamespace(number=number, name=name, spec=SimpleNamespace(part=part))
-
-    added = [stage(98, "98_first", "attention"), stage(99, "99_second", "attention")]
-    found = course.ladder()
-    monkeypatch.setattr(course, "ladder", lambda: [*found, *added])
-    return added
 
 
 def test_previous_stays_within_the_part(second_part):

@@ -39,7 +39,14 @@ def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
     copy = tmp_path / "copied.cu"
     copy.write_text(stage.source.read_text())
     nvcc = toolchain.find_nvcc()
-    flags = ["-std=c++17", "-Werror", "all-warnings", f"-arch=sm_{hardware.nvcc_arch(stage.min_arch)}", "-ccbin", toolchain.find_cxx()]
+    flags = [
+        "-std=c++17",
+        "-Werror",
+        "all-warnings",
+        f"-arch=sm_{hardware.nvcc_arch(stage.min_arch)}",
+        "-ccbin",
+        toolchain.find_cxx(),
+    ]
     toolchain.run([nvcc.path, *flags, "-c", copy, "-o", tmp_path / "copied.o"])
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from common import terminal
+from common import hardware, terminal
 from common.compiler import gpu, toolchain
 from common.errors import UserError
 from common.measure import nvml, timing
@@ -45,12 +45,15 @@ class Ceiling:
     def label(self) -> str:
         return f"ceiling: {self.name}"
 
+    @property
+    def defines(self) -> dict[str, str]:
+        """The macros of ceiling.cu that make this setting."""
+        shared = str(int(self.operands == "shared memory"))
+        return {"DTYPE": CPP_TYPES[self.dtype], "OPERATION": str(self.operation), "SHARED": shared}
+
     def load(self) -> ctypes.CDLL:
         """ceiling.cu with this setting, built for the current GPU."""
-        shared = str(int(self.operands == "shared memory"))
-        defines = {"DTYPE": CPP_TYPES[self.dtype], "OPERATION": str(self.operation), "SHARED": shared}
-        arch = (gpu.capability() or "8.0").replace(".", "")
-        return gpu.load(SOURCE, defines, arch, self.label)
+        return gpu.load(SOURCE, self.defines, hardware.nvcc_arch(gpu.capability() or "8.0"), self.label)
 
 
 LIMITS = {

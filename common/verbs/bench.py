@@ -122,7 +122,9 @@ def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
 
 
 def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
-    """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for where it has them."""
+    """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for; [] if it lacks one.
+
+    A setting that is 0 nobody lacks."""
     names = [text.partition("=")[0].strip() for text in args.variant]
     settings = {name for each in course.ladder() for name in each.spec.settings}
     for name in names:
@@ -132,6 +134,8 @@ def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
                 f"{', '.join(sorted(settings))}"
             )
     mine = [text for text, name in zip(args.variant, names) if name in stage.variants]
+    if any(text.partition("=")[2].strip() not in ("0", "all") for text in args.variant if text not in mine):
+        return []
     return sweep(stage, dtype, argparse.Namespace(variant=mine, source=None))
 
 

@@ -1,0 +1,61 @@
+"""Machine code: listings read, instructions sorted by kind."""
+
+from __future__ import annotations
+
+import pytest
+
+import kernels
+from common.compiler import sass
+from common.errors import UserError
+from common.verbs import sass as verb
+
+LISTING = """
+\t\tFunction : _Z3onePf
+\t.headerflags\t@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM80 EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"
+        /*0000*/                   MOV R1, c[0x0][0x28] ;                         /* 0x00000a0000017a02 */
+                                                                                  /* 0x000fe40000000f00 */
+        /*0010*/              @!P0 LDG.E.128.CONSTANT R4, [R2.64] ;               /* 0x0000000402047981 */
+        /*0020*/                   HMMA.16816.F32 R4, R8, R12, R4 ;               /* 0x000000040c04723c */
+        /*0030*/                   LDSM.16.M88.4 R8, [R3] ;                       /* 0x000000000308783b */
+        /*0040*/              @UP0 LDS.128 R8, [R3] ;                             /* 0x000000000308783b */
+        /*0050*/                   HADD2.F32 R5, -RZ, R4.H0_H0 ;                  /* 0x000000000308783b */
+        /*0060*/                   EXIT ;                                         /* 0x000000000000794d */
+        /*0070*/                   BRA 0x70;                                      /* 0xfffffff000007947 */
+        /*0080*/                   NOP;                                           /* 0x0000000000007918 */
+"""
+
+
+def test_a_listing_is_read_and_sorted_by_kind():
+    ((name, instructions),) = sass.parse(LISTING).items()
+    assert name == "_Z3onePf"
+    assert instructions[1].text == "@!P0 LDG.E.128.CONSTANT R4, [R2.64]"
+    opcodes = ["MOV", "LDG.E.128.CONSTANT", "HMMA.16816.F32", "LDSM.16.M88.4", "LDS.128", "HADD2.F32", "EXIT"]
+    assert [i.opcode for i in instructions] == opcodes
+    assert {group: counter.total() for group, counter in sass.histogram(instructions).items()} == {
+        "tensor cores": 1,
+        "ldmatrix": 1,
+        "shared load": 1,
+        "global load": 1,
+        "conversion": 1,
+        "integer, address": 1,
+        "control": 1,
+    }
+    assert [hex(i.address) for i in verb.select(instructions, "LD[GS]")] == ["0x10", "0x30", "0x40"]
+    with pytest.raises(UserError, match="not a regular expression"):
+        verb.select(instructions, "(")
+
+
+def test_the_code_of_a_stage():
+    """03_thread_tile: 4 reads of 128 bits and 64 products for each of 16 k; every opcode has a kind."""
+    kernel = kernels.load("03").kernel()
+    (instructions,) = sass.functions(kernel.source, kernel.defines, "80").values()
+    found = sass.histogram(instructions)
+    assert found["shared load"]["LDS.128"] == 64 and found["fp32"]["FFMA"] == 1024 and "other" not in found
+
+
+def test_the_verb_prints_kinds_or_lines(command):
+    status, out, _ = command("kernels.03_thread_tile", "sass", "--grep", r"^LDS\.128")
+    lines = out.splitlines()
+    assert status == 0 and lines[0].endswith("64 instructions") and len(lines) == 65
+    status, out, _ = command("kernels.03_thread_tile", "sass")
+    assert status == 0 and "1024 FFMA" in out and "other" not in out and max(map(len, out.splitlines())) <= 80
