@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import math
 import os
+import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -22,6 +24,21 @@ from common.compiler import toolchain
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
+
+
+@pytest.fixture(autouse=True)
+def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests share a GPU, but for those that are marked `alone`: no other one runs meanwhile, in whatever process."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = Path(tempfile.gettempdir())
+    with open(folder / f"gpu-door-{os.getuid()}", "w") as door, open(folder / f"gpu-room-{os.getuid()}", "w") as room:
+        fcntl.flock(door, fcntl.LOCK_EX)  # who waits for the room to be empty lets nobody else in
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield
 
 
 class Outcome(NamedTuple):

@@ -229,12 +229,17 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str
     else:
         return NOTHING
     body = [
-        [f"{key}, {r.row['size']}", f"{c['emulator']:,}", f"{c['ncu']:,}", f"`{c['metric']}`"]
+        [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
         for r in found
         for key, c in r.row["counters"].items()
         if c.get("emulator") is not None
     ]
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
+
+
+def _counted(pair: Mapping) -> str:
+    """The emulator's count; as ptxas merged the loads, if it did."""
+    return f"{pair['code']:,} ({pair['emulator']:,} unmerged)" if "code" in pair else f"{pair['emulator']:,}"
 
 
 @table("plot")

@@ -72,6 +72,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     asked = [
         kernel for dtype in dtypes for stage in able if dtype in stage.dtypes for kernel in _rung(stage, dtype, args)
     ]
+    if not asked:
+        raise UserError(f"no stage computes that: {' '.join(dtypes)} {' '.join(args.variant)}")
     return _measure([heat for case in _cases(asked) for heat in _whole_part(case, args)], args)
 
 

@@ -19,8 +19,9 @@ from rich.text import Text
 
 from common import counts, course, hardware, terminal
 from common.compiler import gpu
+from common.emulator import Trace
 from common.errors import UserError
-from common.measure import contest, ncu
+from common.measure import contest, ncu, shared_loads
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import Kernel, Stage
@@ -95,10 +96,11 @@ def by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]
 def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]) -> dict:
     kernel, shape = job
     spec, stage = kernel.stage.spec, kernel.stage
-    counted = None
+    counted = merged = None
     if spec.flops(shape, kernel.variants) <= spec.flops(spec.emulator_shapes(kernel.variants)[0], kernel.variants) * 64:
-        report = counts.emulate(kernel, shape, seed, sanitize=False, arch=_arch(stage))
-        counted = report.counters.flat()
+        arch, traced = _arch(stage), Trace(blocks=range(1))
+        report = counts.emulate(kernel, shape, seed, sanitize=False, arch=arch, trace=traced)
+        counted, merged = report.counters.flat(), shared_loads.merged(kernel, report, arch)
     return {
         "name": stage.name,
         "label": kernel.label,
@@ -113,7 +115,7 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
         "source": None if kernel.source == stage.source else str(kernel.source),
         "shape": dict(zip(spec.axes, shape)),
         "size": spec.format(shape),
-        "counters": ncu.compare(counted, measured),
+        "counters": ncu.compare(counted, measured, merged),
         "metrics": dict(ncu.hardware(measured)),
         "unknown": list(unknown),
     }
@@ -131,7 +133,7 @@ def tables(row: dict, where: str) -> list[Group]:
     made = []
     if any(pair["emulator"] is not None for pair in row["counters"].values()):
         pairs = {key: pair for key, pair in row["counters"].items() if pair["emulator"] or pair["ncu"]}
-        equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
+        equal = sum(pair.get("code", pair["emulator"]) == pair["ncu"] for pair in pairs.values())
         known = {pair["why"]: None for pair in pairs.values() if "why" in pair}
         numbers = {why: number for number, why in enumerate(known, 1)}
         table = terminal.table()
@@ -139,14 +141,17 @@ def tables(row: dict, where: str) -> list[Group]:
         for head in ("emulator", "ncu", "difference"):
             table.add_column(head, justify="right", no_wrap=True)
         for key, pair in pairs.items():
-            same = pair["emulator"] == pair["ncu"]
-            off = "=" if same else f"{pair['emulator'] / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
+            expected = pair.get("code", pair["emulator"])
+            same = expected == pair["ncu"]
+            off = "=" if same else f"{expected / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
             if "why" in pair:
                 off += f" ({numbers[pair['why']]})"
             style = "green" if same else "" if "why" in pair else "yellow"
-            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style=style))
+            table.add_row(key, f"{expected:,}", f"{pair['ncu']:,}", Text(off, style=style))
         title = f"{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
         notes = [f"({number}) {why}" for why, number in numbers.items()]
+        merged = [f"{key} {pair['emulator']:,}" for key, pair in pairs.items() if "code" in pair]
+        notes += [f"without merging: {', '.join(merged)}"] if merged else []
         made.append(terminal.titled(title, table, *notes, "ncu's names of these counters: docs/emulator.md"))
     table = terminal.table()
     table.show_header = False

@@ -230,6 +230,7 @@ def test_calls_from_several_threads_and_devices_are_right():
 
 
 @on_gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_a_call_costs_the_host_fifteen_microseconds_beyond_torch_empty(stage):
     spec, kernel = stage.spec, stage.kernel()

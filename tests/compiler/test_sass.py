@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 import kernels
@@ -43,6 +46,50 @@ def test_a_listing_is_read_and_sorted_by_kind():
     assert [hex(i.address) for i in verb.select(instructions, "LD[GS]")] == ["0x10", "0x30", "0x40"]
     with pytest.raises(UserError, match="not a regular expression"):
         verb.select(instructions, "(")
+
+
+INLINED = """
+//--------------------- .text._Z3onePf --------------------------
+\t.section\t.text._Z3onePf,"ax",@progbits
+.text._Z3onePf:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+\t//## File "/a/kernel.cu", line 61
+        /*0010*/                   STS.U16 [R11], R24 ;
+\t//## File "/b/cuda_fp16.hpp", line 708 inlined at "/b/cuda_fp16.hpp", line 138
+\t//## File "/b/cuda_fp16.hpp", line 138 inlined at "/a/kernel.cu", line 67
+\t//## File "/a/kernel.cu", line 67
+        /*0020*/              @!PT LDS RZ, [RZ] ;
+.L_x_0:
+        /*0030*/                   LDS.64 R6, [R15] ;
+\t//## File "/b/mma.hpp", line 9
+        /*0040*/                   EXIT ;
+//--------------------- .text._Z3twov --------------------------
+.text._Z3twov:
+        /*0000*/                   EXIT ;
+"""
+
+
+def test_lines_are_those_of_the_source_itself():
+    found = sass.parse_lines(INLINED, Path("/a/kernel.cu"))
+    assert [(line, i.text) for line, i in found["_Z3onePf"]] == [
+        (0, "LDC R1, c[0x0][0x28]"),
+        (61, "STS.U16 [R11], R24"),
+        (67, "@!PT LDS RZ, [RZ]"),
+        (67, "LDS.64 R6, [R15]"),
+        (0, "EXIT"),
+    ]
+    assert [line for line, _ in found["_Z3twov"]] == [0]
+
+
+def test_the_lines_of_a_stage():
+    """The same instructions as without lines, and each shared load of 03 in one of four lines of its inner loop."""
+    kernel = kernels.load("03").kernel()
+    (code,) = sass.by_line(kernel.source, kernel.defines, "80").values()
+    (plain,) = sass.functions(kernel.source, kernel.defines, "80").values()
+    assert [i.opcode for _, i in code][: len(plain)] == [i.opcode for i in plain]
+    lines = Counter(line for line, i in code if i.opcode == "LDS.128")
+    texts = kernel.source.read_text().splitlines()
+    assert set(lines.values()) == {16} and all("_tile" in texts[line - 1] for line in lines) and len(lines) == 4
 
 
 def test_the_code_of_a_stage():

@@ -49,6 +49,7 @@ def test_without_a_gpu_nothing_is_measured(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("error: ceilings are times: they need a GPU")
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_kernel_stays_below_the_ceiling_on_the_gpu():
     limits = ceiling.limits(["mma.sync fp16", "FMA fp32"])
