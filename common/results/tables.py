@@ -81,7 +81,11 @@ def ladder(part: str, dtype: str, gpu: str | None = None, **settings: int) -> li
 
 
 def _settings(words: Mapping[str, str]) -> dict[str, int]:
-    return {name: int(value) for name, value in words.items()}
+    try:
+        return {name: int(value) for name, value in words.items()}
+    except ValueError:
+        given = " ".join(f"{name}={value}" for name, value in words.items())
+        raise UserError(f"'{given}' is no setting: NAME=VALUE with a whole number") from None
 
 
 @table("ladder")
@@ -161,19 +165,22 @@ def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, *
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
-    several = len({(r.row["dtype"], tuple(r.row["settings"].items())) for r in found}) > 1
     head = [macro, *(f"TFLOP/s, {size}" for size in shown), *(f"× default, {size}" for size in shown)]
-    groups: dict[tuple, dict[str, Record]] = {}
+    cases: dict[str, dict[int, dict[str, Record]]] = {}  # what is computed, but for the macro -> value -> size
     for record in found:
-        key = (settings_named(record.row), record.row["variants"][macro])
-        groups.setdefault(key, {})[record.row["size"]] = record
-    body = []
-    for (case, value), at in sorted(groups.items()):
-        default = next(iter(at.values())).row["defaults"][macro] == value
-        rows = [at.get(size) for size in shown]
-        ratios = [r and r.times(r.beside(name=name, default=True)) for r in rows]
-        label = f"`{macro}={value}`" + (" (default)" if default else "") + (f", {case}" if several else "")
-        body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
+        row = record.row
+        others = {name: value for name, value in row["settings"].items() if name != macro}
+        at = cases.setdefault(settings_named(row | {"settings": others}), {})
+        at.setdefault(row["variants"][macro], {})[row["size"]] = record
+    body: list[list[object]] = []
+    for case, values in cases.items():
+        default = found[0].row["defaults"][macro]
+        for value, at in sorted(values.items()):
+            rows = [at.get(size) for size in shown]
+            ratios = [r and r.times(values.get(default, {}).get(r.row["size"])) for r in rows]
+            label = f"`{macro}={value}`" + (" (default)" if value == default else "")
+            label += f", {case}" if len(cases) > 1 else ""
+            body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
     return markdown(head, body, found)
 
 
@@ -304,6 +311,8 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
             body = TABLES[name](*plain, **keywords)
         except TypeError:
             raise UserError(f"{document}: 'results:{match['words']}' has the wrong number of arguments") from None
+        except UserError as error:
+            raise UserError(f"{document}: {error}") from None
         if name == "plot" and "FIGURES/" in body:
             figures.append(tuple(words))
         here = Path(os.path.relpath(RESULTS, document.parent)).as_posix()
