@@ -142,10 +142,10 @@ def test_variants_of_different_settings_are_rows_of_their_own(record):
     record("sweep", run(*rows))
     found = cells(TABLES["variants"]("13_split_q", "STAGES", "4096"))
     assert [cell[0] for cell in found] == [
-        "`STAGES=2`, fp16 HEAD_DIM=128",
-        "`STAGES=3` (default), fp16 HEAD_DIM=128",
         "`STAGES=2`, fp16 HEAD_DIM=64",
         "`STAGES=3` (default), fp16 HEAD_DIM=64",
+        "`STAGES=2`, fp16 HEAD_DIM=128",
+        "`STAGES=3` (default), fp16 HEAD_DIM=128",
     ]
     (low, high) = cells(TABLES["variants"]("13_split_q", "STAGES", "4096", HEAD_DIM="64"))
     assert (low[0], low[2]) == ("`STAGES=2`", f"{21 / 31:.2f}") and high[2] == "1.00"
