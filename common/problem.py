@@ -49,9 +49,11 @@ class Problem(ABC):
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
     settings: tuple[str, ...] = ()  # macros that say what is computed
     input_names: tuple[str, ...]
+    scratch_names: tuple[str, ...] = ()
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )
+    slack: float = 1.25  # how many times the baseline's error, over a whole output, a kernel's may be
     patterns: tuple[str, ...] = ("normal",)  # kinds of inputs that `inputs` can make; a test tries each of them
 
     @abstractmethod
@@ -64,7 +66,13 @@ class Problem(ABC):
 
     def tensor_names(self, variants: Variants) -> tuple[str, ...]:
         """Names of the launcher's pointers, in its order."""
-        return self.input_names + self.output_names(variants)
+        return self.input_names + self.output_names(variants) + self.scratch_names
+
+    def scratch(
+        self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
+    ) -> tuple[Tensor | None, ...]:
+        """Memory that a launcher uses besides, uninitialised, named by `scratch_names`; None: a null pointer."""
+        return ()
 
     def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
         """The settings that the inputs of a call decide, such as a head dimension; the others are given."""
@@ -100,6 +108,9 @@ class Problem(ABC):
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         """The shape that these inputs make. UserError if their dimensions do not fit together."""
 
+    def check(self, shape: Shape, variants: Variants) -> None:
+        """UserError if kernels with these macros cannot take the shape, whatever their multiples are."""
+
     def like(self, other: Problem, shape: Shape) -> Shape:
         """The shape of this problem that is the same computation as `shape` of another problem of its part."""
         return shape
@@ -124,8 +135,13 @@ class Problem(ABC):
         """Outputs for a kernel to fill, uninitialised."""
 
     @abstractmethod
-    def scalars(self, shape: Shape, variants: Variants) -> Mapping[str, int | float]:
-        """The launcher's arguments between the pointers and the stream, in its order."""
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
+        """The launcher's arguments between pointers and stream, in its order; `tensors` are inputs and outputs."""
+
+    def check_layout(self, name: str, tensor: Tensor) -> None:
+        """UserError if a kernel of this problem cannot take a tensor with these strides."""
+        if not tensor.is_contiguous():
+            raise UserError(f"{name} is not contiguous: pass {name}.contiguous()")
 
     def dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
         """The element type that the inputs have in common. UserError naming the one that differs."""
@@ -150,7 +166,7 @@ class Problem(ABC):
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
         """How far each output may be from its reference: no element further than twice the baseline's furthest, and the
-        whole no further than 1.25 times the baseline's distance.
+        whole no further than `slack` times the baseline's distance.
 
         Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times
         as large, cutting bits off instead of rounding twice as large."""
@@ -158,7 +174,7 @@ class Problem(ABC):
         for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
             off = (baseline.double() - reference).abs_()
             off = off[off.isfinite()]  # where the reference is not finite, the output has to equal it
-            found.append(Tolerance(1.25 * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
+            found.append(Tolerance(self.slack * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
         return tuple(found)
 
     # ---- time --------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Stage:
     def source(self) -> Path:
         return self.directory / "kernel.cu"
 
-    @property
+    @cached_property
     def spec(self) -> Problem:
         """What this stage computes: the Problem that `problem` names."""
         from common import problem
@@ -214,8 +214,7 @@ class Stage:
                     f"{self.name} has no backward, and {name} requires grad: pass {name}.detach(), "
                     "or call it under torch.no_grad()"
                 )
-            if not tensor.is_contiguous():
-                raise UserError(f"{self.name} takes contiguous tensors: pass {name}.contiguous()")
+            spec.check_layout(name, tensor)
             if tensor.data_ptr() % self.alignment:
                 raise UserError(
                     f"{self.name} reads {self.alignment} bytes at a time: {name} starts at an address that is no "
@@ -240,8 +239,8 @@ class Call:
         self.launch = kernel.launcher(device) if self.on_gpu else None
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
-        kernel, device, dtype, alignment = self.kernel, self.device, self.dtype, self.alignment
-        addresses = []
+        kernel, spec, device, dtype, alignment = self.kernel, self.spec, self.device, self.dtype, self.alignment
+        addresses: list[int | None] = []
         try:
             good = len(inputs) == self.count
             for tensor in inputs:
@@ -258,14 +257,16 @@ class Call:
         except (AttributeError, RuntimeError):  # no tensor, or one without memory of its own
             good = False
         if not good:
-            kernel.stage.check_tensors(inputs)  # says what is wrong
+            kernel.stage.check_tensors(inputs)  # says what is wrong, if anything
             addresses = [tensor.data_ptr() for tensor in inputs]
-        shape = self.spec.shape(inputs, self.variants)
+        shape = spec.shape(inputs, self.variants)
         kernel.check_shape(*shape)
-        outputs = self.spec.outputs(shape, kernel.dtype, self.variants, device)
+        outputs = spec.outputs(shape, kernel.dtype, self.variants, device)
         if self.launch is not None:
-            addresses += [output.data_ptr() for output in outputs]
-            self.launch(self.index, *addresses, *self.spec.scalars(shape, self.variants).values())
+            scratch = spec.scratch(shape, self.variants, device)
+            addresses += [tensor if tensor is None else tensor.data_ptr() for tensor in (*outputs, *scratch)]
+            scalars = spec.scalars(shape, self.variants, (*inputs, *outputs))
+            self.launch(self.index, *addresses, *scalars.values())
         elif device.type == "cuda":
             kernel.stage.announce()
             on_cpu = tuple(output.cpu() for output in outputs)
@@ -349,6 +350,7 @@ class Kernel:
             if size < 1 or size % multiple:
                 break
         else:
+            self.stage.spec.check(shape, self.variants)
             return
         broken = []
         for axis, size, multiple in zip(self.stage.spec.axes, shape, self._rules):
@@ -369,10 +371,12 @@ class Kernel:
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
     def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The launcher's arguments, {name: tensor or number} in its order, without the stream."""
+        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream."""
         spec = self.stage.spec
-        scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants)
-        return {**dict(zip(spec.tensor_names(self.variants), [*inputs, *outputs], strict=True)), **scalars}
+        shape = spec.shape(inputs, self.variants)
+        scratch = spec.scratch(shape, self.variants, inputs[0].device)
+        tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
+        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs))}
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
@@ -388,22 +392,17 @@ class Kernel:
         """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
         from common.compiler import gpu
 
-        spec = self.stage.spec
-        shape = spec.emulator_shapes(self.variants)[0]
-        pointers = [object] * len(spec.tensor_names(self.variants))
-        types = [*pointers, *map(type, spec.scalars(shape, self.variants).values())]
-        return gpu.Launcher(self.load(device), spec.symbol, types, self.label, self.source)
+        return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
 
     def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Callable[[], None]:
         """Build the kernel and tie it to CUDA tensors: each call of the result launches it on torch's current stream.
 
         A call does not wait for the kernel. UserError if the source does not build, or if a launch is refused."""
-        kept = [*inputs, *outputs]  # the addresses stay valid as long as the closure lives
-        spec, device = self.stage.spec, inputs[0].device
+        arguments = self.arguments(inputs, outputs)  # its tensors live as long as the closure: so do their addresses
+        device = inputs[0].device
         launch = self.launcher(device)
-        scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants).values()
-        values = [device.index, *(tensor.data_ptr() for tensor in kept), *scalars]
-        return lambda kept=kept: launch(*values)
+        values = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments.values()]
+        return lambda kept=arguments: launch(device.index, *values)
 
     # ---- in the emulator ---------------------------------------------------------------------------------------------
 
@@ -424,7 +423,7 @@ class Kernel:
                 [*arguments.values(), None],
                 names=[*arguments, "stream"],
                 defines=self.defines,
-                outputs=spec.output_names(self.variants),
+                outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
                     "arch": self.stage.min_arch,
                     "progress": lambda done, total: update(completed=done, total=total),

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -37,32 +37,54 @@ def capability(device: torch.device | int | None = None) -> str | None:
     return "{}.{}".format(*torch.cuda.get_device_capability(device))
 
 
+TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
+
+
+def signature(source: Path, symbol: str) -> dict[str, type]:
+    """The parameters of a source's launcher, {name: ctypes type}, pointers and the stream as c_void_p.
+
+    UserError if the source does not define it, or if it takes something else."""
+    found = re.search(rf'^extern\s+"C"\s+cudaError_t\s+{symbol}\(([^)]*)\)', toolchain.read(source), re.MULTILINE)
+    if found is None:
+        raise UserError(
+            f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
+            "with the arguments that the stage's own kernel.cu has"
+        )
+    parameters: dict[str, type] = {}
+    for parameter in found[1].split(","):
+        kind, name = re.fullmatch(r"\s*(.*?)\s*(\w+)\s*", parameter, re.DOTALL).groups()  # type: ignore[union-attr]
+        plain = " ".join(kind.replace("const", " ").split())
+        if "*" in kind or plain == "cudaStream_t":
+            parameters[name] = ctypes.c_void_p
+        elif plain in TYPES:
+            parameters[name] = TYPES[plain]
+        else:
+            raise UserError(
+                f"{source}: {symbol} takes {name} as {plain}; a launcher takes pointers, {', '.join(TYPES)}"
+            )
+    return parameters
+
+
 class Launcher:
     """An exported launcher of a built kernel: `launcher(device, *arguments)` launches it on torch's current stream.
 
-    `arguments` are addresses, ints and floats in the launcher's order, without the stream, which it takes last. A call
-    does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
+    `arguments` are addresses (None: null), ints and floats in the launcher's order, without the stream, which it takes
+    last. A call does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
 
-    def __init__(self, library: ctypes.CDLL, symbol: str, types: Sequence[type], label: str, source: Path):
-        try:
-            self.function = library[symbol]
-        except AttributeError:
-            raise UserError(
-                f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
-                "with the arguments that the stage's own kernel.cu has"
-            ) from None
-        kinds = {int: ctypes.c_int, float: ctypes.c_float}
-        self.function.argtypes = [*(kinds.get(kind, ctypes.c_void_p) for kind in types), ctypes.c_void_p]
+    def __init__(self, library: ctypes.CDLL, source: Path, symbol: str, label: str):
+        self.function = library[symbol]
+        self.function.argtypes = list(signature(source, symbol).values())
         self.label = label
         self.error_string = library.cudaGetErrorString
         self.error_string.restype = ctypes.c_char_p
 
-    def __call__(self, device: int, *arguments: int | float) -> None:
-        if device == torch.cuda.current_device():
-            status = self.function(*arguments, torch.cuda.current_stream().cuda_stream)
+    def __call__(self, device: int, *arguments: int | float | None) -> None:
+        # The raw stream, as Triton's launcher asks for it: torch.cuda.current_stream() makes an object of it each time.
+        if device == torch._C._cuda_getDevice():
+            status = self.function(*arguments, torch._C._cuda_getCurrentRawStream(device))
         else:
             with torch.cuda.device(device):
-                status = self.function(*arguments, torch.cuda.current_stream().cuda_stream)
+                status = self.function(*arguments, torch._C._cuda_getCurrentRawStream(device))
         if status:
             raise UserError(
                 f"{self.label}: CUDA error {status}: {self.error_string(status).decode()}\n"

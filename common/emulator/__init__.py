@@ -156,7 +156,7 @@ class _Session:
             elif isinstance(value, float):
                 values.append(ctypes.c_float(value))
             else:
-                values.append(ctypes.c_int(value) if -(2**31) <= value < 2**31 else ctypes.c_longlong(value))
+                values.append(ctypes.c_longlong(value))  # an int parameter reads the lower half of its 8-byte slot
         return values
 
     def pack(self, kernel: str) -> bytes:

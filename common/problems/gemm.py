@@ -86,7 +86,7 @@ class Gemm(Problem):
         m, n, _ = shape
         return (torch.empty((m, n), dtype=TORCH_DTYPES[dtype], device=device),)
 
-    def scalars(self, shape: Shape, variants: Variants) -> dict[str, int]:
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int]:
         return dict(zip(self.axes, shape))
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:

@@ -51,7 +51,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for device in devices
         for kernel in kernels
         for why, shape in _shapes(kernel, device, args).items()
-        for pattern in stage.spec.patterns
+        for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
     results = []
@@ -82,6 +82,13 @@ def _shapes(kernel: Kernel, device: str, args: argparse.Namespace) -> dict[str, 
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
     large = {"large enough to fill a GPU": spec.bench_shapes(kernel.variants)[0]} if device == "gpu" else {}
     return {**kernel.test_shapes(), **large}
+
+
+def _patterns(kernel: Kernel, shape: tuple[int, ...]) -> Sequence[str]:
+    """Kinds of inputs: all of them at the deepest of the problem's own shapes, normal ones at the others."""
+    spec = kernel.stage.spec
+    deepest = list(spec.test_shapes(kernel.multiples, kernel.variants).values())[-1]
+    return spec.patterns if shape == deepest else spec.patterns[:1]
 
 
 def table(results: Sequence[Result], details: bool = False) -> Table:
