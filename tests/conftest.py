@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import math
 import os
 import tempfile
@@ -16,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from rich.console import Console, RenderableType
 
 from common import course, problem
 from common.cli import main
@@ -95,13 +93,6 @@ def parse() -> Callable[..., Namespace]:
         return parser.parse_args([str(word) for word in words])
 
     return call
-
-
-def shown(printable: RenderableType, width: int = 80) -> str:
-    """What a terminal of `width` columns shows of a table, lines without the blanks at their ends."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(printable)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
 # ---- a GPU that is made of torch on the CPU --------------------------------------------------------------------------
@@ -194,7 +185,7 @@ class Scale(Problem):
     def outputs(self, shape, dtype, variants, device="cpu"):
         return (torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device),)
 
-    def scalars(self, shape, variants):
+    def scalars(self, shape, variants, tensors):
         return {"N": shape[0], "D": shape[1]}
 
     def reference(self, inputs, variants):
@@ -222,7 +213,7 @@ class ScaleAll(Scale):
     def bench_shapes(self, variants):
         return ((2, 64, 8),)
 
-    def scalars(self, shape, variants):
+    def scalars(self, shape, variants, tensors):
         return dict(zip("BND", shape))
 
     def output_axes(self, variants):

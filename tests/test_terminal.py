@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import shown
+from printed import shown
 from rich.text import Text
 
 import kernels

@@ -72,8 +72,9 @@ class Launcher:
     last. A call does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
 
     def __init__(self, library: ctypes.CDLL, source: Path, symbol: str, label: str):
+        types = list(signature(source, symbol).values())
         self.function = library[symbol]
-        self.function.argtypes = list(signature(source, symbol).values())
+        self.function.argtypes = types
         self.label = label
         self.error_string = library.cudaGetErrorString
         self.error_string.restype = ctypes.c_char_p

@@ -37,34 +37,38 @@ def merged(kernel: Kernel, report: Report, arch: str) -> dict[str, int] | None:
     `arch` is the compute capability that the machine code is for. None if the machine code does not say which loads
     were merged, or if blocks differ."""
     found = {name: report.counters[name] for name in COUNTERS}
-    code = report.launches[0].code
-    plain = [place for place in code if place.category == "load.shared"]
-    if not plain:
-        return found
-    if len(report.launches) > 1:
-        return None
-    blocks = prod(report.launches[0].grid)
-    made = machine_code(kernel, report.launches[0].kernel, arch)
-    executed = _executed(report)
-    for line in sorted({place.line for place in plain}):
-        widths = {place.pc: _width(place.text) for place in plain if place.line == line}
-        groups = partition(widths, {pc: executed[pc] for pc in widths if pc in executed}, made.get(line, Counter()))
-        if groups is None:
-            return None
-        change = dict.fromkeys(COUNTERS, 0)
-        for group in groups:
-            if len(group) > 1:
-                before = [_cost(executed[pc], widths[pc]) for pc in group]
-                after = _cost(executed[group[0]], sum(widths[pc] for pc in group))
-                for name, wide, narrow in zip(COUNTERS, after, zip(*before)):
-                    change[name] += wide - sum(narrow)
-        if any(change.values()):
-            own = sum(_cost(executed[pc], widths[pc])[0] for pc in widths if pc in executed)
-            if own * blocks != report.lines[str(kernel.source.resolve()), line]["shared_load_wavefronts"]:
+    for number, launch in enumerate(report.launches):
+        plain = [place for place in launch.code if place.category == "load.shared"]
+        if not plain:
+            continue
+        made = machine_code(kernel, launch.kernel, arch)
+        executed = _executed(report, number)
+        for line in sorted({place.line for place in plain}):
+            widths = {place.pc: _width(place.text) for place in plain if place.line == line}
+            own = {pc: executed[pc] for pc in widths if pc in executed}
+            groups = partition(widths, own, made.get(line, Counter()))
+            if groups is None:
                 return None
-        for name in COUNTERS:
-            found[name] += change[name] * blocks
+            change = _change(groups, widths, own)
+            if not any(change):
+                continue
+            wavefronts = sum(_cost(own[pc], widths[pc])[0] for pc in own) * prod(launch.grid)
+            if wavefronts != report.lines[str(kernel.source.resolve()), line]["shared_load_wavefronts"]:
+                return None  # blocks or launches differ
+            for name, each in zip(COUNTERS, change):
+                found[name] += each * prod(launch.grid)
     return found
+
+
+def _change(groups: Sequence[Sequence[int]], widths: Mapping[int, int], executed: Mapping[int, Requests]) -> list[int]:
+    """By how much merging changes the COUNTERS of one block."""
+    change = [0] * len(COUNTERS)
+    for group in groups:
+        if len(group) > 1:
+            after = _cost(executed[group[0]], sum(widths[pc] for pc in group))
+            before = zip(*(_cost(executed[pc], widths[pc]) for pc in group))
+            change = [total + wide - sum(narrow) for total, wide, narrow in zip(change, after, before)]
+    return change
 
 
 def machine_code(kernel: Kernel, function: str, arch: str) -> dict[int, Widths]:
@@ -172,10 +176,12 @@ def _cost(requests: Requests, width: int) -> tuple[int, int]:
     return wavefronts, conflicts
 
 
-def _executed(report: Report) -> dict[int, list[np.ndarray]]:
-    """pc -> each time that a warp of block 0 executed this plain shared load, lanes in order."""
-    trace = report.trace
+def _executed(report: Report, launch: int) -> dict[int, list[np.ndarray]]:
+    """pc -> each time that a warp of block 0 of a launch executed this plain shared load, lanes in order."""
+    trace = report.trace[report.trace["launch"] == launch]
     rows = trace[(trace["space"] == SHARED) & (trace["kind"] == LOAD) & (trace["block"] == 0)]
+    if not len(rows):
+        return {}
     rows = rows[np.lexsort((rows["thread"], rows["seq"], rows["thread"] // layout.WARP, rows["pc"]))]
     keys = np.stack([rows["pc"], rows["thread"] // layout.WARP, rows["seq"]], 1).astype(np.int64)
     starts = np.flatnonzero(np.r_[True, np.any(np.diff(keys, axis=0) != 0, axis=1)])

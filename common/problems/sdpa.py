@@ -1,7 +1,7 @@
 """Attention as a person calls it: lengths, heads and strides as they come, a causal mask, log Σ exp, split keys.
 
-The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D], heads
-of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
+The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D],
+heads of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import shown
+from printed import shown
 
 import kernels
 from common.errors import UserError

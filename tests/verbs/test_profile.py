@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from conftest import shown
+from printed import shown
 
 import kernels
 from common.emulator.report import METRICS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import shown
+from printed import shown
 
 import kernels
 from common import hardware
