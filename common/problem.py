@@ -75,7 +75,7 @@ class Problem(ABC):
         return ()
 
     def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
-        """The settings that the inputs of a call decide, such as a head dimension; `settings` without them are given."""
+        """The settings that the inputs of a call decide, such as a head dimension; the others are given."""
         return {}
 
     # ---- shapes ------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Problem(ABC):
 
     @abstractmethod
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
-        """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along the others."""
+        """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along others."""
 
     @abstractmethod
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
@@ -136,7 +136,7 @@ class Problem(ABC):
 
     @abstractmethod
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
-        """The launcher's arguments between the pointers and the stream, in its order; `tensors` are inputs and outputs."""
+        """The launcher's arguments between pointers and stream, in its order; `tensors` are inputs and outputs."""
 
     def check_layout(self, name: str, tensor: Tensor) -> None:
         """UserError if a kernel of this problem cannot take a tensor with these strides."""
@@ -168,8 +168,8 @@ class Problem(ABC):
         """How far each output may be from its reference: no element further than twice the baseline's furthest, and the
         whole no further than `slack` times the baseline's distance.
 
-        Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times as
-        large, cutting bits off instead of rounding twice as large."""
+        Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times
+        as large, cutting bits off instead of rounding twice as large."""
         found = []
         for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
             off = (baseline.double() - reference).abs_()
@@ -198,7 +198,7 @@ def load(name: str) -> Problem:
     return importlib.import_module(f"common.problems.{name}").problem
 
 
-def whole(text: str, what: str) -> int:
+def whole_number(text: str, what: str) -> int:
     """`text` as an int >= 1; UserError naming `what` otherwise."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise UserError(f"{what} is a whole number >= 1, not '{text}'")

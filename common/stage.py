@@ -6,7 +6,6 @@ torch until a kernel runs, so that --help is quick.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
-from common.build.toolchain import read
-from common.errors import UserError
+from common.compiler.toolchain import read
+from common.errors import UserError, pick
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -47,15 +46,6 @@ def macros(source: Path) -> dict[str, Macro]:
     return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
 
 
-def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
-    """`text` if it is one of `names`; otherwise a UserError that lists them, and the likeliest."""
-    if text in names:
-        return text
-    likely = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{likely[0]}'?" if likely else ""
-    raise UserError(f"{owner} has no {what} '{text}'.{hint} It has: {', '.join(names) or 'none'}")
-
-
 @dataclass(frozen=True)
 class Stage:
     """One step of the course: a directory with a kernel.cu, and what the harness must know about it."""
@@ -76,11 +66,6 @@ class Stage:
     @property
     def name(self) -> str:
         return self.package.rpartition(".")[2]
-
-    @property
-    def title(self) -> str:
-        """ "03_thread_tile" -> "thread tile"."""
-        return self.name.partition("_")[2].replace("_", " ")
 
     @property
     def summary(self) -> str:
@@ -123,7 +108,7 @@ class Stage:
         """Why this machine cannot run the stage on a GPU, or None if it can."""
         import torch
 
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability()
         if here is None:
@@ -154,9 +139,9 @@ class Stage:
         label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
             pick(name, [name for name in self.variants if name in declared], "variant", label)
-            if isinstance(value, bool) or value not in self.variants[name]:
+            if type(value) is not int or value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
-                raise UserError(f"{name}={value}: {self.name} takes {name} = {allowed} ({declared[name].help})")
+                raise UserError(f"{name}={value!r}: {self.name} takes {name} = {allowed} ({declared[name].help})")
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
@@ -183,6 +168,8 @@ class Stage:
         try:
             first = inputs[0]
             key = (first.dtype, first.device, *variants.items(), *self.spec.implied(inputs).items())
+            if variants:
+                key += tuple(map(type, variants.values()))  # True is equal to 1, and no value
             call = self._calls[key]
         except (KeyError, AttributeError, IndexError, TypeError):
             call = self._resolve(inputs, variants)
@@ -248,23 +235,30 @@ class Call:
         self.dtype, self.spec = kernel.torch_dtype, kernel.stage.spec
         self.alignment, self.variants = kernel.stage.alignment, kernel.variants
         self.on_gpu = device.type == "cuda" and kernel.stage.unfit is None
-        self.grad_enabled = torch.is_grad_enabled
+        self.count, self.grad_enabled = len(self.spec.input_names), torch.is_grad_enabled
         self.launch = kernel.launcher(device) if self.on_gpu else None
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
         kernel, spec, device, dtype, alignment = self.kernel, self.spec, self.device, self.dtype, self.alignment
         addresses: list[int | None] = []
-        for tensor in inputs:
-            address = tensor.data_ptr()
-            if (
-                tensor.dtype is not dtype
-                or tensor.device != device
-                or not tensor.is_contiguous()
-                or address % alignment
-                or (tensor.requires_grad and self.grad_enabled())
-            ):
-                kernel.stage.check_tensors(inputs)  # says what is wrong, if anything
-            addresses.append(address)
+        try:
+            good = len(inputs) == self.count
+            for tensor in inputs:
+                address = tensor.data_ptr()
+                addresses.append(address)
+                good = (
+                    good
+                    and tensor.dtype is dtype
+                    and tensor.device == device
+                    and tensor.is_contiguous()
+                    and address % alignment == 0
+                    and not (tensor.requires_grad and self.grad_enabled())
+                )
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory of its own
+            good = False
+        if not good:
+            kernel.stage.check_tensors(inputs)  # says what is wrong, if anything
+            addresses = [tensor.data_ptr() for tensor in inputs]
         shape = spec.shape(inputs, self.variants)
         kernel.check_shape(*shape)
         outputs = spec.outputs(shape, kernel.dtype, self.variants, device)
@@ -327,9 +321,14 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "01_naive fp16 COALESCED=0": with the variants that are not the default, and the file if not ours."""
-        words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
+        """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
+        words = [self.stage.name, self.short]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
+
+    @property
+    def short(self) -> str:
+        """What tells it from others of its stage and source, "fp16 COALESCED=0"."""
+        return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.changed.items())])
 
     @cached_property
     def multiples(self) -> dict[str, int]:
@@ -364,7 +363,7 @@ class Kernel:
         raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
 
     def test_shapes(self) -> dict[str, Shape]:
-        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage asks for."""
+        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage adds."""
         asked = {why: shape for why, shape in self.stage.test_shapes.items() if self._takes(shape)}
         return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 
@@ -383,7 +382,7 @@ class Kernel:
 
     def load(self, device: Any = None) -> CDLL:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
@@ -391,7 +390,7 @@ class Kernel:
 
     def launcher(self, device: Any = None) -> Callable[..., None]:
         """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
-        from common.build import gpu
+        from common.compiler import gpu
 
         return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
 

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from common import hardware
-from common.build.symbols import readable
+from common.compiler.symbols import readable
 from common.emulator import engine
 from common.emulator.build import compile_host
 from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime

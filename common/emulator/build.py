@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 RUNTIME = Path(__file__).with_name("runtime.cpp")

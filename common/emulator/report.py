@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.build.symbols import readable
+from common.compiler.symbols import readable
 from common.emulator import engine
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
 from common.emulator.memory import Allocation, Arena

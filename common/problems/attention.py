@@ -1,4 +1,7 @@
-"""Attention, O = softmax(Q · Kᵀ · scale) · V per batch and head: Q, K, V and O are [B, H, N, HEAD_DIM]; scale is 1 / √HEAD_DIM."""
+"""Attention, O = softmax(Q · Kᵀ · scale) · V per batch and head.
+
+Q, K, V and O are [B, H, N, HEAD_DIM]; scale is 1 / √HEAD_DIM.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.errors import UserError
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
 
 LOG2_E = math.log2(math.e)
 TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes
@@ -39,7 +42,7 @@ class Attention(Problem):
         return {"HEAD_DIM": inputs[0].shape[-1]} if inputs[0].dim() else {}
 
     def parse(self, text: str, variants: Variants) -> Shape:
-        sizes = tuple(whole(part, f"each size in '{text}'") for part in text.lower().split("x"))
+        sizes = tuple(whole_number(part, f"each size in '{text}'") for part in text.lower().split("x"))
         d = variants["HEAD_DIM"]
         if len(sizes) == 1:
             return max(1, TOKENS // sizes[0]), WIDTH // d, sizes[0], d
@@ -48,8 +51,8 @@ class Attention(Problem):
         if len(sizes) == 4:
             return sizes
         raise UserError(
-            f"'{text}' is not a size: write 4096 for N = 4096 (and B · N = {TOKENS}, H · D = {WIDTH}), or BxHxN such as "
-            "2x8x1024"
+            f"'{text}' is not a size: write 4096 for N = 4096 (and B · N = {TOKENS}, H · D = {WIDTH}), or BxHxN such "
+            "as 2x8x1024"
         )
 
     def format(self, shape: Shape) -> str:
@@ -138,9 +141,9 @@ class Attention(Problem):
         """O as torch computes it in 16 bits with fp32 accumulation.
 
         On a GPU, torch's own FlashAttention. On a CPU its arithmetic, in one step instead of tile by tile: scores and
-        softmax in fp32, the exponent as one FMA of the score with scale · log₂e and the scaled maximum, weights rounded to
-        16 bits before they meet V, their sum not rounded, O rounded once. (torch's own CPU kernel subtracts first, and is
-        six times more accurate in fp16 where logits reach 1e4; FlashAttention's kernels are not.)"""
+        softmax in fp32, the exponent as one FMA of the score with scale · log₂e and the scaled maximum, weights rounded
+        to 16 bits before they meet V, their sum not rounded, O rounded once. (torch's own CPU kernel subtracts first,
+        and is six times more accurate in fp16 where logits reach 1e4; FlashAttention's kernels are not.)"""
         q, k, v = inputs
         scale = self.scale(self.shape(inputs, variants))
         if q.is_cuda:

@@ -1,7 +1,7 @@
 """Attention as a person calls it: lengths, heads and strides as they come, a causal mask, log Σ exp, split keys.
 
-The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D], heads of Q
-that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
+The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D],
+heads of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common import hardware
 from common.errors import UserError
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
 from common.problems.attention import Attention, flash
 
 BLOCK_KV = 64  # keys per tile, and
@@ -40,12 +40,13 @@ class Sdpa(Attention):
     def parse(self, text: str, variants: Variants) -> Shape:
         parts = text.lower().split("x")
         if len(parts) == 5:
-            return (*(whole(part, f"each size in '{text}'") for part in parts), variants["HEAD_DIM"])
+            return (*(whole_number(part, f"each size in '{text}'") for part in parts), variants["HEAD_DIM"])
         try:
             b, h, n, d = super().parse(text, variants)
         except UserError:
             raise UserError(
-                f"'{text}' is not a size: write 4096 for N = N_KV = 4096, BxHxN, or BxHxH_KVxNxN_KV such as 1x32x8x1x8192"
+                f"'{text}' is not a size: write 4096 for N = N_KV = 4096, BxHxN, or BxHxH_KVxNxN_KV such as "
+                "1x32x8x1x8192"
             ) from None
         return b, h, h, n, n, d
 
@@ -130,8 +131,8 @@ class Sdpa(Attention):
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 4 and (tensor.stride(3) != 1 or any(stride % 8 for stride in tensor.stride()[:3])):
             raise UserError(
-                f"{name} has the strides {tensor.stride()}: elements of a row lie side by side, and rows begin at multiples "
-                f"of 8 elements; pass {name}.contiguous()"
+                f"{name} has the strides {tensor.stride()}: elements of a row lie side by side, and rows begin at "
+                f"multiples of 8 elements; pass {name}.contiguous()"
             )
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
@@ -162,8 +163,8 @@ class Sdpa(Attention):
         return flash(scores, v, scale, q.dtype), lse
 
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
-        """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was scaled
-        and rounded: a few units in the last place of the largest LSE."""
+        """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
+        scaled and rounded: a few units in the last place of the largest LSE."""
         o, lse = super().tolerances(inputs, dtype, variants, references)
         unit = references[1].abs().amax().clamp(min=1).item() * 2.0**-23
         count = references[1].numel()
@@ -208,8 +209,8 @@ def multiprocessors(device: torch.device) -> int:
 def splits_of(shape: Shape, causal: bool, sms: int) -> int:
     """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work.
 
-    The number with the least time in the model: blocks run in waves of as many as fit on the GPU, and a block takes as long as
-    its tiles of keys, and two more for beginning, ending and combining."""
+    The number with the least time in the model: blocks run in waves of as many as fit on the GPU, and a block takes as
+    long as its tiles of keys, and two more for beginning, ending and combining."""
     b, h, h_kv, n, n_kv, d = shape
     group = h // h_kv
     packed = group if n * group <= SMALL_BLOCK_Q else 1

@@ -4,8 +4,9 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Online softmax: a block walks over tiles of keys and corrects maximum, sum and output as it goes, so the N × N "
-    "scores are never stored. The warps split the keys of a tile; maxima, sums and P meet in shared memory.",
+    idea="Online softmax: a block walks over tiles of keys and corrects maximum, sum and output as it goes, so the N"
+    " × N scores are never stored. The warps split the keys of a tile; maxima, sums and P meet in shared "
+    "memory.",
     problem="attention",
     dtypes=("fp16", "bf16"),
     variants={"HEAD_DIM": (64, 128)},

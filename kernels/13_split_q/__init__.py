@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Each warp has 16 queries to itself: a row's maximum is two shuffles away, no warp waits for another's scores, and "
-    "two accumulator tiles of S are the next product's fragment of P as they are.",
+    idea="Each warp has 16 queries to itself: a row's maximum is two shuffles away, no warp waits for another's "
+    "scores, and two accumulator tiles of S are the next product's fragment of P as they are.",
     problem="attention",
     dtypes=("fp16", "bf16"),
     variants={"HEAD_DIM": (64, 128), "BLOCK_Q": (64, 128), "BUFFERS": (2, 4)},

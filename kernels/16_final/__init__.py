@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Stage 15's loop, for any lengths: edges masked, hidden tiles skipped, grouped heads packed, few queries against many "
-    "keys split over blocks and combined by log-sum-exp.",
+    idea="Stage 15's loop, for any lengths: edges masked, hidden tiles skipped, grouped heads packed, few queries "
+    "against many keys split over blocks and combined by log-sum-exp.",
     problem="sdpa",
     dtypes=("fp16", "bf16"),
     variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32)},

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import engine, ptx
 from common.errors import UserError
 from tests.emulator.machine import executed, kinds, launch, module

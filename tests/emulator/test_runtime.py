@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 SUCCESS, INVALID_VALUE = 0, 1

@@ -31,7 +31,7 @@ def demangle(symbol: str) -> str:
 def readable(symbol: str) -> str:
     """The name in the source of a mangled kernel, with its template arguments, or of a mangled variable of one.
 
-    "_Z6kernelPf" -> "kernel"; "_Z11gemm_kernelILi64ELb1EEvPf" -> "gemm_kernel<64, true>"; "_ZZ6kernelPfE4tile" -> "tile".
+    "_Z6kernelPf" -> "kernel"; "_Z4gemmILi64ELb1EEvPf" -> "gemm<64, true>"; "_ZZ6kernelPfE4tile" -> "tile".
     """
     text = demangle(symbol)
     if text == symbol:

@@ -7,10 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from common.sass import Instruction  # noqa: E402
+
 import kernels  # noqa: E402
 from common import explorer, layout, show  # noqa: E402
 from common.errors import UserError  # noqa: E402
-from common.sass import Instruction  # noqa: E402
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

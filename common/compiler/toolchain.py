@@ -23,13 +23,13 @@ from pathlib import Path
 from common.errors import UserError
 
 NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed):
-    pip install "cuda-toolkit[nvcc,cccl,cuobjdump]"
+    pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]"
 or point CUDA_HOME to a toolkit, or put nvcc on the PATH"""
 CXX_HELP = """no C++ compiler found. Install one:
     apt install g++        (Debian, Ubuntu; elsewhere: GCC's C++ compiler)
 or point CXX to one"""
-CUOBJDUMP_HELP = """no cuobjdump found. Install it from pip:
-    pip install "cuda-toolkit[nvcc,cccl,cuobjdump]\""""
+TOOL_HELP = """no {name} found. Install it from pip:
+    pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]\""""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def find_cxx() -> str:
     return path
 
 
-def find_cuobjdump(nvcc: Nvcc | None = None) -> str:
-    """Path of cuobjdump: beside nvcc, on the PATH, or from the pip packages; UserError if there is none."""
+def find_tool(name: str, nvcc: Nvcc | None = None) -> str:
+    """Path of a tool of the toolkit: beside nvcc, on the PATH, or from the pip packages; UserError if there is none."""
     nvcc = nvcc or find_nvcc()
-    path = shutil.which("cuobjdump", path=str(nvcc.home / "bin")) or shutil.which("cuobjdump") or _pip_tool("cuobjdump")
+    path = shutil.which(name, path=str(nvcc.home / "bin")) or shutil.which(name) or _pip_tool(name)
     if path is None:
-        raise UserError(CUOBJDUMP_HELP)
+        raise UserError(TOOL_HELP.format(name=name))
     return path
 
 
@@ -122,7 +122,12 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "8
 
 def disassemble(path: Path) -> str:
     """The SASS of a cubin, as `cuobjdump -sass` prints it."""
-    return run([find_cuobjdump(), "-sass", path])
+    return run([find_tool("cuobjdump"), "-sass", path])
+
+
+def disassemble_with_lines(path: Path) -> str:
+    """The SASS of a cubin with the source lines, through inlined calls, as `nvdisasm -gi` prints it."""
+    return run([find_tool("nvdisasm"), "-gi", "-c", path])
 
 
 def compile_cxx(source: Path, flags: Sequence[str], product: str) -> Path:

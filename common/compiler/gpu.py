@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from common import terminal
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 # torch switches off the conversions and operators of half and __nv_bfloat16; a kernel.cu compiles as it would alone.
@@ -68,12 +68,13 @@ def signature(source: Path, symbol: str) -> dict[str, type]:
 class Launcher:
     """An exported launcher of a built kernel: `launcher(device, *arguments)` launches it on torch's current stream.
 
-    `arguments` are addresses (None: null), ints and floats in the launcher's order, without the stream, which it takes last. A
-    call does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
+    `arguments` are addresses (None: null), ints and floats in the launcher's order, without the stream, which it takes
+    last. A call does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
 
     def __init__(self, library: ctypes.CDLL, source: Path, symbol: str, label: str):
+        types = list(signature(source, symbol).values())
         self.function = library[symbol]
-        self.function.argtypes = list(signature(source, symbol).values())
+        self.function.argtypes = types
         self.label = label
         self.error_string = library.cudaGetErrorString
         self.error_string.restype = ctypes.c_char_p

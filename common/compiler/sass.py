@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.build import toolchain
+from common.compiler import toolchain
 
 # What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
@@ -69,6 +69,24 @@ def parse(listing: str) -> dict[str, list[Instruction]]:
     return {name: instructions for name, instructions in functions.items() if instructions}
 
 
+def parse_lines(listing: str, source: Path) -> dict[str, list[tuple[int, Instruction]]]:
+    """`nvdisasm -gi` output -> function (mangled name) -> (line of `source`, instruction).
+
+    The line is the outermost one of the source, where headers or other functions were inlined; 0 if there is none."""
+    functions: dict[str, list[tuple[int, Instruction]]] = {}
+    current: list[tuple[int, Instruction]] = []
+    line = 0
+    for text in listing.splitlines():
+        if match := re.match(r"\.text\.(\S+):$", text):
+            current, line = functions.setdefault(match[1], []), 0
+        elif match := re.match(r'\s*//## File "([^"]+)", line (\d+)( inlined at)?', text):
+            if match[3] is None:  # the end of a chain of inlined calls
+                line = int(match[2]) if Path(match[1]) == source else 0
+        elif match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.+?)\s*;", text):
+            current.append((line, Instruction(int(match[1], 16), match[2])))
+    return functions
+
+
 def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter]:
     """group -> opcode -> how often it stands in the code (not: is executed), groups in the order of GROUPS."""
     counts: dict[str, Counter] = {name: Counter() for name, _ in GROUPS} | {"other": Counter()}
@@ -80,3 +98,9 @@ def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter]:
 def functions(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[Instruction]]:
     """The machine code of a kernel source for `arch` ("90"): function (mangled name) -> its instructions."""
     return parse(toolchain.disassemble(toolchain.cubin(source, defines, arch).path))
+
+
+def by_line(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[tuple[int, Instruction]]]:
+    """Likewise, each instruction behind the line of the source that it comes from (0: none)."""
+    listing = toolchain.disassemble_with_lines(toolchain.cubin(source, defines, arch).path)
+    return parse_lines(listing, source.resolve())

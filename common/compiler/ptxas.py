@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.build import toolchain
-from common.build.symbols import readable
+from common.compiler import toolchain
+from common.compiler.symbols import readable
 from common.errors import UserError
 
 

@@ -234,8 +234,9 @@ def test_a_load_under_a_predicate_is_served_as_a_load():
 def test_a_copy_is_drawn_with_its_sectors():
     """Rows of 80 bytes part the halves of a sector; rows of 64 bytes, permuted by XOR, do not."""
     padded, swizzled = (show.trace(kernels.load(name)) for name in ("07", "09"))
-    assert headline(padded.copies("A")).endswith("24 sectors from L2 where 16 hold the data: "
-                                                 "halves of a sector go to different ones")
+    assert headline(padded.copies("A")).endswith(
+        "24 sectors from L2 where 16 hold the data: halves of a sector go to different ones"
+    )
     assert headline(swizzled.copies("A")).endswith("16 sectors from L2")
     assert {stem for stem, _ in padded.all(["copies"])} == {"copies-A", "copies-B"}
     with pytest.raises(UserError, match="makes 8 copies from A with cp.async.cg; there is no number 8"):
