@@ -1,10 +1,11 @@
 """When is a result right? An instance of a problem, with what its outputs must be, and how far a kernel's are off.
 
-References and tolerances are computed before a kernel runs, from inputs of which copies are kept: a kernel that writes to
-its inputs changes neither, and is told.
+References and tolerances are computed before a kernel runs, from inputs of which copies are kept: a kernel that writes
+to its inputs changes neither, and is told.
 
-An output is right if it is finite wherever its fp64 reference is, and its error, over the whole tensor and at its worst
-element, is within the problem's tolerances: those compare with the error that torch makes in the same dtype.
+An output is right if it is finite wherever its fp64 reference is within the range of the dtype, and its error, over the
+whole tensor and at its worst element, is within the problem's tolerances: those compare with the error that torch makes
+in the same dtype.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Accuracy:
     """How far one output is from fp64.
 
     `error` and `limit` are ‖out − ref‖ / ‖ref‖ (Frobenius); `worst` and `worst_limit` the largest |out − ref| of an
-    element as a fraction of the root mean square of ref (of 1, if ref is zero); `wrong` the number of elements beyond their
-    limit, of `total`; `first` the first of them as (index, got, want), or those furthest off if only the whole is."""
+    element as a fraction of the root mean square of ref (of 1, if ref is zero); `wrong` the number of elements beyond
+    their limit, of `total`; `first` the first of them as (index, got, want), or those furthest off if only the whole
+    is."""
 
     name: str
     error: float
@@ -83,9 +85,8 @@ class Instance:
                 count = int(changed.view(*tensor.shape, -1).any(-1).sum())
                 first = _unravel(int(changed.flatten().nonzero()[0]) // tensor.element_size(), tensor.shape)
                 index = ", ".join(map(str, first))
-                said.append(
-                    f"the kernel writes to its input {name}: {count} elements changed, the first {name}[{index}]"
-                )
+                elements = "1 element" if count == 1 else f"{count} elements"
+                said.append(f"the kernel writes to its input {name}: {elements} changed, the first {name}[{index}]")
                 tensor.copy_(copy)
         return said
 
@@ -94,23 +95,30 @@ def make(
     kernel: Kernel, shape: Shape, device: str | torch.device = "cpu", seed: int = 0, pattern: str = "normal"
 ) -> Instance:
     """Random inputs for a kernel, as one of its problem's patterns has them, and what the outputs must be."""
-    spec = kernel.stage.spec
     kernel.check_shape(*shape)
-    inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed, device=device, pattern=pattern)
+    inputs = kernel.stage.spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed, device=device, pattern=pattern)
+    return given(kernel, inputs)
+
+
+def given(kernel: Kernel, inputs: Tensors) -> Instance:
+    """The instance that these inputs make."""
+    spec = kernel.stage.spec
+    shape = spec.shape(inputs, kernel.variants)
     references = spec.reference(inputs, kernel.variants)
     tolerances = spec.tolerances(inputs, kernel.dtype, kernel.variants, references)
     copies = tuple(tensor.clone() for tensor in inputs)
-    return Instance(spec, tuple(shape), kernel.dtype, kernel.settings, inputs, copies, references, tolerances)
+    return Instance(spec, shape, kernel.dtype, kernel.settings, inputs, copies, references, tolerances)
 
 
 def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance) -> Accuracy:
-    finite = reference.isfinite()
-    exact = (output == reference) | (output.isnan() & reference.isnan())  # what the others have to be
+    want = reference.to(output.dtype)  # beyond what the dtype holds it is infinite, and so must the output be
+    finite = want.isfinite()
+    exact = (output == want) | (output.isnan() & want.isnan())
     off = torch.where(finite, (output.double() - reference).abs_(), torch.where(exact, 0.0, torch.inf))
     norm = torch.where(finite, reference, 0.0).norm().item()
     rms = norm / math.sqrt(reference.numel())
     scale, unit = (norm, rms) if norm else (1.0, 1.0)
-    wrong = ~(off <= tolerance.element)  # true for NaN
+    wrong = torch.where(finite, ~(off <= tolerance.element), ~exact)  # true where off is NaN
     error = off.norm().item()
     indices = wrong.flatten().nonzero().flatten()
     if not len(indices) and not error <= tolerance.whole:
@@ -119,7 +127,8 @@ def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance
     for flat in indices[:SHOWN].tolist():
         index = _unravel(flat, output.shape)
         first.append((index, output[index].item(), reference[index].item()))
-    furthest = tolerance.element.max().item() if isinstance(tolerance.element, torch.Tensor) else tolerance.element
+    element = tolerance.element
+    furthest = torch.where(finite, element, 0.0).max().item() if isinstance(element, torch.Tensor) else element
     return Accuracy(
         name,
         error / scale,
@@ -170,7 +179,7 @@ def check(
     reports = []
     lines = None
     if device == "gpu":
-        from common.build import gpu
+        from common.compiler import gpu
 
         kernel.load()  # what does not compile is no failed check
         try:
@@ -187,7 +196,8 @@ def check(
         report = kernel.emulate(instance.inputs, outputs, counters=counters, refused_is_error=False)
         source = kernel.source.resolve()
         if counters:
-            lines = frozenset(n for (file, n), c in report.lines.items() if file == str(source) and c["instructions"])
+            ran = (number for (file, number), c in report.lines.items() if file == str(source) and c["instructions"])
+            lines = frozenset(ran) - {0}
         if report.findings:
             reports.append(f"{title}: the sanitizer found\n{report}")
         if report.status:  # stopped half-way: there is no result to judge

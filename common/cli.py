@@ -3,27 +3,28 @@
 A verb is a module of common/verbs with two functions, imported when it is called for:
     add_arguments(parser)           its options, for which common/verbs/options.py has the common ones
     run(stage, args) -> int         the exit status
-and, where it has more to say about itself, EXAMPLES (command lines after the program's name, for --help) and
+and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --help: what may stand behind the verb; a
+comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage) and
 run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other).
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-import kernels
-from common import terminal
-from common.errors import CheckFailed, UserError
-from common.stage import Stage, macros, pick
+from common import course, terminal
+from common.errors import CheckFailed, UserError, pick
+from common.stage import Stage, macros
 
 VERBS = {
     "test": "is it right, and does it keep the rules? (GPU and emulator)",
@@ -40,9 +41,13 @@ LADDER_VERBS = ("list", "test", "bench", "profile")
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can mend."""
+    terminal.prepare()
     try:
-        status = _dispatch(package, list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        try:
+            status = _dispatch(package, list(sys.argv[1:] if argv is None else argv))
+        except SystemExit as shown:  # argparse has printed its help
+            status = int(shown.code or 0)
+        terminal.finish()
     except UserError as error:
         terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
         status = 2
@@ -52,15 +57,22 @@ def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.abandon()
         status = 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+            raise
+        terminal.abandon()
+        where = f" {error.filename}" if error.filename else ""
+        terminal.err.print(f"error: cannot write{where}: {error.strerror}", markup=False, soft_wrap=True)
+        status = 2
     raise SystemExit(status)
 
 
 def _dispatch(package: str, argv: list[str]) -> int:
     program = f"python -m {package}"
     ladder = package == "kernels"
-    stages = kernels.ladder() if ladder else [kernels.load(package.rpartition(".")[2])]
+    stages = course.ladder() if ladder else [course.load(package.rpartition(".")[2])]
     if not argv or argv[0] in ("-h", "--help"):
         _overview(program, stages, ladder)
         return 0
@@ -70,7 +82,8 @@ def _dispatch(package: str, argv: list[str]) -> int:
         terminal.out.print(_list(stages))
         return 0
     module = importlib.import_module(f"common.verbs.{verb}")
-    examples = "".join(f"\n  {program} {verb} {words}".rstrip() for words in ("", *getattr(module, "EXAMPLES", ())))
+    templates = ("", *getattr(module, "LADDER_EXAMPLES" if ladder else "EXAMPLES", ()))
+    examples = "".join(_example(f"{program} {verb}", template, stages[0]) for template in templates)
     parser = _Parser(
         prog=f"{program} {verb}",
         description=f"{verb}: {VERBS[verb]}",
@@ -86,14 +99,28 @@ def _dispatch(package: str, argv: list[str]) -> int:
         return module.run(stages[0], args)
     if getattr(args, "source", None):
         raise UserError("--source is a file of one stage: python -m kernels.NN_name " + verb)
-    chosen = [kernels.load(text) for text in args.stages] or stages
+    chosen = [course.load(text) for text in args.stages] or stages
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)
     return max(module.run(stage, args) for stage in chosen)
 
 
+def _example(program: str, template: str, stage: Stage) -> str:
+    """Lines for --help: a verb's template with the stage's own words; none if the stage has no variant to name."""
+    dtype = stage.dtypes[-1]
+    changed = next((kernel.changed for kernel in stage.kernels([dtype]) if kernel.changed), {})
+    variant, value = next(iter(changed.items()), (None, None))
+    if variant is None and "{variant}" in template:
+        return ""
+    words, _, comment = template.format(dtype=dtype, variant=variant, value=value).partition("#")
+    return (f"\n  # {comment.strip()}" if comment else "") + f"\n  {program} {words}".rstrip()
+
+
 class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints end like all others."""
+    """argparse whose help is printed, and whose complaints end, like all others."""
+
+    def print_help(self, file: object = None) -> None:
+        terminal.out.print(self.format_help(), end="", markup=False, soft_wrap=True)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}\nSee {self.prog} --help")
@@ -114,11 +141,9 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         for name, values in stage.variants.items():
             choices = " | ".join(map(str, values))
             out.print(f"variant {name} = {choices} (default {declared[name].default})", markup=False)
-            out.print(f"    {declared[name].help}", markup=False)
+            out.print(Padding(Text(declared[name].help), (0, 0, 0, 4)))
         out.print(f"\n{program} VERB [--help]", markup=False)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = _two_columns()
     for verb, summary in VERBS.items():
         table.add_row(f"  {verb}", summary)
     out.print(table)
@@ -127,11 +152,17 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
 
 def _list(stages: list[Stage]) -> Table:
     """A line per stage."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
+    table = _two_columns()
     for stage in stages:
         table.add_row(stage.name, stage.summary)
+    return table
+
+
+def _two_columns() -> Table:
+    table = terminal.table()
+    table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column()
     return table
 
 

@@ -1,4 +1,4 @@
-"""What a kernel executes and moves, as the emulator counts it: derived figures, and how counters move between kernels."""
+"""What a kernel executes and moves, as the emulator counts it: derived figures, and how counters move."""
 
 from __future__ import annotations
 

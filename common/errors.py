@@ -1,6 +1,9 @@
-"""The two ways in which a command ends badly without being a bug of ours."""
+"""The two ways in which a command ends badly without being a bug of ours; the likeliest is a name that is none."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -9,3 +12,12 @@ class UserError(Exception):
 
 class CheckFailed(Exception):
     """A kernel that is wrong or breaks a rule of the hardware: the message is the report. Exit status 1."""
+
+
+def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
+    """`text` if it is one of `names`; otherwise a UserError that lists them, and the likeliest."""
+    if text in names:
+        return text
+    likely = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+    hint = f" Did you mean '{likely[0]}'?" if likely else ""
+    raise UserError(f"{owner} has no {what} '{text}'.{hint} It has: {', '.join(names) or 'none'}")

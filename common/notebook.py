@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from IPython.display import Markdown
 
-import kernels
-from common import accuracy, counts
-from common.build import toolchain
+from common import accuracy, counts, course
+from common.compiler import toolchain
 from common.errors import UserError
 from common.hardware import GPUS
 from common.results import tables
@@ -94,7 +93,7 @@ def diff(stage: Stage, context: int = 2) -> Markdown:
     """What changed in kernel.cu since the stage before, folded away below its size."""
     from common.verbs.diff import diff
 
-    before = kernels.previous(stage)
+    before = course.previous(stage)
     found = diff(stage, context)
     return _fence(
         "\n".join(found.lines[2:]), "diff", fold=f"<b>{before and before.name} → {stage.name}</b>: {found.summary}"
@@ -258,7 +257,7 @@ def machine() -> Markdown:
 
 def stages() -> Markdown:
     """The map of the course."""
-    rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in kernels.ladder()]
+    rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in course.ladder()]
     return Markdown(table(["stage", "the one idea", "takes"], rows).data.replace("---:", "---"))
 
 

@@ -49,9 +49,11 @@ class Problem(ABC):
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
     settings: tuple[str, ...] = ()  # macros that say what is computed
     input_names: tuple[str, ...]
+    scratch_names: tuple[str, ...] = ()
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )
+    slack: float = 1.25  # how many times the baseline's error, over a whole output, a kernel's may be
     patterns: tuple[str, ...] = ("normal",)  # kinds of inputs that `inputs` can make; a test tries each of them
 
     @abstractmethod
@@ -64,10 +66,16 @@ class Problem(ABC):
 
     def tensor_names(self, variants: Variants) -> tuple[str, ...]:
         """Names of the launcher's pointers, in its order."""
-        return self.input_names + self.output_names(variants)
+        return self.input_names + self.output_names(variants) + self.scratch_names
+
+    def scratch(
+        self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
+    ) -> tuple[Tensor | None, ...]:
+        """Memory that a launcher uses besides, uninitialised, named by `scratch_names`; None: a null pointer."""
+        return ()
 
     def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
-        """The settings that the inputs of a call decide, such as a head dimension; `settings` without them are given."""
+        """The settings that the inputs of a call decide, such as a head dimension; the others are given."""
         return {}
 
     # ---- shapes ------------------------------------------------------------------------------------------------------
@@ -94,11 +102,14 @@ class Problem(ABC):
 
     @abstractmethod
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
-        """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along the others."""
+        """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along others."""
 
     @abstractmethod
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         """The shape that these inputs make. UserError if their dimensions do not fit together."""
+
+    def check(self, shape: Shape, variants: Variants) -> None:
+        """UserError if kernels with these macros cannot take the shape, whatever their multiples are."""
 
     def like(self, other: Problem, shape: Shape) -> Shape:
         """The shape of this problem that is the same computation as `shape` of another problem of its part."""
@@ -124,8 +135,13 @@ class Problem(ABC):
         """Outputs for a kernel to fill, uninitialised."""
 
     @abstractmethod
-    def scalars(self, shape: Shape, variants: Variants) -> Mapping[str, int | float]:
-        """The launcher's arguments between the pointers and the stream, in its order."""
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
+        """The launcher's arguments between pointers and stream, in its order; `tensors` are inputs and outputs."""
+
+    def check_layout(self, name: str, tensor: Tensor) -> None:
+        """UserError if a kernel of this problem cannot take a tensor with these strides."""
+        if not tensor.is_contiguous():
+            raise UserError(f"{name} is not contiguous: pass {name}.contiguous()")
 
     def dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
         """The element type that the inputs have in common. UserError naming the one that differs."""
@@ -150,15 +166,15 @@ class Problem(ABC):
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
         """How far each output may be from its reference: no element further than twice the baseline's furthest, and the
-        whole no further than 1.25 times the baseline's distance.
+        whole no further than `slack` times the baseline's distance.
 
-        Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times as
-        large, cutting bits off instead of rounding twice as large."""
+        Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times
+        as large, cutting bits off instead of rounding twice as large."""
         found = []
         for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
             off = (baseline.double() - reference).abs_()
             off = off[off.isfinite()]  # where the reference is not finite, the output has to equal it
-            found.append(Tolerance(1.25 * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
+            found.append(Tolerance(self.slack * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
         return tuple(found)
 
     # ---- time --------------------------------------------------------------------------------------------------------
@@ -182,7 +198,7 @@ def load(name: str) -> Problem:
     return importlib.import_module(f"common.problems.{name}").problem
 
 
-def whole(text: str, what: str) -> int:
+def whole_number(text: str, what: str) -> int:
     """`text` as an int >= 1; UserError naming `what` otherwise."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise UserError(f"{what} is a whole number >= 1, not '{text}'")

@@ -6,7 +6,6 @@ torch until a kernel runs, so that --help is quick.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
-from common.build.toolchain import read
-from common.errors import UserError
+from common.compiler.toolchain import read
+from common.errors import UserError, pick
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -47,15 +46,6 @@ def macros(source: Path) -> dict[str, Macro]:
     return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
 
 
-def pick(text: str, names: Sequence[str], what: str, owner: str) -> str:
-    """`text` if it is one of `names`; otherwise a UserError that lists them, and the likeliest."""
-    if text in names:
-        return text
-    likely = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{likely[0]}'?" if likely else ""
-    raise UserError(f"{owner} has no {what} '{text}'.{hint} It has: {', '.join(names) or 'none'}")
-
-
 @dataclass(frozen=True)
 class Stage:
     """One step of the course: a directory with a kernel.cu, and what the harness must know about it."""
@@ -78,11 +68,6 @@ class Stage:
         return self.package.rpartition(".")[2]
 
     @property
-    def title(self) -> str:
-        """ "03_thread_tile" -> "thread tile"."""
-        return self.name.partition("_")[2].replace("_", " ")
-
-    @property
     def summary(self) -> str:
         """The idea in a few words: what the package's docstring says behind "Stage 03: "."""
         text = (sys.modules[self.package].__doc__ or "").partition(": ")[2]
@@ -100,7 +85,7 @@ class Stage:
     def source(self) -> Path:
         return self.directory / "kernel.cu"
 
-    @property
+    @cached_property
     def spec(self) -> Problem:
         """What this stage computes: the Problem that `problem` names."""
         from common import problem
@@ -123,7 +108,7 @@ class Stage:
         """Why this machine cannot run the stage on a GPU, or None if it can."""
         import torch
 
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability()
         if here is None:
@@ -154,9 +139,9 @@ class Stage:
         label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
             pick(name, [name for name in self.variants if name in declared], "variant", label)
-            if isinstance(value, bool) or value not in self.variants[name]:
+            if type(value) is not int or value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
-                raise UserError(f"{name}={value}: {self.name} takes {name} = {allowed} ({declared[name].help})")
+                raise UserError(f"{name}={value!r}: {self.name} takes {name} = {allowed} ({declared[name].help})")
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
@@ -183,6 +168,8 @@ class Stage:
         try:
             first = inputs[0]
             key = (first.dtype, first.device, *variants.items(), *self.spec.implied(inputs).items())
+            if variants:
+                key += tuple(map(type, variants.values()))  # True is equal to 1, and no value
             call = self._calls[key]
         except (KeyError, AttributeError, IndexError, TypeError):
             call = self._resolve(inputs, variants)
@@ -227,8 +214,7 @@ class Stage:
                     f"{self.name} has no backward, and {name} requires grad: pass {name}.detach(), "
                     "or call it under torch.no_grad()"
                 )
-            if not tensor.is_contiguous():
-                raise UserError(f"{self.name} takes contiguous tensors: pass {name}.contiguous()")
+            spec.check_layout(name, tensor)
             if tensor.data_ptr() % self.alignment:
                 raise UserError(
                     f"{self.name} reads {self.alignment} bytes at a time: {name} starts at an address that is no "
@@ -249,30 +235,38 @@ class Call:
         self.dtype, self.spec = kernel.torch_dtype, kernel.stage.spec
         self.alignment, self.variants = kernel.stage.alignment, kernel.variants
         self.on_gpu = device.type == "cuda" and kernel.stage.unfit is None
-        self.grad_enabled = torch.is_grad_enabled
+        self.count, self.grad_enabled = len(self.spec.input_names), torch.is_grad_enabled
         self.launch = kernel.launcher(device) if self.on_gpu else None
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
-        kernel, device, dtype, alignment = self.kernel, self.device, self.dtype, self.alignment
-        addresses = []
-        for tensor in inputs:
-            if (
-                tensor.dtype is not dtype
-                or tensor.device != device
-                or not tensor.is_contiguous()
-                or (tensor.requires_grad and self.grad_enabled())
-            ):
-                kernel.stage.check_tensors(inputs)  # says what is wrong
-            address = tensor.data_ptr()
-            if address % alignment:
-                kernel.stage.check_tensors(inputs)
-            addresses.append(address)
-        shape = self.spec.shape(inputs, self.variants)
+        kernel, spec, device, dtype, alignment = self.kernel, self.spec, self.device, self.dtype, self.alignment
+        addresses: list[int | None] = []
+        try:
+            good = len(inputs) == self.count
+            for tensor in inputs:
+                address = tensor.data_ptr()
+                addresses.append(address)
+                good = (
+                    good
+                    and tensor.dtype is dtype
+                    and tensor.device == device
+                    and tensor.is_contiguous()
+                    and address % alignment == 0
+                    and not (tensor.requires_grad and self.grad_enabled())
+                )
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory of its own
+            good = False
+        if not good:
+            kernel.stage.check_tensors(inputs)  # says what is wrong, if anything
+            addresses = [tensor.data_ptr() for tensor in inputs]
+        shape = spec.shape(inputs, self.variants)
         kernel.check_shape(*shape)
-        outputs = self.spec.outputs(shape, kernel.dtype, self.variants, device)
+        outputs = spec.outputs(shape, kernel.dtype, self.variants, device)
         if self.launch is not None:
-            addresses += [output.data_ptr() for output in outputs]
-            self.launch(self.index, *addresses, *self.spec.scalars(shape, self.variants).values())
+            scratch = spec.scratch(shape, self.variants, device)
+            addresses += [tensor if tensor is None else tensor.data_ptr() for tensor in (*outputs, *scratch)]
+            scalars = spec.scalars(shape, self.variants, (*inputs, *outputs))
+            self.launch(self.index, *addresses, *scalars.values())
         elif device.type == "cuda":
             kernel.stage.announce()
             on_cpu = tuple(output.cpu() for output in outputs)
@@ -327,9 +321,14 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "01_naive fp16 COALESCED=0": with the variants that are not the default, and the file if not ours."""
-        words = [self.stage.name, self.dtype, *(f"{name}={value}" for name, value in self.changed.items())]
+        """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
+        words = [self.stage.name, self.short]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
+
+    @property
+    def short(self) -> str:
+        """What tells it from others of its stage and source, "fp16 COALESCED=0"."""
+        return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.changed.items())])
 
     @cached_property
     def multiples(self) -> dict[str, int]:
@@ -351,6 +350,7 @@ class Kernel:
             if size < 1 or size % multiple:
                 break
         else:
+            self.stage.spec.check(shape, self.variants)
             return
         broken = []
         for axis, size, multiple in zip(self.stage.spec.axes, shape, self._rules):
@@ -363,7 +363,7 @@ class Kernel:
         raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
 
     def test_shapes(self) -> dict[str, Shape]:
-        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage asks for."""
+        """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage adds."""
         asked = {why: shape for why, shape in self.stage.test_shapes.items() if self._takes(shape)}
         return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 
@@ -371,16 +371,18 @@ class Kernel:
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
     def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The launcher's arguments, {name: tensor or number} in its order, without the stream."""
+        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream."""
         spec = self.stage.spec
-        scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants)
-        return {**dict(zip(spec.tensor_names(self.variants), [*inputs, *outputs], strict=True)), **scalars}
+        shape = spec.shape(inputs, self.variants)
+        scratch = spec.scratch(shape, self.variants, inputs[0].device)
+        tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
+        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs))}
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
     def load(self, device: Any = None) -> CDLL:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
-        from common.build import gpu
+        from common.compiler import gpu
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
@@ -388,24 +390,19 @@ class Kernel:
 
     def launcher(self, device: Any = None) -> Callable[..., None]:
         """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
-        from common.build import gpu
+        from common.compiler import gpu
 
-        spec = self.stage.spec
-        shape = spec.emulator_shapes(self.variants)[0]
-        pointers = [object] * len(spec.tensor_names(self.variants))
-        types = [*pointers, *map(type, spec.scalars(shape, self.variants).values())]
-        return gpu.Launcher(self.load(device), spec.symbol, types, self.label, self.source)
+        return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
 
     def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Callable[[], None]:
         """Build the kernel and tie it to CUDA tensors: each call of the result launches it on torch's current stream.
 
         A call does not wait for the kernel. UserError if the source does not build, or if a launch is refused."""
-        kept = [*inputs, *outputs]  # the addresses stay valid as long as the closure lives
-        spec, device = self.stage.spec, inputs[0].device
+        arguments = self.arguments(inputs, outputs)  # its tensors live as long as the closure: so do their addresses
+        device = inputs[0].device
         launch = self.launcher(device)
-        scalars = spec.scalars(spec.shape(inputs, self.variants), self.variants).values()
-        values = [device.index, *(tensor.data_ptr() for tensor in kept), *scalars]
-        return lambda kept=kept: launch(*values)
+        values = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments.values()]
+        return lambda kept=arguments: launch(device.index, *values)
 
     # ---- in the emulator ---------------------------------------------------------------------------------------------
 
@@ -426,7 +423,7 @@ class Kernel:
                 [*arguments.values(), None],
                 names=[*arguments, "stream"],
                 defines=self.defines,
-                outputs=spec.output_names(self.variants),
+                outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
                     "arch": self.stage.min_arch,
                     "progress": lambda done, total: update(completed=done, total=total),

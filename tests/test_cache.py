@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 
 ROOT = Path(__file__).parents[1]

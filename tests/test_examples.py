@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.build import toolchain
+from common.compiler import toolchain
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 import kernels
-from common import accuracy
-from common.build import toolchain
+from common import accuracy, hardware
+from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Kernel, Stage, macros
@@ -39,14 +39,22 @@ def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
     copy = tmp_path / "copied.cu"
     copy.write_text(stage.source.read_text())
     nvcc = toolchain.find_nvcc()
-    flags = ["-std=c++17", "-Werror", "all-warnings", f"-arch=sm_{stage.min_arch}", "-ccbin", toolchain.find_cxx()]
+    flags = [
+        "-std=c++17",
+        "-Werror",
+        "all-warnings",
+        f"-arch=sm_{hardware.nvcc_arch(stage.min_arch)}",
+        "-ccbin",
+        toolchain.find_cxx(),
+    ]
     toolchain.run([nvcc.path, *flags, "-c", copy, "-o", tmp_path / "copied.o"])
 
 
 @every_stage
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
-    assert text.startswith(f"// Stage {stage.number:02} · {stage.title}: ")
+    head = re.match(r"// Stage (\d\d) · (.+?): ", text)
+    assert head is not None and f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
     header = text.partition("#include")[0]
     assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))
     assert max(map(len, text.splitlines())) <= 120
@@ -67,7 +75,7 @@ def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     found = re.search(rf'^extern "C" cudaError_t {spec.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
     assert found is not None
     names = [argument.replace("*", " ").split()[-1] for argument in found[1].split(",")]
-    assert names == [*spec.tensor_names, *spec.scalars(spec.emulator_shapes[0], {}), "stream"]
+    assert names == [*spec.tensor_names({}), *spec.scalars(spec.emulator_shapes({})[0], {}), "stream"]
 
 
 def test_helpers_stand_word_for_word():
@@ -96,8 +104,8 @@ def test_counters_of_the_stage_exist(stage: Stage):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.label)
 def test_kernel_is_right_and_keeps_the_rules(kernel: Kernel):
-    for shape in kernel.test_shapes():
-        result = check.check(kernel, shape, "emulator")
+    for shape in kernel.test_shapes().values():
+        result = accuracy.check(kernel, shape, "emulator")
         assert result.ok, result.report
 
 
@@ -113,7 +121,8 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
                 kernel.check_shape(*near)
             unchecked = replace(kernel, stage=replace(stage, multiples={}))
             with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
-                unchecked.emulate(*check.prepare(unchecked, near))
+                instance = accuracy.make(unchecked, near)
+                unchecked.emulate(instance.inputs, instance.outputs())
 
 
 def test_helpers_are_found():

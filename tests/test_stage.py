@@ -1,57 +1,51 @@
-"""Stages and kernels: what can be asked for, and what is refused before anything is launched."""
+"""Stages and kernels: what can be asked for, what is refused before a launch, and a call as of a torch function."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import kernels
-from common import check, problem
+from common import accuracy, terminal
 from common.errors import UserError
 from common.stage import Macro, Stage, macros
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
 
-def test_stages_are_found_by_number_and_name():
-    assert [stage.number for stage in kernels.ladder()] == list(range(1, len(kernels.ladder()) + 1))
-    assert kernels.load(3) is kernels.load("3") is kernels.load("03") is kernels.load("03_thread_tile") is THREAD_TILE
-    assert THREAD_TILE.previous is BLOCK_TILE and NAIVE.previous is None
-
-
-@pytest.mark.parametrize("wanted, hint", [("03_thred_tile", "Did you mean '03_thread_tile'?"), (99, "01_naive, 02")])
-def test_unknown_stage_lists_the_stages(wanted, hint):
-    with pytest.raises(UserError) as error:
-        kernels.load(wanted)
-    assert hint in str(error.value)
-
-
-def test_previous_stays_within_the_problem():
-    other = Stage(package="kernels.04_other", title="other", idea="", problem="attention")
-    assert other.previous is None
-
-
-def test_listing_stages_imports_no_torch():
-    code = "import sys, kernels; kernels.ladder(); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(kernels.__file__).parent.parent)
-
-
 def test_macros_come_from_the_source(tmp_path):
     source = tmp_path / "kernel.cu"
-    source.write_text("#ifndef STAGES\n#define STAGES 3  // tiles in flight\n#endif\n#define OTHER 1\n")
+    source.write_text("#ifndef STAGES \n#define STAGES 3  // tiles in flight\n#endif\n#define OTHER 1\n")
     assert macros(source) == {"STAGES": Macro("3", "tiles in flight")}
     assert macros(NAIVE.source)["COALESCED"].default == "1"
+    source.write_text("#ifndef A\r\n#define A 3\r\n#endif\r\n")
+    assert macros(source) == {"A": Macro("3", "")}
 
 
-def test_defines_and_label():
+def test_defines_and_labels():
     kernel = NAIVE.kernel("bf16", {"COALESCED": 0})
     assert kernel.defines == {"DTYPE": "__nv_bfloat16", "COALESCED": "0"}
-    assert kernel.label == "01_naive bf16 COALESCED=0"
-    assert NAIVE.kernel().label == "01_naive fp16"
+    assert (kernel.label, kernel.short) == ("01_naive bf16 COALESCED=0", "bf16 COALESCED=0")
+    assert (NAIVE.kernel().label, NAIVE.kernel().short) == ("01_naive fp16", "fp16")
+
+
+def test_settings_say_what_is_computed_and_other_variants_how():
+    stage = next(stage for stage in kernels.ladder() if "B_TRANSPOSED" in stage.variants)
+    turned, other = stage.kernel("fp16", {"B_TRANSPOSED": 1}), stage.kernel("fp16", {"STAGES": 2})
+    assert turned.settings == {"B_TRANSPOSED": 1} and turned.default and turned.changed
+    assert other.settings == {"B_TRANSPOSED": 0} and not other.default
+
+
+def test_ceilings_are_named_by_unit_and_dtype():
+    assert NAIVE.kernel("fp16").ceiling == "FMA fp32"
+    assert [kernels.load("05").kernel(dtype).ceiling for dtype in ("fp16", "bf16")] == [
+        "mma.sync fp16",
+        "mma.sync bf16",
+    ]
 
 
 def test_kernels_cover_each_dtype_and_each_value():
@@ -71,9 +65,10 @@ def test_unknown_dtype_and_variant(dtype, variants, message):
         THREAD_TILE.kernel(dtype, variants)
 
 
-def test_variant_value_out_of_range():
+@pytest.mark.parametrize("value", [2, True, "1", 1.0])
+def test_variant_values_are_whole_numbers_of_the_list(value):
     with pytest.raises(UserError, match="01_naive takes COALESCED = 0, 1"):
-        NAIVE.kernel(variants={"COALESCED": 2})
+        NAIVE.kernel(variants={"COALESCED": value})
 
 
 @pytest.mark.parametrize(
@@ -93,10 +88,23 @@ def test_shapes_that_a_stage_cannot_take(shape, message):
 def test_multiple_may_be_a_macro(tmp_path):
     source = tmp_path / "kernel.cu"
     source.write_text("#ifndef BLOCK_K\n#define BLOCK_K 16  // depth\n#endif\n")
-    stage = Stage("kernels.01_naive", "", "", variants={"BLOCK_K": (16, 32)}, multiples={"K": "BLOCK_K"})
+    stage = Stage("kernels.01_naive", "", variants={"BLOCK_K": (16, 32)}, multiples={"K": "BLOCK_K"})
     stage.kernel(source=source).check_shape(1, 1, 48)
     with pytest.raises(UserError, match="K a multiple of 32: nearest to 48 are 32 and 64"):
         stage.kernel(variants={"BLOCK_K": 32}, source=source).check_shape(1, 1, 48)
+
+
+def test_a_stage_adds_shapes_to_those_of_its_problem():
+    stage = Stage("kernels.01_naive", "", multiples={"M": 64}, test_shapes={"taken": (64, 1, 9), "not": (65, 1, 9)})
+    shapes = stage.kernel(source=NAIVE.source).test_shapes()
+    assert shapes["taken"] == (64, 1, 9) and "not" not in shapes and len(shapes) > 2
+
+
+def test_limits_in_a_line():
+    assert NAIVE.limits == "fp16, bf16, fp32; any size"
+    assert THREAD_TILE.limits == "fp16, bf16, fp32; M and N multiples of 128; K a multiple of 16"
+    newer = Stage("kernels.01_naive", "", dtypes=("fp16",), min_arch="9.0a")
+    assert newer.limits == "fp16; any size; compute capability 9.0a or newer"
 
 
 def test_source_without_dtype_has_one_type(tmp_path):
@@ -112,62 +120,117 @@ def test_source_that_is_not_there():
         BLOCK_TILE.kernel(source=Path("nowhere.cu"))
 
 
+# A call.
+
+SQUARE = torch.zeros(4, 4)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch calls them beta
+    CSR = SQUARE.to_sparse_csr()
+
+
 @pytest.mark.parametrize(
     "a, b, message",
     [
-        (torch.zeros(4, 4), torch.zeros(4, 4).half(), "one dtype on one device"),
-        (torch.zeros(4, 4).double(), torch.zeros(4, 4).double(), "takes torch.float16, torch.bfloat16, torch.float32"),
-        (torch.zeros(4, 4).t()[:2], torch.zeros(4, 4), r"pass A.contiguous\(\)"),
-        (torch.zeros(4, 4), torch.zeros(5, 4), r"A \[4, 4\] and B \[5, 4\]"),
+        (SQUARE, SQUARE.half(), "the tensors have one dtype: A is torch.float32, B is torch.float16"),
+        (SQUARE.double(), SQUARE.double(), "takes torch.float16, torch.bfloat16, torch.float32"),
+        (SQUARE.t()[:2], SQUARE, r"pass A.contiguous\(\)"),
+        (SQUARE, torch.zeros(5, 4), r"A \[4, 4\] and B \[5, 4\]"),
         (torch.zeros(4), torch.zeros(4), r"A \[4\] and B \[4\]"),
-        (torch.zeros(4, 4, device="meta"), torch.zeros(4, 4, device="meta"), "CUDA or CPU tensors, not meta"),
-        (torch.zeros(4, 4), [[1.0]], "B is a torch tensor, not list"),
-        (torch.zeros(0, 4), torch.zeros(4, 4), "M >= 1, not 0"),
+        (SQUARE.to("meta"), SQUARE.to("meta"), "CUDA or CPU tensors, not meta"),
+        (SQUARE, SQUARE.to("meta"), "not meta"),
+        (SQUARE, [[1.0]], "B is a torch tensor, not list"),
+        ([[1.0]], SQUARE, "A is a torch tensor, not list"),
+        (torch.zeros(0, 4), SQUARE, "M >= 1, not 0"),
+        (SQUARE.requires_grad_(False).clone().requires_grad_(), SQUARE, r"A requires grad: pass A.detach\(\)"),
+        (SQUARE, SQUARE.clone().requires_grad_(), r"no backward, and B requires grad: .* torch.no_grad\(\)"),
+        (CSR, SQUARE, "takes dense tensors: A has the layout torch.sparse_csr"),
+        (SQUARE, SQUARE.to_sparse(), "takes dense tensors: B has the layout torch.sparse_coo"),
     ],
 )
-def test_tensors_that_a_stage_cannot_take(a, b, message):
+@pytest.mark.parametrize("warm", [False, True])
+def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
+    """Also if a call with good tensors of that kind went before, and all was found out then."""
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
+    if warm:
+        NAIVE(SQUARE, SQUARE)
     with pytest.raises(UserError, match=message):
         NAIVE(a, b)
 
 
+def test_tensors_inside_a_vmap(monkeypatch):
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
+    for _ in range(2):
+        with pytest.raises(UserError, match="no rule for torch.func: A is inside a vmap, grad or jvp"):
+            torch.func.vmap(NAIVE)(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4))
+        NAIVE(SQUARE, SQUARE)
+
+
+def test_without_grad_what_requires_it_may_be_used():
+    a = torch.ones(4, 4, requires_grad=True)
+    with torch.no_grad():
+        assert torch.equal(NAIVE(a, torch.eye(4)), torch.ones(4, 4))
+    assert not NAIVE(a.detach(), SQUARE).requires_grad
+
+
 def test_number_of_tensors():
-    with pytest.raises(UserError, match=r"takes 2 tensors \(A, B\)"):
-        NAIVE(torch.zeros(4, 4))
+    for inputs in ((SQUARE,), (SQUARE,) * 3, ()):
+        with pytest.raises(UserError, match=r"takes 2 tensors \(A, B\)"):
+            NAIVE(*inputs)
+
+
+@pytest.mark.parametrize("value", [True, 2, "0"])
+def test_variants_of_a_call_are_checked(value):
+    NAIVE(SQUARE, SQUARE, COALESCED=1)
+    with pytest.raises(UserError, match="takes COALESCED = 0, 1"):
+        NAIVE(SQUARE, SQUARE, COALESCED=value)
+    with pytest.raises(UserError, match="no variant 'COALESCE'. Did you mean 'COALESCED'?"):
+        NAIVE(SQUARE, SQUARE, COALESCE=1)
 
 
 def test_alignment_is_asked_for_where_it_matters():
     a, b = torch.zeros(128 * 16 + 1)[1:].view(128, 16), torch.zeros(16, 128)
-    assert problem.check_tensors(NAIVE, (a, b)) == "fp32"
-    with pytest.raises(UserError, match=r"multiple of 16; pass A.clone\(\)"):
-        THREAD_TILE(a, b)
+    NAIVE.check_tensors((a, b))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"multiple of 16; pass A.clone\(\)"):
+            THREAD_TILE(a, b)
+        THREAD_TILE(a.clone(), b)
 
 
 @pytest.mark.parametrize("dtype", NAIVE.dtypes)
-def test_call_runs_the_stage(dtype):
-    inputs = NAIVE.spec.inputs((40, 33, 20), dtype)
-    out = NAIVE(*inputs, COALESCED=0)
-    assert out.dtype == inputs[0].dtype and out.shape == (40, 33)
-    check.verify(NAIVE.kernel(dtype), inputs, (out,))
+def test_call_runs_the_stage(dtype: str):
+    kernel = NAIVE.kernel(dtype)
+    instance = accuracy.make(kernel, (40, 33, 20))
+    out = NAIVE(*instance.inputs, COALESCED=0)
+    assert out.dtype == instance.inputs[0].dtype and out.shape == (40, 33)
+    accuracy.verify(kernel, instance, (out,))
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "fp32", "tf32"])
-def test_b_may_be_given_transposed(dtype):
-    spec = NAIVE.spec
-    straight, turned = {"B_TRANSPOSED": 0}, {"B_TRANSPOSED": 1}
-    a, b = spec.inputs((5, 7, 3), dtype)
-    a_again, b_turned = spec.inputs((5, 7, 3), dtype, variants=turned)
-    assert torch.equal(a, a_again) and torch.equal(b_turned, b.t()) and b_turned.is_contiguous()
-    assert spec.shape((a, b), straight) == spec.shape((a, b_turned), turned) == (5, 7, 3)
-    for results in (spec.reference, spec.magnitude):
-        assert torch.equal(results((a, b), straight)[0], results((a, b_turned), turned)[0])
-    torch.testing.assert_close(spec.baseline((a, b_turned), dtype, turned), spec.baseline((a, b), dtype, straight))
-    (peer,) = spec.peers(dtype, turned).values()
-    torch.testing.assert_close(peer(a, b_turned), a @ b)
-    with pytest.raises(UserError, match=r"here B is given as \[N, K\]"):
-        spec.shape((a, b), turned)
+def test_a_kernel_is_resolved_once(monkeypatch):
+    """Later calls read no file, look no module up and ask for no compiler."""
+    NAIVE(SQUARE, SQUARE)
+    monkeypatch.setattr(Stage, "kernel", lambda *_: pytest.fail("resolved again"))
+    monkeypatch.setattr("common.stage.macros", lambda *_: pytest.fail("read again"))
+    assert torch.equal(NAIVE(SQUARE, SQUARE), SQUARE)
 
 
-def test_the_yardstick_of_tf32_rounds_the_inputs():
-    one = torch.tensor([[1.0 + 2.0**-11 + 2.0**-20]])  # lies just above the middle of two TF32 numbers
-    assert NAIVE.spec.baseline((one, torch.ones(1, 1)), "tf32", {})[0].item() == 1 + 2.0**-10
-    assert NAIVE.spec.baseline((one, torch.ones(1, 1)), "fp32", {})[0].item() == one.item()
+def test_what_a_call_costs_besides_the_emulator(monkeypatch):
+    """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
+    a = torch.zeros(64, 64)
+    NAIVE(a, a)
+    (call,) = (call for key, call in NAIVE._calls.items() if key == (a.dtype, a.device))
+    launched = []
+    monkeypatch.setattr(call, "launch", lambda *arguments: launched.append(arguments))
+    best = 1.0
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(100):
+            NAIVE(a, a)
+        best = min(best, (time.perf_counter() - start) / 100)
+    assert len(launched) == 2000 and launched[0][1:3] == (a.data_ptr(), a.data_ptr()) and launched[0][4:] == (64,) * 3
+    assert best < 100e-6, "on a slow machine; a fast one takes a tenth of it"
+
+
+def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "_announced", set())
+    NAIVE(SQUARE, SQUARE)
+    assert capsys.readouterr().err == ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common import hardware
-from common.build.symbols import readable
+from common.compiler.symbols import readable
 from common.emulator import extension
 from common.emulator.arguments import kernel_types, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host

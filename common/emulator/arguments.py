@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from common.build.symbols import demangle
+from common.compiler.symbols import demangle
 from common.emulator.host import ParameterType
 from common.errors import UserError
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import extension
 from common.emulator.host import HERE
 from common.errors import UserError

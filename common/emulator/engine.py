@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import lower, ptx
 from common.emulator.findings import NOBODY, Finding, Memory, Problem, explain
 from common.emulator.lower import core

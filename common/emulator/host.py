@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import memory
 from common.emulator.memory import Arena
 from common.errors import UserError

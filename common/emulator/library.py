@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from common import hardware
-from common.build import toolchain
-from common.build.symbols import demangle, readable
+from common.compiler import toolchain
+from common.compiler.symbols import demangle, readable
 from common.emulator.arguments import parameter_list, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host
 from common.emulator.report import Report

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from common.build.symbols import readable
+from common.compiler.symbols import readable
 from common.emulator import engine, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
 from common.emulator.memory import AddressMap, Allocation

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from common.build.symbols import readable
+from common.compiler.symbols import readable
 from common.emulator import engine
 from common.emulator.arguments import check_array, is_tensor, pack
 from common.emulator.host import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served

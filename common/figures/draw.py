@@ -88,7 +88,7 @@ def picture(width: float, height: float, takeaway: str, source: str = "") -> Pic
 def ranges(numbers: Sequence[int]) -> str:
     """The numbers, sorted, runs joined: [0, 1, 2, 8] -> '0–2, 8'."""
     parts: list[list[int]] = []
-    for number in sorted(set(int(n) for n in numbers)):
+    for number in sorted({int(n) for n in numbers}):
         if parts and number == parts[-1][1] + 1:
             parts[-1][1] = number
         else:
@@ -301,8 +301,8 @@ def sectors(
 
 
 def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -> Picture:
-    """One `cp.async` request of 16 bytes per lane past L1: what it takes of each line of 128 bytes of global memory, and
-    where that goes in shared memory. `sources` and `targets` are byte offsets, one per active lane.
+    """One `cp.async` request of 16 bytes per lane past L1: what it takes of each line of 128 bytes of global memory,
+    and where that goes in shared memory. `sources` and `targets` are byte offsets, one per active lane.
     """
     sources, targets = np.asarray(sources, dtype=np.int64), np.asarray(targets, dtype=np.int64)
     lanes = np.arange(len(sources)) if lanes is None else np.asarray(lanes)

@@ -57,10 +57,8 @@ def _served_together(addresses: np.ndarray, size: int, lanes: np.ndarray, load: 
     """How many neighbouring lanes are served at a time."""
     together = WARP // max(1, size // WORD)
     at = dict(zip(lanes.tolist(), addresses.tolist()))
-    if load and together < WARP:
-        if any(all(at.get(lane ^ bit, address) == address for lane, address in at.items()) for bit in (1, 2)):
-            return 2 * together
-    return together
+    alike = (all(at.get(lane ^ bit, address) == address for lane, address in at.items()) for bit in (1, 2))
+    return 2 * together if load and together < WARP and any(alike) else together
 
 
 def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None, load: bool = False) -> Wavefronts:

@@ -11,8 +11,8 @@ import matplotlib
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from common.build import sass
-from common.build.sass import Instruction
+from common.compiler import sass
+from common.compiler.sass import Instruction
 from common.errors import UserError
 from common.figures.draw import CONFLICT, HUES, STYLE, Picture, bare, picture
 

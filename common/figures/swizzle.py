@@ -77,8 +77,8 @@ def explore(
             spare = spare[np.isin(spare // layout.LINE, lines)]
             rectangles(left, spare % layout.LINE // CHUNK, np.searchsorted(lines, spare // layout.LINE), 1, 1, WASTED)
         where = offsets[shown]
-        rectangles(left, where % layout.LINE // CHUNK, np.searchsorted(lines, where // layout.LINE), 1, 1, colours, labels,
-               inch)  # fmt: skip
+        rows_of = np.searchsorted(lines, where // layout.LINE)
+        rectangles(left, where % layout.LINE // CHUNK, rows_of, 1, 1, colours, labels, inch)
         _groups(left, [f"{line * layout.LINE:,}" for line in lines], "byte offset" if tall > 3 else "")
         left.set_title("where row·chunk lies: 128 bytes per line")
         first = served.bank % (CHUNK // layout.WORD) == 0
@@ -148,8 +148,8 @@ def cures(widths: Sequence[int] = (32, 64, 256), element: int = 2, padding: int 
         figure = picture(
             9,
             0.75 + 1.95 * len(widths),
-            f"Rows of {', '.join(str(w * element) for w in widths)} bytes: {', '.join(map(str, before))} wavefronts per "
-            f"matrix" + (", 1 with padding or XOR" if cured else ""),
+            f"Rows of {', '.join(str(w * element) for w in widths)} bytes: {', '.join(map(str, before))} wavefronts "
+            f"per matrix" + (", 1 with padding or XOR" if cured else ""),
         )
         panels = figure.subplots(len(widths), len(kinds), squeeze=False)
         for y, width in enumerate(widths):

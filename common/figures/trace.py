@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.errors import UserError
 from common.figures import draw, layout
 from common.figures.draw import Picture
@@ -389,7 +389,9 @@ def run(
     sanitize: bool = False,
     **variants: int,
 ) -> Traced:
-    """Run a stage or kernel in the emulator at `shape` (default: one whose pictures are small) and record what `block` accesses."""
+    """Run a stage or kernel in the emulator and record what `block` accesses.
+
+    `shape` is by default one whose pictures are small."""
     if isinstance(kernel, Stage):
         kernel = kernel.kernel(dtype, variants)
     spec = kernel.stage.spec

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
-from common import terminal
-from common.build import gpu, toolchain
+from common import hardware, terminal
+from common.compiler import gpu, toolchain
 from common.errors import UserError
 from common.measure import nvml, timing
 from common.measure.metadata import metadata
@@ -46,12 +45,15 @@ class Ceiling:
     def label(self) -> str:
         return f"ceiling: {self.name}"
 
+    @property
+    def defines(self) -> dict[str, str]:
+        """The macros of ceiling.cu that make this setting."""
+        shared = str(int(self.operands == "shared memory"))
+        return {"DTYPE": CPP_TYPES[self.dtype], "OPERATION": str(self.operation), "SHARED": shared}
+
     def load(self) -> ctypes.CDLL:
         """ceiling.cu with this setting, built for the current GPU."""
-        shared = str(int(self.operands == "shared memory"))
-        defines = {"DTYPE": CPP_TYPES[self.dtype], "OPERATION": str(self.operation), "SHARED": shared}
-        arch = (gpu.capability() or "8.0").replace(".", "")
-        return gpu.load(SOURCE, defines, arch, self.label)
+        return gpu.load(SOURCE, self.defines, hardware.nvcc_arch(gpu.capability() or "8.0"), self.label)
 
 
 LIMITS = {
@@ -169,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    table = Table(title=f"{run['gpu']}, {run['date'][:10]}", **terminal.PLAIN)
+    table = terminal.table()
     for column in ("what", "measured", "20–80 %", "sustained", "MHz", "W"):
         table.add_column(column, justify="left" if column == "what" else "right")
     for row in run["rows"]:
@@ -188,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             ),
         )
-    terminal.out.print(table)
+    terminal.out.print(terminal.titled(f"{run['gpu']}, {run['date'][:10]}", table))
     return 0
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from common import accuracy, terminal
-from common.build import gpu
+from common.compiler import gpu
 from common.errors import UserError
 from common.measure import ceiling, nvml, timing
 from common.measure.metadata import metadata
@@ -92,22 +92,22 @@ def _measure_size(
     notes: list[str],
     update: Callable[..., None],
 ) -> list[dict]:
-    """The rows of one heat at one shape."""
+    """The rows of one heat at one shape: of the last entry's problem, which also names the size in all rows."""
     asked = entries[-1].kernel
     spec = asked.stage.spec
+    size = spec.format(shape)
     instances: dict[tuple, accuracy.Instance] = {}  # one for kernels of one problem and shape: references are large
     contenders: list[timing.Contender] = []
     rows: list[dict] = []
     for entry in entries:
         kernel = entry.kernel
-        own = kernel.stage.spec.like(spec, shape)
-        size = f"{kernel.dtype} {kernel.stage.spec.format(own)}"
         try:
+            own = kernel.stage.spec.like(spec, shape)
             kernel.check_shape(*own)
         except UserError as error:
-            notes.append(f"{size}: without {kernel.label}: {error}")
+            notes.append(f"{kernel.dtype} {size}: without {kernel.label}: {error}")
             continue
-        update(f"checking {kernel.label} {kernel.stage.spec.format(own)}", advance=1)
+        update(f"checking {kernel.label} {size}", advance=1)
         with gpu.errors(kernel.label):
             key = (kernel.stage.problem, own)
             if key not in instances:
@@ -119,27 +119,30 @@ def _measure_size(
             torch.cuda.synchronize()
             accuracies = accuracy.verify(kernel, instance, outputs)
             contenders.append(timing.Contender(kernel.label, call, timing.estimate(call)))
-            row = _kernel_row(entry, own, accuracies)
+            row = _kernel_row(entry, own, size, accuracies)
             if entry.role == "stage":
                 row["host_us"] = host_time(kernel, instance.inputs)
             rows.append(row)
     if not rows:
         return []
-    inputs = instances[asked.stage.problem, shape].inputs
+    if (asked.stage.problem, shape) in instances:
+        inputs = instances[asked.stage.problem, shape].inputs
+    else:  # it cannot take this shape, but its library can
+        inputs = spec.inputs(shape, asked.dtype, asked.variants, seed=seed, device=DEVICE)
     instances.clear()
     for name, function in spec.peers(asked.dtype, asked.variants).items():
         call = lambda function=function: function(*inputs)  # noqa: E731
         try:
             contenders.append(timing.Contender(name, call, timing.estimate(call)))
         except RuntimeError as error:
-            notes.append(f"{asked.dtype} {spec.format(shape)}: without {name}: {str(error).splitlines()[0]}")
+            notes.append(f"{asked.dtype} {size}: without {name}: {str(error).splitlines()[0]}")
             continue
-        rows.append({"role": "peer", "name": name, "label": name, **_case(asked, shape)})
+        rows.append({"role": "peer", "name": name, "label": name, **_case(asked, shape, size)})
     with nvml.Monitor(nvml.current()) as monitor:
 
         def turn(contender: timing.Contender) -> None:
             monitor.tag = contender.label
-            update(f"timing {contender.label} {spec.format(shape)}", advance=1)
+            update(f"timing {contender.label} {size}", advance=1)
 
         timing.interleave(contenders, rounds, round_ms, before=turn)
     for row, contender in zip(rows, contenders, strict=True):
@@ -154,7 +157,7 @@ def _measure_size(
     return rows
 
 
-def _case(kernel: Kernel, shape: tuple[int, ...]) -> dict:
+def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict:
     spec = kernel.stage.spec
     return {
         "part": spec.part,
@@ -162,12 +165,12 @@ def _case(kernel: Kernel, shape: tuple[int, ...]) -> dict:
         "dtype": kernel.dtype,
         "settings": kernel.settings,
         "shape": dict(zip(spec.axes, shape)),
-        "size": spec.format(shape),
+        "size": size,
         "flops": spec.flops(shape, kernel.variants),
     }
 
 
-def _kernel_row(entry: Entry, shape: tuple[int, ...], accuracies: Sequence[accuracy.Accuracy]) -> dict:
+def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]) -> dict:
     """What a row says of a kernel before it is timed; `flops` gives way to `tflops` afterwards."""
     kernel, stage = entry.kernel, entry.kernel.stage
     return {
@@ -182,13 +185,13 @@ def _kernel_row(entry: Entry, shape: tuple[int, ...], accuracies: Sequence[accur
         "default": kernel.default,
         "source": None if kernel.source == stage.source else str(kernel.source),
         "limit": kernel.ceiling,
-        **_case(kernel, shape),
+        **_case(kernel, shape, size),
         "check": {"error": max(a.error for a in accuracies), "limit": min(a.limit for a in accuracies)},
     }
 
 
 def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float]:
-    """{"call", "empty"}: microseconds that the host spends on one call of the stage, and on `torch.empty` of its output.
+    """{"call", "empty"}: µs that the host spends on one call of the stage, and on `torch.empty` of its output.
 
     Medians over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
     stage, changed = kernel.stage, kernel.changed

@@ -167,7 +167,7 @@ class Caveat(NamedTuple):
 
     counters: tuple[str, ...]
     holds: Callable[[Mapping[str, int]], bool]  # of a kernel with these counts in the emulator
-    limits: Callable[[int, Mapping[str, int]], tuple[float, float]]  # (emulator's count, all) -> least, most of ncu's
+    limits: Callable[[int, Mapping[str, int]], tuple[float, float]]  # (expected count, all) -> least, most of ncu's
     why: str
 
 
@@ -178,12 +178,6 @@ CAVEATS = (
         lambda counts: counts.get("instructions.store.shared", 0) > 0,
         lambda count, counts: (count, count + counts["shared_store_wavefronts"] / 4),
         "the hardware adds arbitration with other traffic, which varies from run to run",
-    ),
-    Caveat(
-        ("shared_load_wavefronts", "shared_load_conflicts"),
-        lambda counts: counts.get("instructions.load.shared", 0) > 0,
-        lambda count, _: (count / 2, count),
-        "ptxas merges narrow loads of neighbours",
     ),
     Caveat(
         ("shared_load_wavefronts", "shared_load_conflicts"),
@@ -206,11 +200,17 @@ CAVEATS = (
 )
 
 
-def compare(counts: Mapping[str, int] | None, measured: Mapping[str, float]) -> dict[str, dict]:
+MERGED = "ptxas merges loads from neighbouring addresses: so many are left in its machine code"
+
+
+def compare(
+    counts: Mapping[str, int] | None, measured: Mapping[str, float], merged: Mapping[str, int] | None = None
+) -> dict[str, dict]:
     """{counter: {"emulator", "ncu", "metric"}} of the counters that both have; emulator None where it did not run.
 
-    A pair that differs has "why" if one of CAVEATS explains it. Tensor instructions are compared only if there are any:
-    the hardware counts one per warp in kernels that have none.
+    `merged` are the counters that ptxas changes, as they follow from its machine code (shared_loads.py); where one does
+    change, the pair has it as "code". A pair whose ncu is neither has "why" if one of CAVEATS explains it. Tensor
+    instructions are compared only if there are any: the hardware counts one per warp in kernels that have none.
     """
     pairs = {}
     for key, metric in METRICS.items():
@@ -220,15 +220,22 @@ def compare(counts: Mapping[str, int] | None, measured: Mapping[str, float]) -> 
         if counts is None:
             continue
         pair["emulator"] = int(counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0))
-        if pair["emulator"] != pair["ncu"] and (why := _explained(key, pair["emulator"], pair["ncu"], counts)):
-            pair["why"] = why
+        expected = (merged or {}).get(key, pair["emulator"])
+        reasons = []
+        if expected != pair["emulator"]:
+            pair["code"] = expected
+            reasons.append(MERGED)
+        if expected != pair["ncu"]:
+            reasons.append(_explained(key, expected, pair["ncu"], {**counts, **(merged or {})}))
+        if reasons and None not in reasons:
+            pair["why"] = "; ".join(filter(None, reasons))
     return pairs
 
 
-def _explained(key: str, emulator: int, ncu: int, counts: Mapping[str, int]) -> str | None:
+def _explained(key: str, expected: int, ncu: int, counts: Mapping[str, int]) -> str | None:
     for caveat in CAVEATS:
         if key in caveat.counters and caveat.holds(counts):
-            least, most = caveat.limits(emulator, counts)
+            least, most = caveat.limits(expected, counts)
             if least <= ncu <= most:
                 return caveat.why
     return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
 
 
 class Gemm(Problem):
@@ -31,7 +31,7 @@ class Gemm(Problem):
         return (("row", "col"),)
 
     def parse(self, text: str, variants: Variants) -> Shape:
-        sizes = tuple(whole(part, f"each size in '{text}'") for part in text.lower().split("x"))
+        sizes = tuple(whole_number(part, f"each size in '{text}'") for part in text.lower().split("x"))
         if len(sizes) not in (1, 3):
             raise UserError(f"'{text}' is not a size: write 4096 for M = N = K = 4096, or MxNxK such as 512x256x1024")
         return sizes * 3 if len(sizes) == 1 else sizes
@@ -86,7 +86,7 @@ class Gemm(Problem):
         m, n, _ = shape
         return (torch.empty((m, n), dtype=TORCH_DTYPES[dtype], device=device),)
 
-    def scalars(self, shape: Shape, variants: Variants) -> dict[str, int]:
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int]:
         return dict(zip(self.axes, shape))
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
@@ -105,16 +105,17 @@ class Gemm(Problem):
     def tolerances(
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
-        """As everywhere; an fp32 result may also be off by what rounding errors of its sums amount to in all likelihood,
-        √n · 2⁻²⁴ · Σ|terms| for a sum of n terms (Higham and Mary, "A new approach to probabilistic rounding error
-        analysis", SIAM J. Sci. Comput. 41, 2019): the order of the summation is the kernel's own affair."""
+        """As everywhere; an fp32 result may also be off by what rounding errors of its sums amount to in all
+        likelihood, √n · 2⁻²⁴ · Σ|terms| for a sum of n terms (Higham and Mary, "A new approach to probabilistic
+        rounding error analysis", SIAM J. Sci. Comput. 41, 2019): the order of the summation is the kernel's affair."""
         ((whole, element),) = super().tolerances(inputs, dtype, variants, references)
         if dtype != "fp32":
             return (Tolerance(whole, element),)
         a, b = inputs
         magnitude = a.double().abs() @ _straight(b, variants).double().abs()
         terms = a.shape[1]
-        whole = max(whole, _growth(terms, magnitude.numel()) * magnitude.norm().item())
+        finite = magnitude[magnitude.isfinite()]
+        whole = max(whole, _growth(terms, magnitude.numel()) * finite.norm().item())
         return (Tolerance(whole, magnitude.mul_(_growth(terms, 1)).clamp_(min=element)),)
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import UserError
-from common.results.runs import ROOT
-from common.results.tables import regenerate
+from common.results import runs, tables
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,12 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something is out of date")
     options = parser.parse_args(arguments)
     try:
-        stale = regenerate(options.check)
+        stale = tables.regenerate(options.check)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for path in stale:
-        print(f"{'out of date' if options.check else 'written'}: {path.relative_to(ROOT)}")
+        print(f"{'out of date' if options.check else 'written'}: {path.relative_to(runs.ROOT)}")
     return 1 if options.check and stale else 0
 
 

@@ -1,7 +1,7 @@
 """Recorded runs: what a run is, how it is saved and loaded, and how its rows relate.
 
-A run is one JSON file: what was run, where and when, and one row per thing measured. Ratios are only ever taken within a
-run, between rows of one *case*: the same computation (part of the course, dtype, settings) at the same size.
+A run is one JSON file: what was run, where and when, and one row per thing measured. Ratios are only ever taken within
+a run, between rows of one *case*: the same computation (part of the course, dtype, settings) at the same size.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ class Record:
     @property
     def case(self) -> tuple:
         """What was computed, and how large: rows of one run with the same case may be compared."""
-        row = self.row
-        settings = tuple(sorted((name, value) for name, value in row["settings"].items() if value))
-        return (row["part"], row["dtype"], settings, row["size"])
+        return self.row["part"], self.row["dtype"], not_zero(self.row["settings"]), self.row["size"]
 
     def beside(self, **fields) -> Record | None:
         """The row of this run and case that has these fields."""
@@ -186,6 +184,11 @@ def sizes(found: list[Record]) -> list[str]:
 def named(variants: Mapping[str, int] | None) -> str:
     """{"COALESCED": 0} -> "COALESCED=0"."""
     return " ".join(f"{k}={v}" for k, v in (variants or {}).items())
+
+
+def not_zero(settings: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """What settings amount to, whichever of them a stage has: one that is 0 is as good as none."""
+    return tuple(sorted((name, value) for name, value in settings.items() if value))
 
 
 def settings_named(row: dict) -> str:

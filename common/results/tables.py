@@ -1,5 +1,7 @@
-"""The tables of README.md and docs/*.md: between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this
-module makes of the recorded runs, and no figure of anybody's own.
+"""The tables of README.md and docs/*.md.
+
+Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
+and no figure of anybody's own:
 
     results:ladder PART DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
     results:stage STAGE [DTYPE …]           one stage at every size of the ladder's run, with its spread
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.results import plot
-from common.results.runs import RESULTS, ROOT, Record, records, runs, settings_named, sizes
+from common.results.runs import RESULTS, ROOT, Record, not_zero, records, runs, settings_named, sizes
 
 NOTHING = "*No run recorded yet.*"
 
@@ -65,20 +67,13 @@ def tflops(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def matches(row: Mapping, dtype: str | None, settings: Mapping[str, int]) -> bool:
-    """Whether a row has this dtype and these settings; a setting that is not asked for is 0, or not the row's to have."""
-    return dtype in (None, row["dtype"]) and all(
-        settings[name] == value if name in settings else True for name, value in row["settings"].items()
-    )
-
-
 def ladder(part: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
     """The stages (default variants) and peers of the run in which a part's ladder was climbed highest; [] if none was.
 
-    Of several such runs the newest."""
+    Of several such runs the newest. A setting that is not given is 0."""
 
     def climbed(run: dict) -> list[Record]:
-        rows = [r for r in records(run, part=part) if matches(r.row, dtype, settings)]
+        rows = [r for r in records(run, part=part, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
         return [r for r in rows if r.row["role"] == "peer" or r.row.get("default")]
 
     found = [climbed(run) for run in runs(kind="bench", gpu=gpu)]
@@ -86,12 +81,16 @@ def ladder(part: str, dtype: str, gpu: str | None = None, **settings: int) -> li
 
 
 def _settings(words: Mapping[str, str]) -> dict[str, int]:
-    return {name: int(value) for name, value in words.items()}
+    try:
+        return {name: int(value) for name, value in words.items()}
+    except ValueError:
+        given = " ".join(f"{name}={value}" for name, value in words.items())
+        raise UserError(f"'{given}' is no setting: NAME=VALUE with a whole number") from None
 
 
 @table("ladder")
 def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; × the previous stage and shares of the library and of the limit at the last."""
+    """TFLOP/s of every stage at each size; at the last × the previous stage, shares of library and limit."""
     found = ladder(part, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
@@ -161,24 +160,27 @@ def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Recor
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    found = variant_records(name, macro, gpu)
-    found = [r for r in found if matches(r.row, None, _settings(settings))]
+    wanted = _settings(settings).items()
+    found = [r for r in variant_records(name, macro, gpu) if wanted <= r.row["settings"].items()]
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
-    several = len({(r.row["dtype"], tuple(r.row["settings"].items())) for r in found}) > 1
     head = [macro, *(f"TFLOP/s, {size}" for size in shown), *(f"× default, {size}" for size in shown)]
-    groups: dict[tuple, dict[str, Record]] = {}
+    cases: dict[str, dict[int, dict[str, Record]]] = {}  # what is computed, but for the macro -> value -> size
     for record in found:
-        key = (settings_named(record.row), record.row["variants"][macro])
-        groups.setdefault(key, {})[record.row["size"]] = record
-    body = []
-    for (case, value), at in sorted(groups.items()):
-        default = next(iter(at.values())).row["defaults"][macro] == value
-        rows = [at.get(size) for size in shown]
-        ratios = [r and r.times(r.beside(name=name, default=True)) for r in rows]
-        label = f"`{macro}={value}`" + (" (default)" if default else "") + (f", {case}" if several else "")
-        body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
+        row = record.row
+        others = {name: value for name, value in row["settings"].items() if name != macro}
+        at = cases.setdefault(settings_named(row | {"settings": others}), {})
+        at.setdefault(row["variants"][macro], {})[row["size"]] = record
+    body: list[list[object]] = []
+    for case, values in cases.items():
+        default = found[0].row["defaults"][macro]
+        for value, at in sorted(values.items()):
+            rows = [at.get(size) for size in shown]
+            ratios = [r and r.times(values.get(default, {}).get(r.row["size"])) for r in rows]
+            label = f"`{macro}={value}`" + (" (default)" if value == default else "")
+            label += f", {case}" if len(cases) > 1 else ""
+            body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
     return markdown(head, body, found)
 
 
@@ -234,12 +236,17 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str
     else:
         return NOTHING
     body = [
-        [f"{key}, {r.row['size']}", f"{c['emulator']:,}", f"{c['ncu']:,}", f"`{c['metric']}`"]
+        [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
         for r in found
         for key, c in r.row["counters"].items()
         if c.get("emulator") is not None
     ]
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
+
+
+def _counted(pair: Mapping) -> str:
+    """The emulator's count; as ptxas merged the loads, if it did."""
+    return f"{pair['code']:,} ({pair['emulator']:,} unmerged)" if "code" in pair else f"{pair['emulator']:,}"
 
 
 @table("plot")
@@ -275,7 +282,7 @@ def runs_table() -> str:
     return markdown(["run", "kind", "GPU", "date", "commit", "command"], body)
 
 
-# --- documents ---------------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 _MARKER = re.compile(r"(?P<open><!-- results:(?P<words>[^\n]*?) -->\n)(?P<body>.*?)(?P<close><!-- /results -->)", re.S)
 
@@ -304,6 +311,8 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
             body = TABLES[name](*plain, **keywords)
         except TypeError:
             raise UserError(f"{document}: 'results:{match['words']}' has the wrong number of arguments") from None
+        except UserError as error:
+            raise UserError(f"{document}: {error}") from None
         if name == "plot" and "FIGURES/" in body:
             figures.append(tuple(words))
         here = Path(os.path.relpath(RESULTS, document.parent)).as_posix()

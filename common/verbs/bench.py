@@ -1,7 +1,7 @@
 """Verb `bench`: how fast is a stage, beside the library, the stage before it and what the GPU can do at all?
 
-Nothing is timed before its result has been checked (common/measure/contest.py). Where there is no GPU there are no times:
-the emulator checks and counts instead, and recorded times are shown as what they are.
+Nothing is timed before its result has been checked (common/measure/contest.py). Where there is no GPU there are no
+times: the emulator checks and counts instead, and recorded times are shown as what they are.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-import kernels
-from common import accuracy, counts, terminal
+from common import accuracy, counts, course, terminal
 from common.errors import CheckFailed, UserError
 from common.results import plot, runs, tables
 from common.results.runs import Record
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
     from common.measure.contest import Entry, Heat
 
 EXAMPLES = (
-    "--sizes 4096 --dtype fp32    # (sizes as this problem has them)",
+    "--dtype {dtype} --sizes SIZE SIZE",
     "--dtype all --json run.json --plot run.png",
-    "--sizes 2048 --variant COALESCED=all    # every value of a variant (here: of 01_naive)",
-    "--sizes 2048 --variant all    # the default, and every other value of every variant in turn",
+    "--variant {variant}=all # every value of a variant",
+    "--variant all # the default, then every other value of every variant",
 )
+LADDER_EXAMPLES = ("01 02 03 --quick # some stages", "--dtype all --json run.json --plot run.png")
 
 ROUNDS, QUICK_ROUNDS, QUICK_MS = 5, 2, 20.0
 
@@ -72,6 +72,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     asked = [
         kernel for dtype in dtypes for stage in able if dtype in stage.dtypes for kernel in _rung(stage, dtype, args)
     ]
+    if not asked:
+        raise UserError(f"no stage computes that: {' '.join(dtypes)} {' '.join(args.variant)}")
     return _measure([heat for case in _cases(asked) for heat in _whole_part(case, args)], args)
 
 
@@ -122,9 +124,11 @@ def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
 
 
 def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
-    """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for where it has them."""
+    """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for; [] if it lacks one.
+
+    A setting that is 0 nobody lacks."""
     names = [text.partition("=")[0].strip() for text in args.variant]
-    settings = {name for each in kernels.ladder() for name in each.spec.settings}
+    settings = {name for each in course.ladder() for name in each.spec.settings}
     for name in names:
         if name not in settings:
             raise UserError(
@@ -132,6 +136,8 @@ def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
                 f"{', '.join(sorted(settings))}"
             )
     mine = [text for text, name in zip(args.variant, names) if name in stage.variants]
+    if any(text.partition("=")[2].strip() not in ("0", "all") for text in args.variant if text not in mine):
+        return []
     return sweep(stage, dtype, argparse.Namespace(variant=mine, source=None))
 
 
@@ -139,16 +145,15 @@ def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
     """The kernels that compute the same: part, dtype, settings."""
     found: dict[tuple, list[Kernel]] = {}
     for kernel in asked:
-        settings = tuple(sorted((name, value) for name, value in kernel.settings.items() if value))
-        found.setdefault((kernel.stage.spec.part, kernel.dtype, settings), []).append(kernel)
+        found.setdefault((kernel.stage.spec.part, kernel.dtype, runs.not_zero(kernel.settings)), []).append(kernel)
     return list(found.values())
 
 
 def _entry(kernel: Kernel, role: str) -> Entry:
     from common.measure.contest import Entry
 
-    first = kernels.part(kernel.stage)[0]
-    return Entry(kernel, role, kernels.previous(kernel.stage), first if first is not kernel.stage else None)
+    first = course.part(kernel.stage)[0]
+    return Entry(kernel, role, course.previous(kernel.stage), first if first is not kernel.stage else None)
 
 
 def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
@@ -159,11 +164,11 @@ def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
 
     kernel = asked[0]
     stage = kernel.stage
-    first, previous = kernels.part(stage)[0], kernels.previous(stage)
+    first, previous = course.part(stage)[0], course.previous(stage)
     entries = []
-    if first not in (stage, previous) and (found := kernels.counterpart(first, kernel)):
+    if first not in (stage, previous) and (found := course.counterpart(first, kernel)):
         entries.append(_entry(found, "first"))
-    if found := kernels.counterpart(previous, kernel):
+    if found := course.counterpart(previous, kernel):
         entries.append(_entry(found, "previous"))
     if args.source:
         entries.append(_entry(stage.kernel(kernel.dtype, kernel.settings), "stage"))
@@ -210,7 +215,7 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
     return 0
 
 
-def record_tables(found: Sequence[Record], title: str) -> list[Table]:
+def record_tables(found: Sequence[Record], title: str) -> list[Group]:
     """A table per case and size: times and ratios, each within its own run."""
     groups: dict[tuple, list[Record]] = {}
     for record in found:
@@ -218,21 +223,18 @@ def record_tables(found: Sequence[Record], title: str) -> list[Table]:
     return [_record_table(group, title) for group in groups.values()]
 
 
-def _record_table(group: Sequence[Record], title: str) -> Table:
-    row = group[0].row
-    made = Table(title=f"\n{runs.settings_named(row)}, {row['size']} ({title})", padding=(0, 1), **terminal.PLAIN)
-    made.add_column("kernel", no_wrap=True)
+def _record_table(group: Sequence[Record], title: str) -> Group:
+    labels = [_label(record.row) for record in group]
+    made = terminal.table(gap=1)
+    made.add_column("kernel", min_width=max(len(word) for label in labels for word in label.split() if word[0] != "("))
     peers = [peer.row["name"] for peer in group[0].peers]
     for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% limit", "MHz"):
         made.add_column(head, justify="right", no_wrap=True)
-    for record in group:
+    for label, record in zip(labels, group):
         row, ms = record.row, record.row["ms"]
         peer = row["role"] == "peer"
         shares = [None if peer else record.times(each) for each in record.peers]
         style = "bold" if row["role"] == "stage" else "dim" if peer else ""
-        label = row["label"].replace(f" {row['dtype']}", "", 1)
-        for name, value in row["settings"].items():
-            label = label.replace(f" {name}={value}", "", 1)
         made.add_row(
             Text(label),
             f"{ms['median']:.4g}",
@@ -244,7 +246,16 @@ def _record_table(group: Sequence[Record], title: str) -> Table:
             tables.number(row.get("sm_mhz", {}).get("median"), "{:.0f}") or "",
             style=style,
         )
-    return made
+    row = group[0].row
+    return terminal.titled(f"{runs.settings_named(row)}, {row['size']} ({title})", made)
+
+
+def _label(row: Mapping) -> str:
+    """The row's label without what the table's title says."""
+    label = row["label"].replace(f" {row['dtype']}", "", 1)
+    for name, value in row["settings"].items():
+        label = label.replace(f" {name}={value}", "", 1)
+    return label
 
 
 def footnotes(found: Sequence[Record]) -> list[str]:
@@ -273,7 +284,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
         columns = list(asked)
         if args.source:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
-        elif before := kernels.counterpart(kernels.previous(stage), asked[0]):
+        elif before := course.counterpart(course.previous(stage), asked[0]):
             columns.insert(0, before)
         try:
             reports = [_emulated(kernel, shape, args.seed, say=kernel in asked) for kernel in columns]
@@ -298,9 +309,9 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
 
 def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
     """A stage's recorded times from the run of its ladder, with the stage before it and the peers."""
-    settings = {name: value for name, value in stage.kernel(dtype).settings.items()}
+    settings = stage.kernel(dtype).settings
     found = tables.ladder(stage.spec.part, dtype, None, **settings)
-    previous = kernels.previous(stage)
+    previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
     wanted = [size for text in sizes or () for size in text.split(",")]
@@ -349,19 +360,16 @@ def _ladder_table(
     verdicts: Mapping[str, Text],
     shape: str,
     args: argparse.Namespace,
-) -> Table:
+) -> Group:
     """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
-    found = tables.ladder(stages[0].spec.part, dtype, None)
+    settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
+    found = tables.ladder(stages[0].spec.part, dtype, None, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}
     where = f"; recorded: {last} on {found[0].source}" if found else "; no times are recorded yet"
-    made = Table(
-        title=f"\n{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}",
-        padding=(0, 1, 0, 0),
-        **terminal.PLAIN,
-    )
+    made = terminal.table(gap=1)
     made.add_column("stage", no_wrap=True)
     made.add_column("", no_wrap=True)
     made.add_column("counter", no_wrap=True)
@@ -369,7 +377,7 @@ def _ladder_table(
         made.add_column(head, justify="right", no_wrap=True)
     for stage in stages:
         name = stage.counters[0]
-        before = kernels.previous(stage)
+        before = course.previous(stage)
         old, new = (
             counted[each.name].get(name, 0) if each and each.name in counted else None for each in (before, stage)
         )
@@ -386,7 +394,8 @@ def _ladder_table(
             (tables.number(record.times(record.previous)) if record else None) or "–",
             (tables.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
         )
-    return made
+    title = f"{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}"
+    return terminal.titled(title, made)
 
 
 def _nothing_saved(args: argparse.Namespace) -> None:

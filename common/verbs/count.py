@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-import kernels
-from common import counts, terminal
+from common import counts, course, terminal
 from common.counts import DERIVED, Counts, change, number, rows
 from common.errors import UserError
 from common.stage import Kernel, Stage
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
     from common.emulator import Report
 
 EXAMPLES = (
-    "--sizes 128 --dtype fp32    # (sizes as this problem has them)",
-    "--lines    # which source line does it",
-    "--variant COALESCED=0    # beside the default (here: of 01_naive)",
+    "--dtype {dtype} --sizes SIZE SIZE",
+    "--lines # which source line does it",
+    "--variant {variant}={value} # beside the default",
 )
 
 
-def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Table:
+def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[int], about: Sequence[str]) -> Group:
     """The counters of the kernels side by side; with two of them also how each counter moved."""
     spec = beside[-1].stage.spec
-    made = Table(title=f"\n{spec.format(tuple(shape))}, counted in the emulator", **terminal.PLAIN)
+    made = terminal.table()
     made.add_column("counter", no_wrap=True)
     for kernel in beside:
-        made.add_column(kernel.label.replace(" ", "\n"), justify="right", no_wrap=True)
+        made.add_column(terminal.fold(kernel.label), justify="right", no_wrap=True)
     if len(beside) == 2:
         made.add_column("change", justify="right", no_wrap=True)
     plain = True
@@ -48,9 +47,8 @@ def table(beside: Sequence[Kernel], counted: Sequence[Counts], shape: Sequence[i
         if len(beside) == 2:
             cells.append(Text(change(*values), style=style))
         made.add_row(*cells)
-    if any(mine for *_, mine in rows(counted, about)):
-        made.caption, made.caption_justify = "▸ what this stage is about", "left"
-    return made
+    notes = ["▸ what this stage is about"] if any(mine for *_, mine in rows(counted, about)) else []
+    return terminal.titled(f"{spec.format(tuple(shape))}, counted in the emulator", made, *notes)
 
 
 LINE_COLUMNS = {
@@ -65,11 +63,11 @@ LINE_COLUMNS = {
 }
 
 
-def line_table(kernel: Kernel, report: Report) -> Table:
+def line_table(kernel: Kernel, report: Report) -> Group:
     """The counters of each source line that executed something, the line quoted."""
     lines = {key: counters for key, counters in sorted(report.lines.items()) if counters["instructions"]}
     shown = [name for name in LINE_COLUMNS if any(counters[name] for counters in lines.values())]
-    made = Table(title=f"\n{kernel.label}, by source line", **terminal.PLAIN)
+    made = terminal.table(gap=1)
     made.add_column("line", justify="right", no_wrap=True)
     for name in shown:
         made.add_column(LINE_COLUMNS[name], justify="right", no_wrap=True)
@@ -83,7 +81,7 @@ def line_table(kernel: Kernel, report: Report) -> Table:
             *(number(counters[name]) if counters[name] else "" for name in shown),
             Text(quoted, no_wrap=True, overflow="ellipsis"),
         )
-    return made
+    return terminal.titled(f"{kernel.label}, by source line", made)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,5 +123,5 @@ def compared(kernel: Kernel) -> list[Kernel]:
     stage = kernel.stage
     if kernel.source != stage.source or not kernel.default:
         return [stage.kernel(kernel.dtype, kernel.settings), kernel]
-    before = kernels.counterpart(kernels.previous(stage), kernel)
+    before = course.counterpart(course.previous(stage), kernel)
     return [before, kernel] if before else [kernel]

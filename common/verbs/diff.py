@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-import kernels
-from common import terminal
-from common.build.toolchain import read
+from common import course, terminal
+from common.compiler.toolchain import read
 from common.errors import UserError
 from common.stage import Stage
 
-EXAMPLES = ("--context 0", "--context 1000    # the whole file")
+EXAMPLES = ("--context 0", "--context 1000 # the whole file")
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -42,7 +41,7 @@ class Diff:
 
 def diff(stage: Stage, context: int = 3) -> Diff:
     """The difference between a stage's kernel.cu and the one before it; UserError for the first stage of a part."""
-    previous = kernels.previous(stage)
+    previous = course.previous(stage)
     if previous is None:
         raise UserError(f"{stage.name} is the first stage of its part: there is nothing before it to compare with")
     old, new = (read(each.source).splitlines() for each in (previous, stage))
@@ -65,6 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     found = diff(stage, max(args.context, 0))
     terminal.out.print(paint(found.lines), soft_wrap=True)
-    before = kernels.previous(stage)
+    before = course.previous(stage)
     terminal.out.print(f"\n{before and before.name} -> {stage.name}: {found.summary}", style="bold", markup=False)
     return 0

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import hardware
-from common.errors import UserError
-from common.stage import Kernel, Stage, pick
+from common.errors import UserError, pick
+from common.stage import Kernel, Stage
 
 # What the emulator takes on two cores, seconds per floating-point operation of the problem: a warp instruction is 64 of
 # them in FMA stages and 4096 in tensor-core stages, and comes with others. Rough, and only there to refuse by.
@@ -59,9 +59,12 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 2**64
     if not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"'{text}' is no 64-bit number")
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 64 bits")
     return value
 
 

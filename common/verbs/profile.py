@@ -1,8 +1,8 @@
 """Verb `profile`: the hardware's own counters, read by ncu, beside the emulator's for the same launch.
 
 ncu runs this module as a program (`launch`, below), which launches each kernel once between cudaProfilerStart and
-cudaProfilerStop: only that is profiled. One process does all that a command asks for; where one kernel's launches end and
-the next one's begin is marked by a launch of torch's own.
+cudaProfilerStop: only that is profiled. One process does all that a command asks for; where one kernel's launches end
+and the next one's begin is marked by a launch of torch's own.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-import kernels
-from common import counts, hardware, terminal
-from common.build import gpu
+from common import counts, course, hardware, terminal
+from common.compiler import gpu
+from common.emulator import Trace
 from common.errors import UserError
-from common.measure import contest, ncu
+from common.measure import contest, ncu, shared_loads
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import Kernel, Stage
 from common.verbs import options
 
-EXAMPLES = ("--sizes 256 4096 --json profile.json    # (sizes as this problem has them)", "--dtype bf16")
+EXAMPLES = ("--sizes SIZE SIZE --json profile.json", "--dtype {dtype}")
+LADDER_EXAMPLES = ("02 03 # some stages", "--json profile.json")
 
 Job = tuple[Kernel, tuple[int, ...]]
 
@@ -65,7 +66,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     with terminal.progress(f"profiling {len(jobs)} launches with ncu"):
         launches, unknown = ncu.collect(launch_command(jobs, args.seed), ncu.metrics())
     with terminal.progress("counting in the emulator", total=len(jobs)) as update:
-        for job, measured in zip(jobs, _by_job(launches, len(jobs)), strict=True):
+        for job, measured in zip(jobs, by_job(launches, len(jobs)), strict=True):
             update(f"counting {job[0].label} in the emulator")
             made["rows"].append(_row(job, ncu.totals(measured), args.seed, unknown))
             update(advance=1)
@@ -79,7 +80,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
+def by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
     """The launches of each job, torch's own left out."""
     found: list[list[ncu.Launch]] = [[]]
     for launch in launches:
@@ -95,10 +96,11 @@ def _by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]
 def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]) -> dict:
     kernel, shape = job
     spec, stage = kernel.stage.spec, kernel.stage
-    counted = None
+    counted = merged = None
     if spec.flops(shape, kernel.variants) <= spec.flops(spec.emulator_shapes(kernel.variants)[0], kernel.variants) * 64:
-        report = counts.emulate(kernel, shape, seed, sanitize=False, arch=_arch(stage))
-        counted = report.counters.flat()
+        arch, traced = _arch(stage), Trace(blocks=range(1))
+        report = counts.emulate(kernel, shape, seed, sanitize=False, arch=arch, trace=traced)
+        counted, merged = report.counters.flat(), shared_loads.merged(kernel, report, arch)
     return {
         "name": stage.name,
         "label": kernel.label,
@@ -113,7 +115,7 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
         "source": None if kernel.source == stage.source else str(kernel.source),
         "shape": dict(zip(spec.axes, shape)),
         "size": spec.format(shape),
-        "counters": ncu.compare(counted, measured),
+        "counters": ncu.compare(counted, measured, merged),
         "metrics": dict(ncu.hardware(measured)),
         "unknown": list(unknown),
     }
@@ -125,37 +127,40 @@ def _arch(stage: Stage) -> str:
     return here if here in {each.capability for each in hardware.GPUS} else stage.min_arch
 
 
-def tables(row: dict, where: str | None) -> list[Table]:
+def tables(row: dict, where: str) -> list[Group]:
     """Emulator beside ncu, where the emulator ran too; then what only the hardware knows."""
     size = row["size"]
     made = []
     if any(pair["emulator"] is not None for pair in row["counters"].values()):
         pairs = {key: pair for key, pair in row["counters"].items() if pair["emulator"] or pair["ncu"]}
-        equal = sum(pair["emulator"] == pair["ncu"] for pair in pairs.values())
+        equal = sum(pair.get("code", pair["emulator"]) == pair["ncu"] for pair in pairs.values())
         known = {pair["why"]: None for pair in pairs.values() if "why" in pair}
         numbers = {why: number for number, why in enumerate(known, 1)}
-        title = f"\n{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
-        caption = "\n".join(f"({number}) {why}" for why, number in numbers.items()) or None
-        table = Table(title=title, caption=caption, caption_justify="left", **terminal.PLAIN)
+        table = terminal.table()
         table.add_column("counter", no_wrap=True)
         for head in ("emulator", "ncu", "difference"):
-            table.add_column(head, justify="right")
-        table.add_column("metric")
+            table.add_column(head, justify="right", no_wrap=True)
         for key, pair in pairs.items():
-            same = pair["emulator"] == pair["ncu"]
-            off = "=" if same else f"{pair['emulator'] / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
+            expected = pair.get("code", pair["emulator"])
+            same = expected == pair["ncu"]
+            off = "=" if same else f"{expected / pair['ncu'] - 1:+.1%}" if pair["ncu"] else "ncu has none"
             if "why" in pair:
                 off += f" ({numbers[pair['why']]})"
             style = "green" if same else "" if "why" in pair else "yellow"
-            table.add_row(key, f"{pair['emulator']:,}", f"{pair['ncu']:,}", Text(off, style=style), pair["metric"])
-        made.append(table)
-    table = Table(title=f"\n{row['label']} {size}: what only the hardware knows ({where})", **terminal.PLAIN)
-    table.add_column("")
-    table.add_column("", justify="right")
+            table.add_row(key, f"{expected:,}", f"{pair['ncu']:,}", Text(off, style=style))
+        title = f"{row['label']} {size}: {equal} of {len(pairs)} counters equal ({where})"
+        notes = [f"({number}) {why}" for why, number in numbers.items()]
+        merged = [f"{key} {pair['emulator']:,}" for key, pair in pairs.items() if "code" in pair]
+        notes += [f"without merging: {', '.join(merged)}"] if merged else []
+        made.append(terminal.titled(title, table, *notes, "ncu's names of these counters: docs/emulator.md"))
+    table = terminal.table()
+    table.show_header = False
+    table.add_column()
+    table.add_column(justify="right")
     for name, value in row["metrics"].items():
         unit = ncu.HARDWARE[name][1] if name in ncu.HARDWARE else "warps per issue"
         table.add_row(name, f"{value:,.2f}".rstrip("0").rstrip(".") + f" {unit}")
-    return [*made, table]
+    return [*made, terminal.titled(f"{row['label']} {size}: what only the hardware knows ({where})", table)]
 
 
 def launch_command(jobs: Sequence[Job], seed: int) -> list[str]:
@@ -169,7 +174,7 @@ def launch(arguments: Sequence[str]) -> int:
     words, seed = json.loads(arguments[0]), int(arguments[1])
     mark = torch.zeros(1, device="cuda")
     for name, dtype, variants, source, shape in words:
-        stage = kernels.load(name)
+        stage = course.load(name)
         kernel = stage.kernel(dtype, variants, None if Path(source) == stage.source.resolve() else Path(source))
         with gpu.errors(kernel.label):
             spec = stage.spec

@@ -5,21 +5,22 @@ the emulator how the launcher launches it; occupancy (common/hardware.py) follow
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from rich.table import Table
-from rich.text import Text
 
 from common import counts, hardware, terminal
-from common.build import ptxas
+from common.compiler import ptxas
+from common.compiler.ptxas import Usage
 from common.emulator import Launch
 from common.errors import UserError
 from common.hardware import Gpu
 from common.stage import Kernel, Stage
 from common.verbs import options
 
-EXAMPLES = ("--dtype fp32", "--arch 8.6 9.0")
+EXAMPLES = ("--dtype {dtype}", "--arch 9.0 12.0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,36 +35,61 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError(f"{stage.name} needs compute capability {stage.min_arch} or newer")
     for kernel in options.kernels(stage, args):
         asked = options.shapes(kernel, args, (), "emulator")
-        made = Table(title=f"\n{kernel.label}", collapse_padding=True, **terminal.PLAIN)
-        made.add_column("GPU", no_wrap=True)
-        for head in (
-            "threads",
-            "regis-\nters",
-            "bytes\nspilled",
-            "bytes\nstack",
-            "shared\n/ block",
-            "blocks\n/ SM",
-            "warps\n/ SM",
-            "occu-\npancy",
-        ):
-            made.add_column(head, justify="right", no_wrap=True)
-        made.add_column("limited by")
+        found: dict[str, list[tuple[Gpu, Taken]]] = {}  # by function
         for gpu in gpus:
             with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
-                rows = list(table_rows(kernel, gpu, asked))
-            device = f"{gpu.capability} {gpu.devices.split(',')[0]}"
-            if len(rows) == 1:
-                made.add_row(device, *rows[0][1:])
-            else:
-                made.add_row(device)
-                for name, *cells in rows:
-                    made.add_row(f"  {name}", *cells)
-        terminal.out.print(made)
+                for name, taken in measure(kernel, gpu, asked).items():
+                    found.setdefault(name, []).append((gpu, taken))
+        for name, rows in found.items():
+            terminal.out.print(terminal.titled(f"{kernel.label}: {name}", table(rows)))
     return 0
 
 
-def table_rows(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> Iterator[list[str | Text]]:
-    """A row of cells for each kernel of the source, template instances apart: its name, then what it takes on this GPU.
+@dataclass(frozen=True)
+class Taken:
+    """What one kernel function takes from a GPU. `launch` is None if it was not launched, for the reason `why`."""
+
+    usage: Usage
+    launch: Launch | None
+    why: str = ""
+
+
+def table(rows: Sequence[tuple[Gpu, Taken]]) -> Table:
+    """A row per GPU. Spills and a stack have columns only where there are any."""
+    made = terminal.table(gap=1)
+    local = any(taken.usage.stack or taken.usage.spill_stores for _, taken in rows)
+    made.add_column("GPU", no_wrap=True)
+    heads = ["threads", "regs", *(["spilled", "stack"] if local else []), "shared", "blocks", "warps", "occupancy"]
+    for head in heads:
+        made.add_column(head, justify="right", no_wrap=True)
+    made.add_column("limited by")
+    for gpu, taken in rows:
+        usage, launch = taken.usage, taken.launch
+        spilled = usage.spill_stores + usage.spill_loads
+        cells = [str(usage.registers)]
+        cells += [f"[red]{spilled}" if spilled else "0", str(usage.stack)] if local else []
+        device = f"{gpu.capability} {gpu.devices.split(',')[0]}"
+        if launch is None:
+            made.add_row(device, "–", *cells, *["–"] * 4, taken.why)
+            continue
+        threads = prod(launch.block)
+        fit = hardware.occupancy(gpu, threads, usage.registers, launch.shared)
+        limiters = ", ".join(fit.limiters).replace("shared memory", "shared")
+        made.add_row(
+            device,
+            str(threads),
+            *cells,
+            f"{launch.shared:,}",
+            str(fit.blocks),
+            f"{fit.warps}/{gpu.warps}",
+            f"{fit.share:.0%}" if fit.blocks else "[red]0%",
+            limiters if fit.blocks else f"does not fit: {limiters}",
+        )
+    return made
+
+
+def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> dict[str, Taken]:
+    """What each kernel function of the source, template instances apart, takes on this GPU, by its readable name.
 
     How it is launched comes from running the launcher at the shapes `asked` for, or at those that a test visits."""
     found = ptxas.usages(kernel.source, kernel.defines, gpu.arch)
@@ -83,23 +109,5 @@ def table_rows(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) 
         launches |= {launch.kernel: launch for launch in report.launches}
     for said in dict.fromkeys(refusals):
         terminal.err.print(f"{gpu.capability}: {said}", style="yellow", markup=False)
-    for name, usage in found.items():
-        spilled = usage.spill_stores + usage.spill_loads
-        taken = [str(usage.registers), Text(str(spilled), style="red" if spilled else ""), str(usage.stack)]
-        if name not in launches:
-            why = "the launcher refuses" if refusals and not launches else "not launched here"
-            yield [name, "–", *taken, *["–"] * 4, why]
-            continue
-        launch = launches[name]
-        threads = prod(launch.block)
-        fit = hardware.occupancy(gpu, threads, usage.registers, launch.shared)
-        yield [
-            name,
-            str(threads),
-            *taken,
-            f"{launch.shared:,}",
-            str(fit.blocks),
-            f"{fit.warps}/{gpu.warps}",
-            Text(f"{fit.share:.0%}", style="" if fit.blocks else "red"),
-            ", ".join(fit.limiters) if fit.blocks else f"does not fit: {', '.join(fit.limiters)}",
-        ]
+    why = "the launcher refuses" if refusals and not launches else "not launched here"
+    return {name: Taken(usage, launches.get(name), "" if name in launches else why) for name, usage in found.items()}

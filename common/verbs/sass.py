@@ -6,12 +6,12 @@ import argparse
 import re
 from collections.abc import Sequence
 
-from rich.table import Table
+from rich.console import Group
 
 from common import hardware, terminal
-from common.build import sass
-from common.build.sass import Instruction
-from common.build.symbols import readable
+from common.compiler import sass
+from common.compiler.sass import Instruction
+from common.compiler.symbols import readable
 from common.errors import UserError
 from common.stage import Stage
 from common.verbs import options
@@ -55,16 +55,13 @@ def _print_listing(title: str, instructions: Sequence[Instruction]) -> None:
         terminal.out.print(f"{instruction.address:05x}  {instruction.text}", markup=False, soft_wrap=True)
 
 
-def _table(title: str, instructions: Sequence[Instruction]) -> Table:
-    made = Table(
-        title=f"\n{title}: {len(instructions)} instructions",
-        caption_justify="left",
-        **terminal.PLAIN,
-        caption="how often each stands in the code, not how often it runs; --full prints the listing",
-    )
+def _table(title: str, instructions: Sequence[Instruction]) -> Group:
+    made = terminal.table()
     made.add_column("kind", no_wrap=True)
     made.add_column("number", justify="right")
     made.add_column("instructions")
     for group, opcodes in sass.histogram(instructions).items():
-        made.add_row(group, str(opcodes.total()), ", ".join(f"{n} {opcode}" for opcode, n in opcodes.most_common()))
-    return made
+        each = (f"{number} {opcode}" for opcode, number in opcodes.most_common())
+        made.add_row(group, str(opcodes.total()), ", ".join(each))
+    note = "how often each stands in the code, not how often it runs; --full prints the listing"
+    return terminal.titled(f"{title}: {len(instructions)} instructions", made, note)

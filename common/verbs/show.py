@@ -19,14 +19,14 @@ import argparse
 from pathlib import Path
 
 from common import terminal
-from common.errors import UserError
+from common.errors import UserError, pick
 from common.figures import layout, trace
 from common.figures.trace import FIGURES
 from common.results import plot
-from common.stage import Stage, pick
+from common.stage import Stage
 from common.verbs import options
 
-EXAMPLES = ("threads --tensor C", "banks --warp 1 --dtype fp32 --output figures", "registers --output mine.svg")
+EXAMPLES = ("threads --block 1", "banks --warp 1 --dtype {dtype} --output figures", "rhythm --output mine.svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

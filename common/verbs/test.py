@@ -20,10 +20,11 @@ from common.stage import Kernel, Stage
 from common.verbs import options
 
 EXAMPLES = (
-    "--dtype fp16 --sizes 256 128x256x64    # (sizes as this problem has them)",
-    "--source my_kernel.cu    # the same check for your own version",
-    "--coverage    # the lines that no check executed",
+    "--dtype {dtype} --sizes SIZE SIZE",
+    "--source my_kernel.cu # the same check for your own version",
+    "--coverage # the lines that no check executed",
 )
+LADDER_EXAMPLES = ("01 02 # some stages",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     pinned, dtypes = options.variants(args), options.dtypes(stage, args)
     if pinned:
-        kernels = [stage.kernel(dtype, pinned, args.source) for dtype in dtypes or stage.dtypes]
+        each = dict.fromkeys(kernel.dtype for kernel in stage.kernels(dtypes, args.source))
+        kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
     else:
         kernels = stage.kernels(dtypes, args.source)
     devices = [options.device(stage, args)]
@@ -49,7 +51,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for device in devices
         for kernel in kernels
         for why, shape in _shapes(kernel, device, args).items()
-        for pattern in stage.spec.patterns
+        for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
     results = []
@@ -60,7 +62,8 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
             results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
             update(advance=1)
-    terminal.out.print(table(results, details=args.details))
+    title = f"{stage.name} ({args.source})" if args.source else stage.name
+    terminal.out.print(terminal.titled(title, table(results, details=args.details)))
     failed = [result for result in results if not result.ok]
     for result in failed:
         terminal.out.print(f"\n{result.report}", markup=False, soft_wrap=True)
@@ -81,9 +84,18 @@ def _shapes(kernel: Kernel, device: str, args: argparse.Namespace) -> dict[str, 
     return {**kernel.test_shapes(), **large}
 
 
+def _patterns(kernel: Kernel, shape: tuple[int, ...]) -> Sequence[str]:
+    """Kinds of inputs: all of them at the deepest of the problem's own shapes, normal ones at the others."""
+    spec = kernel.stage.spec
+    deepest = list(spec.test_shapes(kernel.multiples, kernel.variants).values())[-1]
+    return spec.patterns if shape == deepest else spec.patterns[:1]
+
+
 def table(results: Sequence[Result], details: bool = False) -> Table:
     """A row per kernel and place, with its worst check; with `details` one per check."""
-    made = Table("kernel", "where", **terminal.PLAIN)
+    made = terminal.table()
+    for column in ("kernel", "where"):
+        made.add_column(column)
     if details:
         made.add_column("size")
         made.add_column("what for")
@@ -94,14 +106,14 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
     made.add_column("")
     groups: dict[tuple, list[Result]] = {}
     for number, result in enumerate(results):
-        groups.setdefault((result.kernel.label, result.device, number if details else 0), []).append(result)
-    for (label, device, _), group in groups.items():
+        groups.setdefault((result.kernel.short, result.device, number if details else 0), []).append(result)
+    for (name, device, _), group in groups.items():
         judged = [(a.error / a.limit if a.limit else a.error, a) for r in group for a in r.accuracies]
         worst = max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
         first = group[0]
         size = (first.kernel.stage.spec.format(first.shape), escape(first.why)) if details else (str(len(group)),)
         error = (f"{worst.error:.1e}", f"{worst.limit:.1e}") if worst else ("–", "–")
-        made.add_row(escape(label), device, *size, *error, _verdict(group))
+        made.add_row(name, device, *size, *error, _verdict(group))
     return made
 
 
@@ -125,14 +137,15 @@ def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
     from common import emulator
 
     executed = {line for result in results for line in result.lines or ()}
-    kernels = {result.kernel.label: result.kernel for result in results if result.lines is not None}
+    kernels = {result.kernel.short: result.kernel for result in results if result.lines is not None}
     left: dict[int, set[str]] = {}
     for kernel in kernels.values():
+        spec = kernel.stage.spec
         for lines in emulator.executable_lines(
-            kernel.source, kernel.defines, kernel.stage.min_arch, kernel.stage.spec.symbol
+            kernel.source, kernel.defines, kernel.stage.min_arch, spec.symbol
         ).values():
-            for line in lines - executed:
-                left.setdefault(line, set()).add(kernel.label)
+            for line in lines - executed - {0}:  # 0: the compiler's own, which belongs to no line
+                left.setdefault(line, set()).add(kernel.short)
     return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}
 
 
@@ -147,10 +160,11 @@ def _print_coverage(results: Sequence[Result]) -> None:
     if not left:
         out.print(f"\n{source.name}: every line with code was executed", markup=False)
         return
-    made = Table(title=f"\n{source.name}: {len(left)} lines with code that no check executed", **terminal.PLAIN)
-    made.add_column("line", justify="right")
+    made = terminal.table()
+    made.add_column("line", justify="right", no_wrap=True)
+    made.add_column("as built for")
     made.add_column("source", no_wrap=True)
-    made.add_column("in")
     for line, labels in left.items():
-        made.add_row(str(line), escape(linecache.getline(str(source.resolve()), line).strip()), escape(labels[0]))
-    out.print(made)
+        made.add_row(str(line), labels[0], escape(linecache.getline(str(source.resolve()), line).strip()))
+    lines = "1 line" if len(left) == 1 else f"{len(left)} lines"
+    out.print(terminal.titled(f"{source.name}: {lines} with code that no check executed", made))

@@ -110,8 +110,14 @@ def _pieces() -> Iterator[tuple[str, Callable[[int], int]]]:
                 yield f"lanes {many} apart alike, {apart} apart", lambda lane: lane % many * apart
     for bit in (1, 2, 4, 8, 16):
         yield f"lanes i and i ^ {bit} alike", lambda lane: lane & ~bit
-    for name, active in {"half": range(16), "quarter": range(8), "even": range(0, 32, 2), "one": range(1),
-                         "quarters 0, 2": (*range(8), *range(16, 24)), "every 8th": range(0, 32, 8)}.items():
+    for name, active in {
+        "half": range(16),
+        "quarter": range(8),
+        "even": range(0, 32, 2),
+        "one": range(1),
+        "quarters 0, 2": (*range(8), *range(16, 24)),
+        "every 8th": range(0, 32, 8),
+    }.items():
         yield f"only {name}", lambda lane: lane if lane in active else -1
     generator = random.Random(1)
     for number in range(8):
@@ -131,15 +137,23 @@ def _copies() -> Iterator[tuple[str, Callable[[int], int], Callable[[int], int]]
     for chunks in (1, 2, 4, 8, 16):  # per row of the tile
         for pitch in (chunks, chunks + 1, chunks + 2, chunks + 4):
             for shift in (0, 3):
-                yield (f"rows of {chunks} every {pitch}, {shift} on",
-                       lambda lane: lane // chunks * pitch + lane % chunks,
-                       lambda lane: lane // chunks * 64 + lane % chunks + shift)
+                yield (
+                    f"rows of {chunks} every {pitch}, {shift} on",
+                    lambda lane: lane // chunks * pitch + lane % chunks,
+                    lambda lane: lane // chunks * 64 + lane % chunks + shift,
+                )
     yield "rows of 4, XOR", lambda lane: lane ^ lane // 8, lambda lane: lane // 4 * 64 + lane % 4
     yield "rows of 8, XOR", lambda lane: lane ^ lane // 8, lambda lane: lane // 8 * 64 + lane % 8
-    yield "rows of 4, 80 bytes, 4 rows apart", lambda lane: (lane // 8 + lane % 8 // 4 * 4) * 5 + lane % 4, \
-        lambda lane: (lane // 8 + lane % 8 // 4 * 4) * 64 + lane % 4
-    yield "rows of 4, 80 bytes, column by column", lambda lane: lane % 8 * 5 + lane // 8, \
-        lambda lane: lane % 8 * 64 + lane // 8
+    yield (
+        "rows of 4, 80 bytes, 4 rows apart",
+        lambda lane: (lane // 8 + lane % 8 // 4 * 4) * 5 + lane % 4,
+        lambda lane: (lane // 8 + lane % 8 // 4 * 4) * 64 + lane % 4,
+    )
+    yield (
+        "rows of 4, 80 bytes, column by column",
+        lambda lane: lane % 8 * 5 + lane // 8,
+        lambda lane: lane % 8 * 64 + lane // 8,
+    )
     for stride in (2, 3, 4, 5, 8):
         yield f"to chunks {stride} apart", lambda lane: lane * stride, lambda lane: lane
         yield f"from chunks {stride} apart", lambda lane: lane, lambda lane: lane * stride
@@ -149,8 +163,11 @@ def _copies() -> Iterator[tuple[str, Callable[[int], int], Callable[[int], int]]
         yield f"random {number}", lambda lane: places[lane], lambda lane: lane
         yield f"random {number}, both alike", lambda lane: places[lane], lambda lane: places[lane]
         for group in (2, 4, 8):
-            yield (f"random {number}, groups of {group}", lambda lane: places[lane // group] * group + lane % group,
-                   lambda lane: others[lane // group] * group + lane % group)
+            yield (
+                f"random {number}, groups of {group}",
+                lambda lane: places[lane // group] * group + lane % group,
+                lambda lane: others[lane // group] * group + lane % group,
+            )
 
 
 def patterns() -> Iterator[Pattern]:
@@ -178,7 +195,7 @@ def patterns() -> Iterator[Pattern]:
 
 def measure() -> dict[str, dict[str, int]]:
     """Run all patterns under ncu: "operation: name" -> counter -> count, those that are not zero."""
-    from common.build import toolchain
+    from common.compiler import toolchain
     from common.measure import ncu
 
     every = list(patterns())

@@ -185,19 +185,24 @@ class Row:
             read.append(f"ld.global.{_storage(kind)} %{letter}, [%at];")
         count = len(self.operands)
         params = ", ".join(f".param .u64 k_param_{position}" for position in range(count + 1))
-        return "\n".join([
-            HEADER, f".visible .entry k({params}) {{",
-            ".reg .pred %on, %odd, %p, %q; .reg .b16 %h<4>; .reg .f32 %f<4>;",
-            ".reg .b32 %r<8>, %index, %lane, %row; .reg .b64 %w<4>, %base, %at;", *declare,
-            "mov.u32 %index, %ctaid.x; mov.u32 %r0, %ntid.x; mov.u32 %r1, %tid.x; mad.lo.u32 %index, %index, %r0, %r1;",
-            *read, f"mov.{_untyped(self.result)} %d, {SENTINEL % (1 << min(BITS[self.result], 32))};",
-            "mov.u32 %row, %ctaid.y; and.b32 %lane, %r1, 1;",
-            "setp.ne.u32 %odd, %lane, 0; setp.eq.or.u32 %on, %row, 0, %odd;",
-            body,
-            "mov.u32 %r1, %nctaid.x; mul.lo.u32 %r1, %r1, %r0; mad.lo.u32 %index, %row, %r1, %index;",
-            f"ld.param.u64 %base, [k_param_{count}]; mad.wide.u32 %at, %index, {BITS[self.result] // 8}, %base;",
-            f"st.global.{_storage(self.result)} [%at], %d; ret; }}",
-        ])
+        return "\n".join(
+            [
+                HEADER,
+                f".visible .entry k({params}) {{",
+                ".reg .pred %on, %odd, %p, %q; .reg .b16 %h<4>; .reg .f32 %f<4>;",
+                ".reg .b32 %r<8>, %index, %lane, %row; .reg .b64 %w<4>, %base, %at;",
+                *declare,
+                "mov.u32 %index, %ctaid.x; mov.u32 %r0, %ntid.x; mov.u32 %r1, %tid.x; mad.lo.u32 %index, %index, %r0, %r1;",
+                *read,
+                f"mov.{_untyped(self.result)} %d, {SENTINEL % (1 << min(BITS[self.result], 32))};",
+                "mov.u32 %row, %ctaid.y; and.b32 %lane, %r1, 1;",
+                "setp.ne.u32 %odd, %lane, 0; setp.eq.or.u32 %on, %row, 0, %odd;",
+                body,
+                "mov.u32 %r1, %nctaid.x; mul.lo.u32 %r1, %r1, %r0; mad.lo.u32 %index, %row, %r1, %index;",
+                f"ld.param.u64 %base, [k_param_{count}]; mad.wide.u32 %at, %index, {BITS[self.result] // 8}, %base;",
+                f"st.global.{_storage(self.result)} [%at], %d; ret; }}",
+            ]
+        )
 
 
 SENTINEL = 0x1234ABCD  # what a switched-off lane keeps
@@ -225,8 +230,10 @@ def _operands(row: Row) -> list[np.ndarray]:
     """All combinations of the values to try, padded to whole blocks."""
     kinds = row.operands
     most = {1: 10**6, 2: 60, 3: 14, 4: 8}[len(kinds)]
-    tried = [bits_of(np.asarray(row.values[position]), kind) if position in row.values else edges(kind)[:most]
-             for position, kind in enumerate(kinds)]
+    tried = [
+        bits_of(np.asarray(row.values[position]), kind) if position in row.values else edges(kind)[:most]
+        for position, kind in enumerate(kinds)
+    ]
     columns = [np.array(column) for column in zip(*itertools.product(*tried))]
     padding = -len(columns[0]) % BLOCK
     padded = (np.pad(column, (0, padding), mode="edge") for column in columns)

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from common.build import toolchain
+from common.compiler import toolchain
 
 
 def source(text: str, name: str) -> Path:

@@ -8,7 +8,7 @@ import torch
 from banks import METRICS, OPERATIONS, PROBE, RECORD, SOURCE_BYTES, Pattern, measure, patterns, recorded
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.figures import layout
 from common.measure import ncu
 
@@ -55,8 +55,11 @@ def test_the_emulator_counts_what_the_gpu_counted(emulated):
 
 
 def test_the_figures_show_what_the_gpu_counted():
-    wrong = {name: (modelled(pattern), recorded()[name]) for name, pattern in PATTERNS.items()
-             if modelled(pattern) != recorded()[name]}
+    wrong = {
+        name: (modelled(pattern), recorded()[name])
+        for name, pattern in PATTERNS.items()
+        if modelled(pattern) != recorded()[name]
+    }
     assert not wrong, "pattern: (layout, GPU)"
 
 

@@ -111,8 +111,11 @@ def _dot(first: str, second: str, width: int, at: int = 0) -> Callable:
         return [x - (1 << bits) if kind == "s" and x >> (bits - 1) else x for x in raw]
 
     count = 32 // width
-    return vector(lambda a, b, c: c + sum(
-        x * y for x, y in zip(parts(a, first, width, 0, count), parts(b, second, 8, at * count, count))))
+    return vector(
+        lambda a, b, c: (
+            c + sum(x * y for x, y in zip(parts(a, first, width, 0, count), parts(b, second, 8, at * count, count)))
+        )
+    )
 
 
 def _mask(mode: str) -> Callable:
@@ -153,8 +156,12 @@ def _logic(table: int) -> Callable:
 
 
 COMPARE = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
 }
 UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 TRUTH = "; selp.u32 %d, 1, 0, %p;"  # a predicate as a result
@@ -251,12 +258,18 @@ def _integer_rows() -> list[Row]:
             rows.append(Row(f"setp.{name}.{kind}", "u32", two, compare, f"setp.{name}.{kind} %p, %a, %b" + TRUTH))
         if kind[0] == "u":
             for name, same in UNSIGNED.items():
-                rows.append(Row(f"setp.{name}.{kind}", "u32", two, COMPARE[same],
-                    f"setp.{name}.{kind} %p, %a, %b" + TRUTH))
+                rows.append(
+                    Row(f"setp.{name}.{kind}", "u32", two, COMPARE[same], f"setp.{name}.{kind} %p, %a, %b" + TRUTH)
+                )
         if width >= 32:
             rows += [
-                Row(f"bfe.{kind}", kind, (kind, "u32", "u32"), _field(width, kind[0] == "s"),
-                    values={1: FIELD, 2: FIELD}),
+                Row(
+                    f"bfe.{kind}",
+                    kind,
+                    (kind, "u32", "u32"),
+                    _field(width, kind[0] == "s"),
+                    values={1: FIELD, 2: FIELD},
+                ),
                 Row(f"bfind.{kind}", "u32", one, _find(width, False)),
                 Row(f"bfind.shiftamt.{kind}", "u32", one, _find(width, True)),
             ]
@@ -273,8 +286,13 @@ def _integer_rows() -> list[Row]:
             Row(f"shr.{kind}", kind, (kind, "u32"), lambda a, b, w=width: a >> np.minimum(b, w)),
             Row(f"mov.{kind}", kind, one, lambda a: a),
             Row(f"setp.eq.{kind}", "u32", two, COMPARE["eq"], f"setp.eq.{kind} %p, %a, %b" + TRUTH),
-            Row(f"selp.{kind}", kind, (kind, kind, "s32"), lambda a, b, c: np.where(c > 0, a, b),
-                f"setp.gt.s32 %p, %c, 0; selp.{kind} %d, %a, %b, %p;"),
+            Row(
+                f"selp.{kind}",
+                kind,
+                (kind, kind, "s32"),
+                lambda a, b, c: np.where(c > 0, a, b),
+                f"setp.gt.s32 %p, %c, 0; selp.{kind} %d, %a, %b, %p;",
+            ),
             Row(f"slct.{kind}.s32", kind, (kind, kind, "s32"), lambda a, b, c: np.where(c >= 0, a, b)),
             Row(f"slct.{kind}.f32", kind, (kind, kind, "f32"), lambda a, b, c: np.where(c >= 0, a, b)),
         ]
@@ -302,13 +320,15 @@ def _integer_rows() -> list[Row]:
     rows += [Row(f"bmsk.{mode}.b32", "b32", ("b32",) * 2, _mask(mode)) for mode in ("clamp", "wrap")]
     rows += [
         Row(f"shf.{direction}.{mode}.b32", "b32", ("b32", "b32", "u32"), _funnel(direction, mode))
-        for direction in "lr" for mode in ("wrap", "clamp")
+        for direction in "lr"
+        for mode in ("wrap", "clamp")
     ]
     for mode in ("", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16"):
         rows.append(Row(f"prmt.b32.{mode}".rstrip("."), "b32", ("b32",) * 3, _permute(mode)))
     for table in (0x00, 0xFF, 0x96, 0xE8, 0xEA, 0x3C, 0x01):
-        rows.append(Row(f"lop3.b32 {table:#04x}", "b32", ("b32",) * 3, _logic(table),
-            f"lop3.b32 %d, %a, %b, %c, {table};"))
+        rows.append(
+            Row(f"lop3.b32 {table:#04x}", "b32", ("b32",) * 3, _logic(table), f"lop3.b32 %d, %a, %b, %c, {table};")
+        )
     for first, second in itertools.product("us", repeat=2):
         kinds, result = ("b32", "b32", f"{'s' if 's' in first + second else 'u'}32"), "b32"
         rows.append(Row(f"dp4a.{first}32.{second}32", result, kinds, _dot(first, second, 8)))
@@ -317,27 +337,59 @@ def _integer_rows() -> list[Row]:
     for kind, temporary in (("u32", "%r2"), ("u64", "%w0")):
         two, three, width = (kind,) * 2, (kind,) * 3, BITS[kind]
         rows += [
-            Row(f"addc.{kind}", kind, three, lambda a, b, c, w=width: c + (a + b >> w),
-                f"add.cc.{kind} {temporary}, %a, %b; addc.{kind} %d, %c, 0;"),
-            Row(f"addc.cc.{kind}", kind, three, lambda a, b, c, w=width: c + (a + b + 0 >> w) + 7 >> w,
-                f"add.cc.{kind} {temporary}, %a, %b; addc.cc.{kind} {temporary}, %c, 7; addc.{kind} %d, 0, 0;"),
-            Row(f"subc.{kind}", kind, three, lambda a, b, c: c - (a < b),
-                f"sub.cc.{kind} {temporary}, %a, %b; subc.{kind} %d, %c, 0;"),
+            Row(
+                f"addc.{kind}",
+                kind,
+                three,
+                lambda a, b, c, w=width: c + (a + b >> w),
+                f"add.cc.{kind} {temporary}, %a, %b; addc.{kind} %d, %c, 0;",
+            ),
+            Row(
+                f"addc.cc.{kind}",
+                kind,
+                three,
+                lambda a, b, c, w=width: c + (a + b + 0 >> w) + 7 >> w,
+                f"add.cc.{kind} {temporary}, %a, %b; addc.cc.{kind} {temporary}, %c, 7; addc.{kind} %d, 0, 0;",
+            ),
+            Row(
+                f"subc.{kind}",
+                kind,
+                three,
+                lambda a, b, c: c - (a < b),
+                f"sub.cc.{kind} {temporary}, %a, %b; subc.{kind} %d, %c, 0;",
+            ),
         ]
         for sign in "us":
             for half, shift in (("lo", 0), ("hi", width)):
                 name = f"{half}.{sign}{width}"
-                rows.append(Row(
-                    f"madc.{name}", f"u{width}", (f"{sign}{width}",) * 3,
-                    lambda a, b, c, w=width, s=shift: (a * b >> s) + c + 1,
-                    f"add.cc.{kind} {temporary}, -1, 1; madc.{name} %d, %a, %b, %c;"))
+                rows.append(
+                    Row(
+                        f"madc.{name}",
+                        f"u{width}",
+                        (f"{sign}{width}",) * 3,
+                        lambda a, b, c, w=width, s=shift: (a * b >> s) + c + 1,
+                        f"add.cc.{kind} {temporary}, -1, 1; madc.{name} %d, %a, %b, %c;",
+                    )
+                )
     for name, operation in (("and", np.logical_and), ("or", np.logical_or), ("xor", np.logical_xor)):
-        rows.append(Row(
-            f"{name}.pred", "u32", ("s32",) * 2, lambda a, b, f=operation: f(a > 0, b > 1).astype(object),
-            f"setp.gt.s32 %p, %a, 0; setp.gt.s32 %q, %b, 1; {name}.pred %p, %p, %q" + TRUTH))
-        rows.append(Row(
-            f"setp.gt.{name}.s32", "u32", ("s32",) * 2, lambda a, b, f=operation: f(a > 0, ~(b > 1)).astype(object),
-            f"setp.gt.s32 %q, %b, 1; setp.gt.{name}.s32 %p, %a, 0, !%q" + TRUTH))
+        rows.append(
+            Row(
+                f"{name}.pred",
+                "u32",
+                ("s32",) * 2,
+                lambda a, b, f=operation: f(a > 0, b > 1).astype(object),
+                f"setp.gt.s32 %p, %a, 0; setp.gt.s32 %q, %b, 1; {name}.pred %p, %p, %q" + TRUTH,
+            )
+        )
+        rows.append(
+            Row(
+                f"setp.gt.{name}.s32",
+                "u32",
+                ("s32",) * 2,
+                lambda a, b, f=operation: f(a > 0, ~(b > 1)).astype(object),
+                f"setp.gt.s32 %q, %b, 1; setp.gt.{name}.s32 %p, %a, 0, !%q" + TRUTH,
+            )
+        )
     rows += [
         Row("not.pred", "u32", ("s32",), lambda a: a <= 0, "setp.gt.s32 %p, %a, 0; not.pred %p, %p" + TRUTH),
         Row("mov.pred", "u32", ("s32",), lambda a: a > 0, "setp.gt.s32 %q, %a, 0; mov.pred %p, %q" + TRUTH),
@@ -346,15 +398,30 @@ def _integer_rows() -> list[Row]:
         Row("set.lt.f32.s32", "f32", ("s32",) * 2, lambda a, b: np.where(a < b, 1.0, 0.0)),
         Row("mov.b32 {16, 16}", "b32", ("b16",) * 2, lambda a, b: b << 16 | a, "mov.b32 %d, {%a, %b};"),
         Row("mov.b64 {32, 32}", "b64", ("b32",) * 2, lambda a, b: b << 32 | a, "mov.b64 %d, {%a, %b};"),
-        Row("mov.b64 {16 x 4}", "b64", ("b16",) * 4, lambda a, b, c, e: e << 48 | c << 32 | b << 16 | a,
-            "mov.b64 %d, {%a, %b, %c, %e};"),
+        Row(
+            "mov.b64 {16 x 4}",
+            "b64",
+            ("b16",) * 4,
+            lambda a, b, c, e: e << 48 | c << 32 | b << 16 | a,
+            "mov.b64 %d, {%a, %b, %c, %e};",
+        ),
         Row("mov {16, _}, 32", "b16", ("b32",), lambda a: a, "mov.b32 {%d, _}, %a;"),
         Row("mov {_, 16}, 32", "b16", ("b32",), lambda a: a >> 16, "mov.b32 {_, %d}, %a;"),
-        Row("mov {32, 32}, 64", "b32", ("b64",), lambda a: (a >> 32) ^ (a & 0xFFFFFFFF),
-            "mov.b64 {%r2, %r3}, %a; xor.b32 %d, %r2, %r3;"),
+        Row(
+            "mov {32, 32}, 64",
+            "b32",
+            ("b64",),
+            lambda a: (a >> 32) ^ (a & 0xFFFFFFFF),
+            "mov.b64 {%r2, %r3}, %a; xor.b32 %d, %r2, %r3;",
+        ),
         Row("mov {16 x 4}, 64", "b16", ("b64",), lambda a: a >> 32, "mov.b64 {%h0, %h1, %d, %h2}, %a;"),
-        Row("mov.b128", "b64", ("b64",) * 2, lambda a, b: b,
-            ".reg .b128 %x, %y; mov.b128 %x, {%a, %b}; mov.b128 %y, %x; mov.b128 {%w0, %d}, %y;"),
+        Row(
+            "mov.b128",
+            "b64",
+            ("b64",) * 2,
+            lambda a, b: b,
+            ".reg .b128 %x, %y; mov.b128 %x, {%a, %b}; mov.b128 %y, %x; mov.b128 {%w0, %d}, %y;",
+        ),
     ]
     return rows
 
@@ -462,19 +529,32 @@ def _float_rows() -> list[Row]:
             Row(f"copysign.{kind}", kind, two, lambda a, b: np.copysign(b, a)),
         ]
         rows += [
-            Row(f"setp.{name}.{kind}", "u32", two, lambda a, b, f=compare: f(a, b).astype(object),
-                f"setp.{name}.{kind} %p, %a, %b" + TRUTH)
+            Row(
+                f"setp.{name}.{kind}",
+                "u32",
+                two,
+                lambda a, b, f=compare: f(a, b).astype(object),
+                f"setp.{name}.{kind} %p, %a, %b" + TRUTH,
+            )
             for name, compare in FLOAT_COMPARE.items()
         ]
         normal = {"f32": 2.0**-126, "f64": 2.0**-1022}[kind]
         classes = {
-            "finite": np.isfinite, "infinite": np.isinf, "number": lambda a: ~np.isnan(a), "notanumber": np.isnan,
+            "finite": np.isfinite,
+            "infinite": np.isinf,
+            "number": lambda a: ~np.isnan(a),
+            "notanumber": np.isnan,
             "normal": lambda a, n=normal: np.isfinite(a) & (np.abs(a) >= n) | (a == 0),  # PTX counts zero as normal
             "subnormal": lambda a, n=normal: (np.abs(a) < n) & (a != 0),
         }
         rows += [
-            Row(f"testp.{name}.{kind}", "u32", one, lambda a, f=test: f(a).astype(object),
-                f"testp.{name}.{kind} %p, %a" + TRUTH)
+            Row(
+                f"testp.{name}.{kind}",
+                "u32",
+                one,
+                lambda a, f=test: f(a).astype(object),
+                f"testp.{name}.{kind} %p, %a" + TRUTH,
+            )
             for name, test in classes.items()
         ]
     rows += [
@@ -494,9 +574,13 @@ def _float_rows() -> list[Row]:
         Row("max.NaN.f32", "f32", ("f32",) * 2, or_nan(greater)),
         Row("min.xorsign.abs.f32", "f32", ("f32",) * 2, _xor_sign(lesser)),
         Row("max.xorsign.abs.f32", "f32", ("f32",) * 2, _xor_sign(greater)),
-        Row("setp.lt.ftz.f32", "u32", ("f32",) * 2,
+        Row(
+            "setp.lt.ftz.f32",
+            "u32",
+            ("f32",) * 2,
             lambda a, b: (np.where(np.abs(a) < 2.0**-126, 0, a) < np.where(np.abs(b) < 2.0**-126, 0, b)).astype(object),
-            "setp.lt.ftz.f32 %p, %a, %b" + TRUTH),
+            "setp.lt.ftz.f32 %p, %a, %b" + TRUTH,
+        ),
         Row("div.approx.f32", "f32", ("f32",) * 2, _divide_approximately, relative=2.0**-21),
         Row("div.full.f32", "f32", ("f32",) * 2, np.divide, relative=2.0**-21),
         Row("rcp.approx.f32", "f32", ("f32",), lambda a: 1 / a, relative=2.0**-22),
@@ -505,8 +589,14 @@ def _float_rows() -> list[Row]:
         Row("rsqrt.approx.f32", "f32", ("f32",), lambda a: 1 / np.sqrt(a.astype(np.float64)), relative=2.0**-22),
         Row("ex2.approx.f32", "f32", ("f32",), lambda a: np.exp2(a.astype(np.float64)), relative=2.0**-22),
         Row("ex2.approx.ftz.f32", "f32", ("f32",), flushed(lambda a: np.exp2(a.astype(np.float64))), relative=2.0**-22),
-        Row("lg2.approx.f32", "f32", ("f32",), lambda a: np.log2(a.astype(np.float64)),
-            relative=2.0**-22, absolute=2.0**-22),
+        Row(
+            "lg2.approx.f32",
+            "f32",
+            ("f32",),
+            lambda a: np.log2(a.astype(np.float64)),
+            relative=2.0**-22,
+            absolute=2.0**-22,
+        ),
         Row("sin.approx.f32", "f32", ("f32",), np.sin, absolute=2.0**-20, values={0: ANGLES}),
         Row("cos.approx.f32", "f32", ("f32",), np.cos, absolute=2.0**-20, values={0: ANGLES}),
         Row("tanh.approx.f32", "f32", ("f32",), np.tanh, relative=2.0**-10.9),
@@ -540,13 +630,29 @@ def _float_rows() -> list[Row]:
         for name, compare in FLOAT_COMPARE.items():
             truth = lambda a, b, f=compare: f(a, b).astype(object)  # noqa: E731
             rows.append(Row(f"setp.{name}.{kind}", "u32", two, truth, f"setp.{name}.{kind} %p, %a, %b" + TRUTH))
-            rows.append(Row(f"setp.{name}.{packed}", "u32", (packed,) * 2, _both(compare, kind),
-                f"setp.{name}.{packed} %p|%q, %a, %b; selp.u32 %d, 1, 0, %p; selp.u32 %r2, 2, 0, %q;"
-                "or.b32 %d, %d, %r2;"))
-        rows.append(Row(f"set.gt.{packed}.{packed}", packed, (packed,) * 2,
-            halves(lambda a, b: np.where(a > b, 1.0, 0.0), kind)))
-        rows.append(Row(f"set.gtu.{packed}.{packed}", packed, (packed,) * 2,
-            halves(lambda a, b: np.where(a <= b, 0.0, 1.0), kind)))
+            rows.append(
+                Row(
+                    f"setp.{name}.{packed}",
+                    "u32",
+                    (packed,) * 2,
+                    _both(compare, kind),
+                    f"setp.{name}.{packed} %p|%q, %a, %b; selp.u32 %d, 1, 0, %p; selp.u32 %r2, 2, 0, %q;"
+                    "or.b32 %d, %d, %r2;",
+                )
+            )
+        rows.append(
+            Row(
+                f"set.gt.{packed}.{packed}", packed, (packed,) * 2, halves(lambda a, b: np.where(a > b, 1.0, 0.0), kind)
+            )
+        )
+        rows.append(
+            Row(
+                f"set.gtu.{packed}.{packed}",
+                packed,
+                (packed,) * 2,
+                halves(lambda a, b: np.where(a <= b, 0.0, 1.0), kind),
+            )
+        )
     for kind, ulp in (("f16", 2.0**-9.9), ("bf16", 2.0**-7)):
         packed, ftz = f"{kind}x2", ".ftz" if kind == "bf16" else ""
         exp2, tanh = (lambda a, f=f: f(a.astype(np.float64)) for f in (np.exp2, np.tanh))
@@ -599,9 +705,9 @@ def _narrow(kind: str, mode: str) -> Callable:
 
     def convert(a: np.ndarray) -> np.ndarray:
         values = a.astype(np.float64).tolist()
-        return np.array([
-            np.copysign(round_to(Fraction(x), kind, mode), x) if np.isfinite(x) and x else x for x in values
-        ])
+        return np.array(
+            [np.copysign(round_to(Fraction(x), kind, mode), x) if np.isfinite(x) and x else x for x in values]
+        )
 
     return convert
 
@@ -614,8 +720,14 @@ def _conversion_rows() -> list[Row]:
             rows.append(Row(f"cvt.{result}.{source}", result, (source,), lambda a: a))
             low, high = _limits(result)
             if not (low <= _limits(source)[0] and _limits(source)[1] <= high):
-                rows.append(Row(f"cvt.sat.{result}.{source}", result, (source,),
-                    vector(lambda a, l=low, h=high: max(l, min(h, a)))))
+                rows.append(
+                    Row(
+                        f"cvt.sat.{result}.{source}",
+                        result,
+                        (source,),
+                        vector(lambda a, l=low, h=high: max(l, min(h, a))),
+                    )
+                )
     for result, source in itertools.product(integers, ("f16", "bf16", "f32", "f64")):
         if source == "bf16" and BITS[result] == 8:
             continue  # no such instruction, nor the other way
@@ -629,12 +741,16 @@ def _conversion_rows() -> list[Row]:
     for result, source in (("f32", "f16"), ("f64", "f16"), ("f32", "bf16"), ("f64", "bf16"), ("f64", "f32")):
         rows.append(Row(f"cvt.{result}.{source}", result, (source,), lambda a: a))
     for result, source, modes in (
-        ("f16", "f32", "rn rz"), ("bf16", "f32", "rn rz"), ("f16", "f64", "rn rz rm rp"), ("f32", "f64", "rn rz rm rp"),
+        ("f16", "f32", "rn rz"),
+        ("bf16", "f32", "rn rz"),
+        ("f16", "f64", "rn rz rm rp"),
+        ("f32", "f64", "rn rz rm rp"),
     ):
         for mode in modes.split():
             rows.append(Row(f"cvt.{mode}.{result}.{source}", result, (source,), _narrow(result, mode)))
     for kind in ("f16", "bf16"):
         for mode in ("rn", "rz"):
+
             def pack(a: np.ndarray, b: np.ndarray, k=kind, m=mode) -> np.ndarray:
                 high, low = (bits_of(_narrow(k, m)(x), k).astype(np.uint32) for x in (a, b))
                 return high << 16 | low
@@ -655,8 +771,14 @@ def _conversion_rows() -> list[Row]:
         Row("cvt.rn.sat.f32.s32", "f32", ("s32",), saturated(_from_integer("f32", "rn"))),
         Row("cvt.ftz.f32.f16", "f32", ("f16",), lambda a: a),
         Row("cvt.rna.tf32.f32", "b32", ("f32",), _tf32),
-        Row("cvt.rna.tf32.f32 of NaNs", "b32", ("f32",), _tf32,
-            "cvt.rna.tf32.f32 %d, %a;", values={0: np.array(NANS, np.uint32).view(np.float32)}),
+        Row(
+            "cvt.rna.tf32.f32 of NaNs",
+            "b32",
+            ("f32",),
+            _tf32,
+            "cvt.rna.tf32.f32 %d, %a;",
+            values={0: np.array(NANS, np.uint32).view(np.float32)},
+        ),
     ]
     return rows
 
@@ -745,61 +867,135 @@ def _warp_rows() -> list[Row]:
         ("up", "down", "bfly", "idx"), (0, 1, 5, 16, 31, 33), (0, 0x1F, 0x1C03, 0x181F, 0x1000)
     ):
         source, inside = _shuffle(mode, b & 31, c)
-        rows.append(Row(
-            f"shfl.sync.{mode}.b32 {b} {c:#x}", "b32", ("b32",),
-            warps(lambda a, s=source, i=inside: np.where(i, a[s] ^ 1, a[s])),
-            f"shfl.sync.{mode}.b32 %d|%p, %a, {b}, {c}, -1; @%p xor.b32 %d, %d, 1;", lanes=True))
+        rows.append(
+            Row(
+                f"shfl.sync.{mode}.b32 {b} {c:#x}",
+                "b32",
+                ("b32",),
+                warps(lambda a, s=source, i=inside: np.where(i, a[s] ^ 1, a[s])),
+                f"shfl.sync.{mode}.b32 %d|%p, %a, {b}, {c}, -1; @%p xor.b32 %d, %d, 1;",
+                lanes=True,
+            )
+        )
     positive = "setp.gt.s32 %p, %a, 0;"
     rows += [
-        Row("vote.sync.ballot.b32", "b32", ("s32",),
+        Row(
+            "vote.sync.ballot.b32",
+            "b32",
+            ("s32",),
             warps(lambda a: np.repeat(sum((a > 0).astype(object) << LANE.astype(object)), 32)),
-            positive + "vote.sync.ballot.b32 %d, %p, -1;", lanes=True),
-        Row("vote.sync.all.pred", "u32", ("s32",), warps(lambda a: np.repeat(np.all(a > 0), 32)),
-            positive + "vote.sync.all.pred %p, %p, -1" + TRUTH, lanes=True),
-        Row("vote.sync.any.pred", "u32", ("s32",), warps(lambda a: np.repeat(np.any(a > 0), 32)),
-            positive + "vote.sync.any.pred %p, %p, -1" + TRUTH, lanes=True),
-        Row("vote.sync.uni.pred", "u32", ("s32",), warps(lambda a: np.repeat(len(set(a > 0)) == 1, 32)),
-            positive + "vote.sync.uni.pred %p, !%p, -1" + TRUTH, lanes=True),
-        Row("vote of odd lanes", "b32", ("s32",),
+            positive + "vote.sync.ballot.b32 %d, %p, -1;",
+            lanes=True,
+        ),
+        Row(
+            "vote.sync.all.pred",
+            "u32",
+            ("s32",),
+            warps(lambda a: np.repeat(np.all(a > 0), 32)),
+            positive + "vote.sync.all.pred %p, %p, -1" + TRUTH,
+            lanes=True,
+        ),
+        Row(
+            "vote.sync.any.pred",
+            "u32",
+            ("s32",),
+            warps(lambda a: np.repeat(np.any(a > 0), 32)),
+            positive + "vote.sync.any.pred %p, %p, -1" + TRUTH,
+            lanes=True,
+        ),
+        Row(
+            "vote.sync.uni.pred",
+            "u32",
+            ("s32",),
+            warps(lambda a: np.repeat(len(set(a > 0)) == 1, 32)),
+            positive + "vote.sync.uni.pred %p, !%p, -1" + TRUTH,
+            lanes=True,
+        ),
+        Row(
+            "vote of odd lanes",
+            "b32",
+            ("s32",),
             warps(lambda a: np.where(LANE % 2, sum(int(x > 0) << i for i, x in enumerate(a) if i % 2), SENTINEL)),
-            positive + "@%odd vote.sync.ballot.b32 %d, %p, 0xaaaaaaaa;", lanes=True),
-        Row("activemask.b32", "b32", ("s32",), warps(lambda a: np.where(LANE % 2, 0xAAAAAAAA, SENTINEL)),
-            "@%odd activemask.b32 %d;", lanes=True),
-        Row("elect.sync", "u32", ("b32",), warps(lambda a: (LANE == 1) * 64 + 1),
+            positive + "@%odd vote.sync.ballot.b32 %d, %p, 0xaaaaaaaa;",
+            lanes=True,
+        ),
+        Row(
+            "activemask.b32",
+            "b32",
+            ("s32",),
+            warps(lambda a: np.where(LANE % 2, 0xAAAAAAAA, SENTINEL)),
+            "@%odd activemask.b32 %d;",
+            lanes=True,
+        ),
+        Row(
+            "elect.sync",
+            "u32",
+            ("b32",),
+            warps(lambda a: (LANE == 1) * 64 + 1),
             "mov.b32 %d, 1; @%odd elect.sync %r2|%p, 0xaaaaaaaa; and.pred %p, %p, %odd; mov.b32 %d, 1;"
-            "@%p mad.lo.u32 %d, %r2, 64, 1;", lanes=True),
+            "@%p mad.lo.u32 %d, %r2, 64, 1;",
+            lanes=True,
+        ),
     ]
     for width in (32, 64):
         kind = f"b{width}"
         rows += [
-            Row(f"match.any.sync.{kind}", "b32", (kind,),
+            Row(
+                f"match.any.sync.{kind}",
+                "b32",
+                (kind,),
                 warps(lambda a: np.array([sum(int(x == y) << i for i, y in enumerate(a)) for x in a], object)),
-                f"match.any.sync.{kind} %d, %a, -1;", lanes=True),
-            Row(f"match.all.sync.{kind}", "b32", (kind,),
+                f"match.any.sync.{kind} %d, %a, -1;",
+                lanes=True,
+            ),
+            Row(
+                f"match.all.sync.{kind}",
+                "b32",
+                (kind,),
                 warps(lambda a: np.repeat(0xFFFFFFFE if len(set(a)) == 1 else 0, 32)),
-                f"match.all.sync.{kind} %d|%p, %a, -1; @%p xor.b32 %d, %d, 1;", lanes=True),
+                f"match.all.sync.{kind} %d|%p, %a, -1; @%p xor.b32 %d, %d, 1;",
+                lanes=True,
+            ),
         ]
     for name, operation, kinds in (
-        ("add", np.add, "u32 s32"), ("min", np.minimum, "u32 s32"), ("max", np.maximum, "u32 s32"),
-        ("and", np.bitwise_and, "b32"), ("or", np.bitwise_or, "b32"), ("xor", np.bitwise_xor, "b32"),
+        ("add", np.add, "u32 s32"),
+        ("min", np.minimum, "u32 s32"),
+        ("max", np.maximum, "u32 s32"),
+        ("and", np.bitwise_and, "b32"),
+        ("or", np.bitwise_or, "b32"),
+        ("xor", np.bitwise_xor, "b32"),
     ):
-        rows += [Row(f"redux.sync.{name}.{kind}", kind, (kind,), _reduce(operation),
-            f"redux.sync.{name}.{kind} %d, %a, -1;", lanes=True) for kind in kinds.split()]
+        rows += [
+            Row(
+                f"redux.sync.{name}.{kind}",
+                kind,
+                (kind,),
+                _reduce(operation),
+                f"redux.sync.{name}.{kind} %d, %a, -1;",
+                lanes=True,
+            )
+            for kind in kinds.split()
+        ]
     return rows
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 # A slot of 16 bytes per thread: %r3 is its 32-bit shared address, %w3 the generic one.
-SLOT = (".shared .align 16 .b8 slots[2048]; mov.u32 %r3, slots; mad.lo.u32 %r3, %r1, 16, %r3; "
-        "cvt.u64.u32 %w3, %r3; cvta.shared.u64 %w3, %w3;")
+SLOT = (
+    ".shared .align 16 .b8 slots[2048]; mov.u32 %r3, slots; mad.lo.u32 %r3, %r1, 16, %r3; "
+    "cvt.u64.u32 %w3, %r3; cvta.shared.u64 %w3, %w3;"
+)
 # The slot of the block's next thread.
-NEXT = ("bar.sync 0; and.b32 %r4, %r1, 127; add.u32 %r4, %r4, 1; and.b32 %r4, %r4, 127; mov.u32 %r5, slots;"
-        "mad.lo.u32 %r3, %r4, 16, %r5;")
+NEXT = (
+    "bar.sync 0; and.b32 %r4, %r1, 127; add.u32 %r4, %r4, 1; and.b32 %r4, %r4, 127; mov.u32 %r5, slots;"
+    "mad.lo.u32 %r3, %r4, 16, %r5;"
+)
 
 
 def neighbour(function: Callable) -> Callable:
     """What the next thread of the block (around the end) has: of arrays over the block's threads."""
+
     def following(values: np.ndarray) -> np.ndarray:
         return np.roll(values.reshape(-1, BLOCK), -1, axis=1).ravel()
 
@@ -807,13 +1003,26 @@ def neighbour(function: Callable) -> Callable:
 
 
 ATOMIC = {
-    "add": lambda a, b: a + b, "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
-    "exch": lambda a, b: b, "min": np.minimum, "max": np.maximum,
-    "inc": lambda a, b: np.where(a >= b, 0, a + 1), "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
+    "add": lambda a, b: a + b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "exch": lambda a, b: b,
+    "min": np.minimum,
+    "max": np.maximum,
+    "inc": lambda a, b: np.where(a >= b, 0, a + 1),
+    "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
 }
 ATOMIC_TYPES = {
-    "add": "u32 s32 u64", "and": "b32 b64", "or": "b32 b64", "xor": "b32 b64", "exch": "b32 b64",
-    "min": "u32 s32 u64 s64", "max": "u32 s32 u64 s64", "inc": "u32", "dec": "u32",
+    "add": "u32 s32 u64",
+    "and": "b32 b64",
+    "or": "b32 b64",
+    "xor": "b32 b64",
+    "exch": "b32 b64",
+    "min": "u32 s32 u64 s64",
+    "max": "u32 s32 u64 s64",
+    "inc": "u32",
+    "dec": "u32",
 }
 
 
@@ -822,47 +1031,124 @@ def _memory_rows() -> list[Row]:
     for width in (8, 16, 32, 64):  # a store and a load of the next thread's slot
         kind = f"b{width}" if width > 8 else "u8"
         for store, load, address in ((".shared",) * 2 + ("%r3",), ("", ".shared", "%w3")):
-            rows.append(Row(f"st{store}.{kind} ld{load}.{kind}", kind, (kind,), neighbour(lambda a: a),
-                            f"{SLOT} st{store}.{kind} [{address}], %a; {NEXT} ld{load}.{kind} %d, [%r3];", lanes=True))
+            rows.append(
+                Row(
+                    f"st{store}.{kind} ld{load}.{kind}",
+                    kind,
+                    (kind,),
+                    neighbour(lambda a: a),
+                    f"{SLOT} st{store}.{kind} [{address}], %a; {NEXT} ld{load}.{kind} %d, [%r3];",
+                    lanes=True,
+                )
+            )
     for sign in "us":
         for width, wide in ((8, 16), (8, 32), (8, 64), (16, 32), (16, 64), (32, 64)):
-            rows.append(Row(f"ld.shared.{sign}{width} to {wide}", f"{sign}{wide}", (f"{sign}{width}",), lambda a: a,
-                f"{SLOT} st.shared.{'u8' if width == 8 else f'b{width}'} [%r3], %a;"
-                f"ld.shared.{sign}{width} %d, [%r3];", lanes=True))
+            rows.append(
+                Row(
+                    f"ld.shared.{sign}{width} to {wide}",
+                    f"{sign}{wide}",
+                    (f"{sign}{width}",),
+                    lambda a: a,
+                    f"{SLOT} st.shared.{'u8' if width == 8 else f'b{width}'} [%r3], %a;"
+                    f"ld.shared.{sign}{width} %d, [%r3];",
+                    lanes=True,
+                )
+            )
     rows += [
-        Row("v2.b32", "b32", ("b32",) * 2, neighbour(lambda a, b: a - b),
+        Row(
+            "v2.b32",
+            "b32",
+            ("b32",) * 2,
+            neighbour(lambda a, b: a - b),
             f"{SLOT} st.shared.v2.b32 [%r3], {{%a, %b}}; {NEXT} ld.shared.v2.b32 {{%r4, %r5}}, [%r3];"
-            "sub.u32 %d, %r4, %r5;", lanes=True),
-        Row("v4.b32", "b32", ("b32",) * 4, neighbour(lambda a, b, c, e: a - 3 * b + 5 * c - 7 * e),
+            "sub.u32 %d, %r4, %r5;",
+            lanes=True,
+        ),
+        Row(
+            "v4.b32",
+            "b32",
+            ("b32",) * 4,
+            neighbour(lambda a, b, c, e: a - 3 * b + 5 * c - 7 * e),
             f"{SLOT} st.shared.v4.b32 [%r3], {{%a, %b, %c, %e}}; {NEXT} ld.shared.v4.b32 {{%r4, %r5, %r6, %r7}}, [%r3];"
-            "mad.lo.s32 %d, %r5, -3, %r4; mad.lo.s32 %d, %r6, 5, %d; mad.lo.s32 %d, %r7, -7, %d;", lanes=True),
-        Row("v4.b16", "b16", ("b16",) * 4, neighbour(lambda a, b, c, e: a - b + c - e),
+            "mad.lo.s32 %d, %r5, -3, %r4; mad.lo.s32 %d, %r6, 5, %d; mad.lo.s32 %d, %r7, -7, %d;",
+            lanes=True,
+        ),
+        Row(
+            "v4.b16",
+            "b16",
+            ("b16",) * 4,
+            neighbour(lambda a, b, c, e: a - b + c - e),
             f"{SLOT} st.shared.v4.b16 [%r3], {{%a, %b, %c, %e}}; {NEXT} ld.shared.v4.b16 {{%h0, %h1, %h2, %h3}}, [%r3];"
-            "sub.u16 %d, %h0, %h1; add.u16 %d, %d, %h2; sub.u16 %d, %d, %h3;", lanes=True),
-        Row("v2.b64", "b64", ("b64",) * 2, neighbour(lambda a, b: a - b),
+            "sub.u16 %d, %h0, %h1; add.u16 %d, %d, %h2; sub.u16 %d, %d, %h3;",
+            lanes=True,
+        ),
+        Row(
+            "v2.b64",
+            "b64",
+            ("b64",) * 2,
+            neighbour(lambda a, b: a - b),
             f"{SLOT} st.shared.v2.b64 [%r3], {{%a, %b}}; {NEXT} ld.shared.v2.b64 {{%w0, %w1}}, [%r3];"
-            "sub.u64 %d, %w0, %w1;", lanes=True),
-        Row("v2.u8", "u16", ("u8",) * 2, neighbour(lambda a, b: a * 3 + b),
+            "sub.u64 %d, %w0, %w1;",
+            lanes=True,
+        ),
+        Row(
+            "v2.u8",
+            "u16",
+            ("u8",) * 2,
+            neighbour(lambda a, b: a * 3 + b),
             f"{SLOT} st.shared.v2.u8 [%r3], {{%a, %b}}; {NEXT} ld.shared.v2.u8 {{%h0, %h1}}, [%r3];"
-            "mad.lo.u16 %d, %h0, 3, %h1;", lanes=True),
-        Row("ld.local st.local", "b32", ("b32",) * 2, lambda a, b: a - b,
+            "mad.lo.u16 %d, %h0, 3, %h1;",
+            lanes=True,
+        ),
+        Row(
+            "ld.local st.local",
+            "b32",
+            ("b32",) * 2,
+            lambda a, b: a - b,
             ".local .align 8 .b8 mine[16]; mov.u32 %r2, mine; st.local.b32 [%r2 + 4], %a; st.local.b32 [mine + 8], %b;"
-            "ld.local.b32 %r4, [mine + 4]; ld.local.b32 %r5, [%r2 + 8]; sub.u32 %d, %r4, %r5;"),
-        Row("local, generic", "b32", ("b32",) * 2, lambda a, b: a - b,
+            "ld.local.b32 %r4, [mine + 4]; ld.local.b32 %r5, [%r2 + 8]; sub.u32 %d, %r4, %r5;",
+        ),
+        Row(
+            "local, generic",
+            "b32",
+            ("b32",) * 2,
+            lambda a, b: a - b,
             ".local .align 8 .b8 mine[16]; mov.u64 %w0, mine; cvta.local.u64 %w0, %w0; st.b32 [%w0 + 4], %a;"
             "st.b32 [%w0 + 8], %b;"
-            "ld.b32 %r5, [%w0 + 8]; ld.local.b32 %r4, [mine + 4]; sub.u32 %d, %r4, %r5;"),
-        Row("isspacep", "u32", ("b32",), lambda a: np.full(len(a), 0b01),
+            "ld.b32 %r5, [%w0 + 8]; ld.local.b32 %r4, [mine + 4]; sub.u32 %d, %r4, %r5;",
+        ),
+        Row(
+            "isspacep",
+            "u32",
+            ("b32",),
+            lambda a: np.full(len(a), 0b01),
             f"{SLOT} isspacep.shared %p, %w3; isspacep.global %q, %w3; selp.u32 %d, 1, 0, %p; @%q or.b32 %d, %d, 2;",
-            lanes=True),
-        Row("isspacep.global", "u32", ("b32",), lambda a: np.full(len(a), 0b10),
+            lanes=True,
+        ),
+        Row(
+            "isspacep.global",
+            "u32",
+            ("b32",),
+            lambda a: np.full(len(a), 0b10),
             "isspacep.shared %p, %at; isspacep.global %q, %at; selp.u32 %d, 1, 0, %p; @%q or.b32 %d, %d, 2;",
-            lanes=True),
-        Row("cvta.to.shared", "b32", ("b32",), lambda a: a,
+            lanes=True,
+        ),
+        Row(
+            "cvta.to.shared",
+            "b32",
+            ("b32",),
+            lambda a: a,
             f"{SLOT} st.b32 [%w3], %a; cvta.to.shared.u64 %w0, %w3; cvt.u32.u64 %r4, %w0; ld.shared.b32 %d, [%r4];",
-            lanes=True),
-        Row("isspacep.local", "u32", ("b32",), lambda a: np.full(len(a), 1),
-            ".local .b32 mine; mov.u64 %w0, mine; cvta.local.u64 %w0, %w0; isspacep.local %p, %w0" + TRUTH, lanes=True),
+            lanes=True,
+        ),
+        Row(
+            "isspacep.local",
+            "u32",
+            ("b32",),
+            lambda a: np.full(len(a), 1),
+            ".local .b32 mine; mov.u64 %w0, mine; cvta.local.u64 %w0, %w0; isspacep.local %p, %w0" + TRUTH,
+            lanes=True,
+        ),
     ]
     for name, function in ATOMIC.items():
         for kind in ATOMIC_TYPES[name].split():
@@ -881,10 +1167,22 @@ def _atomic(name: str, kind: str, operands: tuple[str, ...], function: Callable,
     bits = f"b{BITS[kind]}"
     start = f"{SLOT} st.shared.{bits} [%r3], %a;"
     return [
-        Row(f"atom.shared.{name} old", kind, operands, lambda a, *_: a,
-            f"{start} atom.shared.{name} %d, [%r3], {values};", lanes=True),
-        Row(f"atom.{name} new", kind, operands, function,
-            f"{start} atom.{name} %d, [%w3], {values}; ld.shared.{bits} %d, [%r3];", lanes=True),
+        Row(
+            f"atom.shared.{name} old",
+            kind,
+            operands,
+            lambda a, *_: a,
+            f"{start} atom.shared.{name} %d, [%r3], {values};",
+            lanes=True,
+        ),
+        Row(
+            f"atom.{name} new",
+            kind,
+            operands,
+            function,
+            f"{start} atom.{name} %d, [%w3], {values}; ld.shared.{bits} %d, [%r3];",
+            lanes=True,
+        ),
     ]
 
 
@@ -933,17 +1231,32 @@ def _matrix_rows() -> list[Row]:
         for generic in (False, True) if count == 4 else (False,):
             registers = ", ".join(f"%r{4 + n}" for n in range(count))
             weighted = "".join(f"mad.lo.u32 %d, %r{5 + n}, {3 + 2 * n}, %d;" for n in range(count - 1))
-            rows.append(Row(
-                f"ldmatrix.{form}{' generic' if generic else ''}", "b32", four, _matrices(count, transposed),
-                f"{SLOT} st.shared.v4.b32 [%r3], {{%a, %b, %c, %e}}; bar.warp.sync -1;"
-                f"ldmatrix.{form}{'' if generic else '.shared'}.b16 {{{registers}}}, [{'%w3' if generic else '%r3'}];"
-                f"mov.u32 %d, %r4; {weighted}", lanes=True))
+            rows.append(
+                Row(
+                    f"ldmatrix.{form}{' generic' if generic else ''}",
+                    "b32",
+                    four,
+                    _matrices(count, transposed),
+                    f"{SLOT} st.shared.v4.b32 [%r3], {{%a, %b, %c, %e}}; bar.warp.sync -1;"
+                    f"ldmatrix.{form}{'' if generic else '.shared'}.b16 {{{registers}}}, [{'%w3' if generic else '%r3'}];"
+                    f"mov.u32 %d, %r4; {weighted}",
+                    lanes=True,
+                )
+            )
         registers = ", ".join(f"%{letter}" for letter in "abce"[:count])
-        rows.append(Row(f"stmatrix.{form}", "b32", four, _store_matrix(count, transposed),
-            f"{SLOT} st.shared.v4.b32 [%r3], {{0, 0, 0, 0}}; bar.warp.sync -1;"
-            f"stmatrix.{form}.shared.b16 [%r3], {{{registers}}};"
-            "bar.warp.sync -1; ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r3]; mad.lo.u32 %d, %r5, 3, %r4;"
-            "mad.lo.u32 %d, %r6, 5, %d; mad.lo.u32 %d, %r7, 7, %d;", lanes=True))
+        rows.append(
+            Row(
+                f"stmatrix.{form}",
+                "b32",
+                four,
+                _store_matrix(count, transposed),
+                f"{SLOT} st.shared.v4.b32 [%r3], {{0, 0, 0, 0}}; bar.warp.sync -1;"
+                f"stmatrix.{form}.shared.b16 [%r3], {{{registers}}};"
+                "bar.warp.sync -1; ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r3]; mad.lo.u32 %d, %r5, 3, %r4;"
+                "mad.lo.u32 %d, %r6, 5, %d; mad.lo.u32 %d, %r7, 7, %d;",
+                lanes=True,
+            )
+        )
 
     def transpose(register: np.ndarray) -> np.ndarray:
         matrix = np.array([[int(x) & 0xFFFF, int(x) >> 16] for x in register]).reshape(8, 8).T
@@ -954,27 +1267,59 @@ def _matrix_rows() -> list[Row]:
     # cp.async: from where the operand lies in global memory to the lane's slot.
     done = "cp.async.commit_group; cp.async.wait_group 0;"
     for kind in ("b32", "b64"):
-        rows.append(Row(f"cp.async.ca {kind}", kind, (kind,), lambda a: a,
-            f"{SLOT} cp.async.ca.shared.global [%r3], [%at], {BITS[kind] // 8}; {done} ld.shared.{kind} %d, [%r3];",
-            lanes=True))
+        rows.append(
+            Row(
+                f"cp.async.ca {kind}",
+                kind,
+                (kind,),
+                lambda a: a,
+                f"{SLOT} cp.async.ca.shared.global [%r3], [%at], {BITS[kind] // 8}; {done} ld.shared.{kind} %d, [%r3];",
+                lanes=True,
+            )
+        )
     aligned = "and.b64 %w0, %at, -16;"
     for cache in ("ca", "cg"):
-        rows.append(Row(f"cp.async.{cache} 16 bytes", "b64", ("b64",), lambda a: np.repeat(a[1::2], 2),
-            f"{SLOT} {aligned} cp.async.{cache}.shared.global.L2::128B [%r3], [%w0], 16; cp.async.wait_all;"
-            "ld.shared.b64 %d, [%r3 + 8];", lanes=True))
+        rows.append(
+            Row(
+                f"cp.async.{cache} 16 bytes",
+                "b64",
+                ("b64",),
+                lambda a: np.repeat(a[1::2], 2),
+                f"{SLOT} {aligned} cp.async.{cache}.shared.global.L2::128B [%r3], [%w0], 16; cp.async.wait_all;"
+                "ld.shared.b64 %d, [%r3 + 8];",
+                lanes=True,
+            )
+        )
     rows += [
-        Row("cp.async, source bytes", "b32", ("b32", "b64"),
+        Row(
+            "cp.async, source bytes",
+            "b32",
+            ("b32", "b64"),
             lambda a, b: np.repeat(b[0::2], 2) & ((1 << 8 * np.minimum(a % 17, 4)) - 1),
             f"{SLOT} {aligned} rem.u32 %r2, %a, 17; cp.async.cg.shared.global [%r3], [%w0], 16, %r2;"
-            f"{done} ld.shared.b32 %d, [%r3];", lanes=True),
-        Row("cp.async, ignored", "b64", ("b64",), lambda a: np.where(np.arange(len(a)) % 2, 0, a),
-            f"{SLOT} cp.async.ca.shared.global [%r3], [%at], 8, %odd; {done} ld.shared.b64 %d, [%r3];", lanes=True),
-        Row("cp.async, two groups", "b32", ("b32",) * 2, lambda a, b: a - b,
+            f"{done} ld.shared.b32 %d, [%r3];",
+            lanes=True,
+        ),
+        Row(
+            "cp.async, ignored",
+            "b64",
+            ("b64",),
+            lambda a: np.where(np.arange(len(a)) % 2, 0, a),
+            f"{SLOT} cp.async.ca.shared.global [%r3], [%at], 8, %odd; {done} ld.shared.b64 %d, [%r3];",
+            lanes=True,
+        ),
+        Row(
+            "cp.async, two groups",
+            "b32",
+            ("b32",) * 2,
+            lambda a, b: a - b,
             f"{SLOT} ld.param.u64 %base, [k_param_0]; mad.wide.u32 %w1, %index, 4, %base;"
             "cp.async.ca.shared.global [%r3], [%w1], 4; cp.async.commit_group;"
             "cp.async.ca.shared.global [%r3 + 4], [%at], 4; cp.async.commit_group; cp.async.wait_group 1;"
             "ld.shared.b32 %r4, [%r3]; cp.async.wait_group 0;"
-            "ld.shared.b32 %r5, [%r3 + 4]; sub.u32 %d, %r4, %r5;", lanes=True),
+            "ld.shared.b32 %r5, [%r3 + 4]; sub.u32 %d, %r4, %r5;",
+            lanes=True,
+        ),
     ]
     return rows
 
@@ -985,31 +1330,68 @@ def _matrix_rows() -> list[Row]:
 def _other_rows() -> list[Row]:
     same = lambda a: a  # noqa: E731
     return [
-        Row("fences, hints", "b32", ("b32",), same,
+        Row(
+            "fences, hints",
+            "b32",
+            ("b32",),
+            same,
             "mov.b32 %d, %a; membar.cta; membar.gl; fence.acq_rel.gpu; fence.sc.cta; nanosleep.u32 20;"
             "prefetch.global.L2 [%at]; prefetchu.L1 [%at];"
             "applypriority.global.L2::evict_normal [%base], 128; pmevent 1; griddepcontrol.wait;"
-            "griddepcontrol.launch_dependents;"),
-        Row("cache policy", "b32", ("b32",), same,
-            "createpolicy.fractional.L2::evict_last.b64 %w0, 1.0; ld.global.L2::cache_hint.b32 %d, [%at], %w0;"),
-        Row("ld.global forms", "b32", ("b32",), same,
+            "griddepcontrol.launch_dependents;",
+        ),
+        Row(
+            "cache policy",
+            "b32",
+            ("b32",),
+            same,
+            "createpolicy.fractional.L2::evict_last.b64 %w0, 1.0; ld.global.L2::cache_hint.b32 %d, [%at], %w0;",
+        ),
+        Row(
+            "ld.global forms",
+            "b32",
+            ("b32",),
+            same,
             "ldu.global.b32 %r2, [%at]; ld.global.nc.b32 %r3, [%at]; ld.volatile.global.b32 %r4, [%at];"
             "ld.relaxed.gpu.global.b32 %r5, [%at];"
             "and.b32 %d, %r2, %r3; and.b32 %d, %d, %r4; and.b32 %d, %d, %r5; ld.acquire.gpu.global.b32 %r5, [%at];"
-            "and.b32 %d, %d, %r5;"),
-        Row("red", "b32", ("u32",) * 2, lambda a, b: a + b,
-            f"{SLOT} st.shared.b32 [%r3], %a; red.shared.add.u32 [%r3], %b; ld.shared.b32 %d, [%r3];", lanes=True),
-        Row("barriers", "b32", ("b32",), neighbour(same),
+            "and.b32 %d, %d, %r5;",
+        ),
+        Row(
+            "red",
+            "b32",
+            ("u32",) * 2,
+            lambda a, b: a + b,
+            f"{SLOT} st.shared.b32 [%r3], %a; red.shared.add.u32 [%r3], %b; ld.shared.b32 %d, [%r3];",
+            lanes=True,
+        ),
+        Row(
+            "barriers",
+            "b32",
+            ("b32",),
+            neighbour(same),
             f"{SLOT} st.shared.b32 [%r3], %a; barrier.sync.aligned 1, 128; {NEXT} ld.shared.b32 %d, [%r3];"
-            "barrier.cta.sync 3;", lanes=True),
-        Row("an unused trap", "b32", ("b32",), same,
-            "mov.b32 %d, %a; setp.ne.b32 %p, %a, %d; @%p trap; @%p brkpt; @%p exit;", lanes=True),
-        Row("clocks", "u32", ("b32",), lambda a: np.full(len(a), 1),
+            "barrier.cta.sync 3;",
+            lanes=True,
+        ),
+        Row(
+            "an unused trap",
+            "b32",
+            ("b32",),
+            same,
+            "mov.b32 %d, %a; setp.ne.b32 %p, %a, %d; @%p trap; @%p brkpt; @%p exit;",
+            lanes=True,
+        ),
+        Row(
+            "clocks",
+            "u32",
+            ("b32",),
+            lambda a: np.full(len(a), 1),
             "mov.u64 %w0, %clock64; mov.u32 %r2, %clock; mov.u32 %r3, %clock_hi; mov.u64 %w1, %globaltimer;"
             "mov.u32 %r4, %globaltimer_lo; mov.u32 %r5, %globaltimer_hi;"
             "mov.u64 %w2, %clock64; setp.ge.u64 %p, %w2, %w0; cvt.u64.u32 %w3, %r5; shl.b64 %w3, %w3, 32;"
-            "sub.u64 %w3, %w3, %w1; setp.lt.and.s64 %p, %w3, 10000000000, %p"
-            + TRUTH),
+            "sub.u64 %w3, %w3, %w1; setp.lt.and.s64 %p, %w3, 10000000000, %p" + TRUTH,
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator.build import compile_host
 from common.errors import UserError
 

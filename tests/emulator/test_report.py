@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.emulator import report as kinds
 from common.errors import CheckFailed, UserError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.build import toolchain
+from common.compiler import toolchain
 from common.problem import TORCH_DTYPES
 
 ROOT = Path(__file__).parents[2]

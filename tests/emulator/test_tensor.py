@@ -171,8 +171,9 @@ def test_mma(kind, depth, accumulator):
     if kind == "tf32":  # 10 bits of mantissa count
         a, b = ((x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b))
     d = np.zeros_like(fragments[2])
-    names = numbered("%r", 10, len(d)), *(
-        numbered("%r", 20 + 10 * n, len(fragment)) for n, fragment in enumerate(fragments)
+    names = (
+        numbered("%r", 10, len(d)),
+        *(numbered("%r", 20 + 10 * n, len(fragment)) for n, fragment in enumerate(fragments)),
     )
     opcode = f"mma.sync.aligned.m16n8k{depth}.row.col.{accumulator}.{kind}.{kind}.{accumulator}"
     loads = "".join(load(name, n + 1) for n, name in enumerate(names[1:]))
@@ -515,7 +516,7 @@ def test_copies_are_counted_on_both_sides():
     c, data = sixteen()
     room = np.zeros(len(data) * 16 + 128, np.uint8)
     start = -room.ctypes.data % 128  # copies go by lines of 128 bytes
-    data = room[start:start + len(data) * 16].reshape(-1, 16)
+    data = room[start : start + len(data) * 16].reshape(-1, 16)
     opcode = "cp.async.cg.shared.global [%r3], [%rd20], 16"
     result = launch(f"{COPY} {opcode}; cp.async.wait_all;", c, data)
     counted = {name: executed(result, opcode, name) for name in ("requests", "wavefronts", "conflicts", "bytes")}

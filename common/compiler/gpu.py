@@ -1,0 +1,172 @@
+"""The GPU loader: a kernel.cu built by torch's load_inline, its launcher called through ctypes.
+
+Only pointers, sizes and the stream cross the border, so that no torch header is compiled: a cold build is nvcc's time
+for the kernel alone. Builds are kept in the cache, named by all that went into them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from common import terminal
+from common.compiler import toolchain
+from common.errors import UserError
+
+# torch switches off the conversions and operators of half and __nv_bfloat16; a kernel.cu compiles as it would alone.
+PLAIN_CUDA = [
+    f"-U__CUDA_NO_{what}__"
+    for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
+]
+FLAGS = ["-O3", "-lineinfo", "-std=c++17", *PLAIN_CUDA]
+
+
+def capability(device: torch.device | int | None = None) -> str | None:
+    """The compute capability of a GPU (default: the current one), "9.0"; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    return "{}.{}".format(*torch.cuda.get_device_capability(device))
+
+
+TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
+
+
+def signature(source: Path, symbol: str) -> dict[str, type]:
+    """The parameters of a source's launcher, {name: ctypes type}, pointers and the stream as c_void_p.
+
+    UserError if the source does not define it, or if it takes something else."""
+    found = re.search(rf'^extern\s+"C"\s+cudaError_t\s+{symbol}\(([^)]*)\)', toolchain.read(source), re.MULTILINE)
+    if found is None:
+        raise UserError(
+            f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
+            "with the arguments that the stage's own kernel.cu has"
+        )
+    parameters: dict[str, type] = {}
+    for parameter in found[1].split(","):
+        kind, name = re.fullmatch(r"\s*(.*?)\s*(\w+)\s*", parameter, re.DOTALL).groups()  # type: ignore[union-attr]
+        plain = " ".join(kind.replace("const", " ").split())
+        if "*" in kind or plain == "cudaStream_t":
+            parameters[name] = ctypes.c_void_p
+        elif plain in TYPES:
+            parameters[name] = TYPES[plain]
+        else:
+            raise UserError(
+                f"{source}: {symbol} takes {name} as {plain}; a launcher takes pointers, {', '.join(TYPES)}"
+            )
+    return parameters
+
+
+class Launcher:
+    """An exported launcher of a built kernel: `launcher(device, *arguments)` launches it on torch's current stream.
+
+    `arguments` are addresses (None: null), ints and floats in the launcher's order, without the stream, which it takes
+    last. A call does not wait for the kernel. UserError if CUDA refuses the launch, or if there is no such launcher."""
+
+    def __init__(self, library: ctypes.CDLL, source: Path, symbol: str, label: str):
+        types = list(signature(source, symbol).values())
+        self.function = library[symbol]
+        self.function.argtypes = types
+        self.label = label
+        self.error_string = library.cudaGetErrorString
+        self.error_string.restype = ctypes.c_char_p
+
+    def __call__(self, device: int, *arguments: int | float | None) -> None:
+        # The raw stream, as Triton's launcher asks for it: torch.cuda.current_stream() makes an object of it each time.
+        if device == torch._C._cuda_getDevice():
+            status = self.function(*arguments, torch._C._cuda_getCurrentRawStream(device))
+        else:
+            with torch.cuda.device(device):
+                status = self.function(*arguments, torch._C._cuda_getCurrentRawStream(device))
+        if status:
+            raise UserError(
+                f"{self.label}: CUDA error {status}: {self.error_string(status).decode()}\n"
+                "The emulator names the launch and the limit: run the same with --device emulator"
+            )
+
+
+@contextmanager
+def errors(label: str) -> Iterator[None]:
+    """Turn CUDA errors that surface inside, at a synchronisation, into a UserError with the kernel's label."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"{label}: not enough memory on the GPU: {str(error).splitlines()[0]}") from error
+    except RuntimeError as error:
+        if "CUDA error" not in str(error):
+            raise
+        raise UserError(
+            f"{label}: {str(error).splitlines()[0]}\n"
+            "The emulator names the access, the thread and the line: run the same with --device emulator"
+        ) from error
+
+
+def load(source: Path, defines: Mapping[str, str], arch: str, label: str) -> ctypes.CDLL:
+    """A kernel source's shared object, built for GPUs of `arch` ("90", "90a") if it is not in the cache.
+
+    UserError with nvcc's own message, in the lines of the source, if it does not compile."""
+    flags = [*FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    flags += [f"-D{name}={value}" for name, value in defines.items()]
+    nvcc = toolchain.find_nvcc()
+    source = source.resolve()
+    text = f'#line 1 "{source}"\n{toolchain.read(source)}'
+
+    def build(directory: Path) -> None:
+        with terminal.progress(f"building {label} for sm_{arch}"):
+            _build(text, flags, source.parent, nvcc, directory)
+
+    key = [*toolchain.source_texts(source), source, *flags, nvcc.path, nvcc.release, torch.__version__]
+    return _open(toolchain.cached("gpu", key, build) / "kernel.so")
+
+
+@lru_cache
+def _open(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+def _build(text: str, flags: list[str], include: Path, nvcc: toolchain.Nvcc, directory: Path) -> None:
+    """kernel.so in `directory`, from one CUDA source, by load_inline."""
+    if not shutil.which("ninja"):
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        if not shutil.which("ninja"):
+            raise UserError("no ninja found, which torch builds kernels with. Install it: pip install ninja")
+    toolchain.find_cxx()
+    from torch.utils import cpp_extension  # a second of imports that only a build needs
+
+    cpp_extension.CUDA_HOME = str(nvcc.home)  # what torch found by itself may be another toolkit, or none
+    if not (nvcc.lib / "libcudart.so").exists():  # the pip packages have only the versioned name
+        for versioned in nvcc.lib.glob("libcudart.so.*"):
+            (directory / "libcudart.so").symlink_to(versioned)
+    try:
+        cpp_extension.load_inline(
+            name="kernel",
+            cpp_sources=[""],
+            cuda_sources=[text],
+            extra_cuda_cflags=flags,
+            extra_ldflags=[f"-L{directory}", "-Wl,-Bsymbolic"],  # every stage exports the same names
+            extra_include_paths=[str(include)],
+            build_directory=str(directory),
+            with_cuda=True,
+            is_python_module=False,
+            no_implicit_headers=True,
+        )
+    except RuntimeError as error:
+        raise UserError(_messages(str(error))) from error
+    # torch numbers the later builds of a process (kernel_v1.so): all are called kernel.so here.
+    next(directory.glob("kernel*.so")).rename(directory / "kernel.so")
+
+
+def _messages(log: str) -> str:
+    """What the compiler said, without ninja's commands and counting."""
+    counting, command = r"\[\d+/\d+\]|FAILED:|ninja: |\d+ errors? detected", r"/\S*/(nvcc|\S*g?\+\+)( |$)"
+    noise = re.compile(rf"Error building extension|{counting}|{command}")
+    said = [line for line in log.splitlines() if line.strip() and not noise.match(line)]
+    return "\n".join(said) or log

@@ -1,0 +1,235 @@
+"""Attention, O = softmax(Q · Kᵀ · scale) · V per batch and head.
+
+Q, K, V and O are [B, H, N, HEAD_DIM]; scale is 1 / √HEAD_DIM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from common.errors import UserError
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
+
+LOG2_E = math.log2(math.e)
+TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes
+
+
+class Attention(Problem):
+    name = "attention"
+    part = "attention"
+    formula = "O = softmax(Q · Kᵀ · scale) · V"
+    symbol = "launch_attention"
+    axes = ("B", "H", "N", "D")
+    inner_axes = ()  # the softmax needs every key: no axis can be cut short
+    settings = ("HEAD_DIM",)
+    input_names = ("Q", "K", "V")
+    slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
+    patterns = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")
+
+    def output_names(self, variants: Variants) -> tuple[str, ...]:
+        return ("O",)
+
+    def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
+        return (("batch", "head", "query", "col"),)
+
+    def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
+        return {"HEAD_DIM": inputs[0].shape[-1]} if inputs[0].dim() else {}
+
+    def parse(self, text: str, variants: Variants) -> Shape:
+        sizes = tuple(whole_number(part, f"each size in '{text}'") for part in text.lower().split("x"))
+        d = variants["HEAD_DIM"]
+        if len(sizes) == 1:
+            return max(1, TOKENS // sizes[0]), WIDTH // d, sizes[0], d
+        if len(sizes) == 3:
+            return (*sizes, d)
+        if len(sizes) == 4:
+            return sizes
+        raise UserError(
+            f"'{text}' is not a size: write 4096 for N = 4096 (and B · N = {TOKENS}, H · D = {WIDTH}), or BxHxN such "
+            "as 2x8x1024"
+        )
+
+    def format(self, shape: Shape) -> str:
+        b, h, n, d = shape
+        return str(n) if (b, h) == (max(1, TOKENS // n), WIDTH // d) else f"{b}x{h}x{n}"
+
+    def like(self, other: Problem, shape: Shape) -> Shape:
+        if len(shape) == len(self.axes):
+            return shape
+        b, h, h_kv, n, n_kv, d = shape
+        if (h, n) != (h_kv, n_kv):
+            raise UserError(f"{other.format(shape)} has heads of its own for keys, or as many keys as it likes")
+        return b, h, n, d
+
+    def check(self, shape: Shape, variants: Variants) -> None:
+        if shape[3] != variants.get("HEAD_DIM", shape[3]):
+            raise UserError(f"HEAD_DIM is {variants['HEAD_DIM']}, not {shape[3]}: --variant HEAD_DIM={shape[3]}")
+
+    def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return tuple(self.parse(str(n), variants) for n in (1024, 4096, 16384))
+
+    def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return ((1, 2, 256, variants["HEAD_DIM"]),)
+
+    def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        tile = multiples.get("N", 1)
+        shapes = {
+            "one tile": (1, 1, max(64, tile)),
+            "several heads, blocks and tiles": (2, 3, max(128, 2 * tile)),
+            "more tiles than any ring holds": (1, 1, 5 * max(64, tile)),
+        }
+        return {why: (*shape, variants["HEAD_DIM"]) for why, shape in shapes.items()}
+
+    def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
+        return 1, 1, 2 * max(64, multiples.get("N", 1)), variants["HEAD_DIM"]
+
+    def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
+        q, k, v = inputs
+        if q.dim() != 4 or q.shape != k.shape or q.shape != v.shape:
+            shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(self.input_names, inputs))
+            raise UserError(f"Q, K and V have one shape, [B, H, N, D]; given are {shapes}")
+        b, h, n, d = q.shape
+        return b, h, n, d
+
+    def inputs(
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
+    ) -> Tensors:
+        generator = torch.Generator(device).manual_seed(seed)
+        q, k, v = (torch.randn(each, generator=generator, device=device) for each in self.input_shapes(shape, variants))
+        q, k = PATTERNS[pattern](q, k, generator)
+        return tuple(tensor.to(TORCH_DTYPES[dtype]).contiguous() for tensor in (q, k, v))
+
+    def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
+        """The shapes of Q, K and V."""
+        return shape, shape, shape
+
+    def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
+        return (torch.empty(self.input_shapes(shape, variants)[0], dtype=TORCH_DTYPES[dtype], device=device),)
+
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
+        b, h, n, d = shape
+        return {"B": b, "H": h, "N": n, "scale": self.scale(shape)}
+
+    def scale(self, shape: Shape) -> float:
+        """1 / √D, as torch.nn.functional.scaled_dot_product_attention has it."""
+        return shape[-1] ** -0.5
+
+    def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
+        q, k, v = inputs
+        out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+        scale = self.scale(self.shape(inputs, variants))
+        for batch in range(q.shape[0]):  # by head: N × N scores in fp64 take memory
+            for head in range(q.shape[1]):
+                scores = q[batch, head].double() @ k[batch, head].double().mT * scale
+                out[batch, head] = torch.softmax(scores, dim=-1) @ v[batch, head].double()
+        return (out,)
+
+    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """O as torch computes it in 16 bits with fp32 accumulation.
+
+        On a GPU, torch's own FlashAttention. On a CPU its arithmetic, in one step instead of tile by tile: scores and
+        softmax in fp32, the exponent as one FMA of the score with scale · log₂e and the scaled maximum, weights rounded
+        to 16 bits before they meet V, their sum not rounded, O rounded once. (torch's own CPU kernel subtracts first,
+        and is six times more accurate in fp16 where logits reach 1e4; FlashAttention's kernels are not.)"""
+        q, k, v = inputs
+        scale = self.scale(self.shape(inputs, variants))
+        if q.is_cuda:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return (sdpa(q, k, v, scale=scale),)
+        scores = q.float() @ k.float().mT
+        return (flash(scores, v, scale, q.dtype),)
+
+    def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
+        def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                with sdpa_kernel(backend):
+                    return sdpa(q, k, v)
+
+            return attention
+
+        backends = {"FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "unfused": SDPBackend.MATH}
+        return {name: with_backend(backend) for name, backend in backends.items()}
+
+    def flops(self, shape: Shape, variants: Variants) -> int:
+        b, h, n, d = shape
+        return 4 * b * h * n * n * d
+
+    def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
+        b, h, n, d = shape
+        return 4 * b * h * n * d * TORCH_DTYPES[dtype].itemsize
+
+
+def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """softmax(scores · scale) · V with FlashAttention's roundings; scores are fp32, -inf where masked."""
+    scale_log2 = torch.tensor(scale, dtype=torch.float32) * LOG2_E
+    largest = scores.amax(-1, keepdim=True) * scale_log2
+    exponents = (scores.double() * scale_log2.double() - largest.double()).float()  # an FMA: rounded once
+    weights = torch.exp2(exponents)
+    sums = weights.sum(-1, keepdim=True)
+    return (weights.to(dtype).float() @ v.float() / sums).to(dtype)
+
+
+# ---- inputs on which an online softmax fails if it is careless; sizes are for the default scale ----------------------
+
+
+def _normal(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def _huge(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return q * 55, k * 55  # logits of standard deviation 55² ≈ 3000: the extremes of a few hundred keys reach ±1e4
+
+
+def _equal(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return q * 55, (k * 55)[:, :, :1].expand_as(k)  # every key is the same: O is the mean of V, whatever the logit
+
+
+def _dominated(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # One key per head that every query likes by 4 · 8 · √D more than the rest: 256 for D = 64.
+    sign = torch.randn(k.shape[3], generator=generator, device=k.device).sign()
+    chosen = torch.randint(k.shape[2], k.shape[:2], generator=generator, device=k.device)
+    one_hot = torch.nn.functional.one_hot(chosen, k.shape[2])[..., None]
+    return q + 4 * sign, torch.where(one_hot > 0, 8 * sign, k)
+
+
+def _low(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # All logits near -1e4: whoever takes 0 for the first maximum has weights of 0 and divides 0 by 0.
+    size = math.sqrt(1e4 / math.sqrt(k.shape[3]))
+    return q + size, k - size
+
+
+def _rising(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # Keys that every query likes better from tile to tile, by 4 in 64 keys: each tile corrects all that came before.
+    steps = torch.arange(k.shape[2], device=k.device, dtype=k.dtype)[:, None] / 16
+    return q + 1, k + steps / math.sqrt(k.shape[3])
+
+
+def _falling(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    q, k = _rising(q, k, generator)
+    return q, k.flip(2)
+
+
+PATTERNS: dict[str, Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]] = {
+    "normal": _normal,
+    "huge": _huge,
+    "equal": _equal,
+    "dominated": _dominated,
+    "low": _low,
+    "rising": _rising,
+    "falling": _falling,
+}
+
+problem = Attention()

@@ -1,0 +1,231 @@
+"""Attention as a person calls it: lengths, heads and strides as they come, a causal mask, log Σ exp, split keys.
+
+The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D],
+heads of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
+
+from common import hardware
+from common.errors import UserError
+from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
+from common.problems.attention import Attention, flash
+
+BLOCK_KV = 64  # keys per tile, and
+SMALL_BLOCK_Q, BLOCK_Q = 64, 128  # queries per block, as kernel.cu of stage 16 has them
+
+
+class Sdpa(Attention):
+    name = "sdpa"
+    symbol = "launch_sdpa"
+    axes = ("B", "H", "H_KV", "N", "N_KV", "D")
+    settings = ("HEAD_DIM", "CAUSAL")
+    scratch_names = ("partial_O", "partial_LSE")
+
+    def output_names(self, variants: Variants) -> tuple[str, ...]:
+        return ("O", "LSE")
+
+    def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
+        return (("batch", "head", "query", "col"), ("batch", "head", "query"))
+
+    def parse(self, text: str, variants: Variants) -> Shape:
+        parts = text.lower().split("x")
+        if len(parts) == 5:
+            return (*(whole_number(part, f"each size in '{text}'") for part in parts), variants["HEAD_DIM"])
+        try:
+            b, h, n, d = super().parse(text, variants)
+        except UserError:
+            raise UserError(
+                f"'{text}' is not a size: write 4096 for N = N_KV = 4096, BxHxN, or BxHxH_KVxNxN_KV such as "
+                "1x32x8x1x8192"
+            ) from None
+        return b, h, h, n, n, d
+
+    def format(self, shape: Shape) -> str:
+        b, h, h_kv, n, n_kv, d = shape
+        same = h == h_kv and n == n_kv
+        return super().format((b, h, n, d)) if same else f"{b}x{h}x{h_kv}x{n}x{n_kv}"
+
+    def check(self, shape: Shape, variants: Variants) -> None:
+        b, h, h_kv, n, n_kv, d = shape
+        super().check((b, h, n, d), variants)
+        if h % h_kv:
+            raise UserError(f"H, the heads of Q, is a multiple of H_KV, those of K and V: not {h} of {h_kv}")
+
+    def like(self, other: Problem, shape: Shape) -> Shape:
+        if len(shape) == len(self.axes):
+            return shape
+        b, h, n, d = shape
+        return b, h, h, n, n, d
+
+    def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return tuple(self.parse(str(n), variants) for n in (1024, 4096, 16384))
+
+    def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        return ((1, 2, 2, 256, 256, variants["HEAD_DIM"]),)
+
+    def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        d = variants["HEAD_DIM"]
+        shapes = {
+            "one query, one key": (1, 1, 1, 1, 1),
+            "whole tiles, several heads and blocks": (2, 2, 2, 256, 256),
+            "queries ragged, fewer than keys": (1, 2, 1, 150, 192),
+            "keys ragged, fewer than queries": (1, 2, 2, 256, 70),
+            "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
+            "a small tile": (1, 1, 1, 50, 128),
+            "more tiles than any ring holds, ragged": (1, 1, 1, 330, 401),
+        }
+        return {why: (*shape, d) for why, shape in shapes.items()}
+
+    def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
+        return 1, 1, 1, 256, 256, variants["HEAD_DIM"]
+
+    def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
+        q, k, v = inputs
+        fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+        if not fits:
+            shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(self.input_names, inputs))
+            raise UserError(f"Q is [B, H, N, D], K and V are [B, H_KV, N_KV, D]; given are {shapes}")
+        b, h, n, d = q.shape
+        return b, h, k.shape[1], n, k.shape[2], d
+
+    def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
+        b, h, h_kv, n, n_kv, d = shape
+        return (b, h, n, d), (b, h_kv, n_kv, d), (b, h_kv, n_kv, d)
+
+    def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
+        b, h, _, n, _, d = shape
+        o = torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device)
+        return o, torch.empty((b, h, n), dtype=torch.float32, device=device)
+
+    def scratch(
+        self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
+    ) -> tuple[Tensor | None, ...]:
+        b, h, _, n, _, d = shape
+        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(torch.device(device)))
+        if splits == 1:
+            return None, None
+        size = (splits, b, h, n)
+        return torch.empty((*size, d), device=device), torch.empty(size, device=device)
+
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
+        b, h, h_kv, n, n_kv, d = shape
+        strides = {
+            f"{name}_{axis}": tensor.stride(position)
+            for name, tensor in zip("qkvo", tensors)
+            for position, axis in enumerate(("batch", "head", "row"))
+        }
+        sizes = {"B": b, "H": h, "H_KV": h_kv, "N": n, "N_KV": n_kv}
+        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(tensors[0].device))
+        return {**sizes, **strides, "splits": splits, "scale": self.scale(shape)}
+
+    def check_layout(self, name: str, tensor: Tensor) -> None:
+        if tensor.dim() == 4 and (tensor.stride(3) != 1 or any(stride % 8 for stride in tensor.stride()[:3])):
+            raise UserError(
+                f"{name} has the strides {tensor.stride()}: elements of a row lie side by side, and rows begin at "
+                f"multiples of 8 elements; pass {name}.contiguous()"
+            )
+
+    def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
+        q, k, v = inputs
+        group = q.shape[1] // k.shape[1]
+        out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+        lse = torch.empty(q.shape[:3], dtype=torch.float64, device=q.device)
+        hidden = _hidden(q, k, variants)
+        scale = self.scale(self.shape(inputs, variants))
+        for batch in range(q.shape[0]):  # by head: N × N scores in fp64 take memory
+            for head in range(q.shape[1]):
+                scores = q[batch, head].double() @ k[batch, head // group].double().mT * scale
+                scores.masked_fill_(hidden, -torch.inf)
+                out[batch, head] = torch.softmax(scores, dim=-1) @ v[batch, head // group].double()
+                lse[batch, head] = torch.logsumexp(scores, dim=-1)
+        return out, lse
+
+    def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """O as in Attention.baseline; LSE from fp32 scores."""
+        q, k, v = inputs
+        scale = self.scale(self.shape(inputs, variants))
+        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+        scores = (q.float() @ k.float().mT).masked_fill_(_hidden(q, k, variants), -torch.inf)
+        lse = torch.logsumexp(scores * scale, dim=-1)
+        if q.is_cuda and not (variants["CAUSAL"] and q.shape[2] != k.shape[2]):
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"])), lse
+        return flash(scores, v, scale, q.dtype), lse
+
+    def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
+        """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
+        scaled and rounded: a few units in the last place of the largest LSE."""
+        o, lse = super().tolerances(inputs, dtype, variants, references)
+        unit = references[1].abs().amax().clamp(min=1).item() * 2.0**-23
+        count = references[1].numel()
+        return o, type(lse)(max(lse.whole, 4 * unit * math.sqrt(count)), max(lse.element, 16 * unit))
+
+    def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
+        def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                with sdpa_kernel(backend):
+                    return torch_sdpa(q, k, v, is_causal=bool(variants["CAUSAL"]), enable_gqa=q.shape[1] != k.shape[1])
+
+            return attention
+
+        backends = {"FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "unfused": SDPBackend.MATH}
+        return {name: with_backend(backend) for name, backend in backends.items()}
+
+    def flops(self, shape: Shape, variants: Variants) -> int:
+        b, h, _, n, n_kv, d = shape
+        return 4 * b * h * n * n_kv * d // (2 if variants["CAUSAL"] else 1)
+
+    def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
+        b, h, h_kv, n, n_kv, d = shape
+        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize + 4 * b * h * n
+
+
+def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:
+    """[N, N_KV]: the scores that the causal mask hides."""
+    n, n_kv = q.shape[2], k.shape[2]
+    hidden = torch.zeros((n, n_kv), dtype=torch.bool, device=q.device)
+    return torch.ones_like(hidden).triu_(1) if variants["CAUSAL"] else hidden
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the GPU has; on the CPU, those of the GPU that the emulator stands in for."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    return hardware.model("8.0").sms
+
+
+@lru_cache(maxsize=1024)
+def splits_of(shape: Shape, causal: bool, sms: int) -> int:
+    """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work.
+
+    The number with the least time in the model: blocks run in waves of as many as fit on the GPU, and a block takes as
+    long as its tiles of keys, and two more for beginning, ending and combining."""
+    b, h, h_kv, n, n_kv, d = shape
+    group = h // h_kv
+    packed = group if n * group <= SMALL_BLOCK_Q else 1
+    rows = n * packed
+    small = rows <= SMALL_BLOCK_Q
+    blocks = b * (h // packed) * -(-rows // (SMALL_BLOCK_Q if small else BLOCK_Q))
+    slots = sms * (2 if d == 128 else 3)
+    tiles = -(-n_kv // BLOCK_KV)
+    if causal or blocks >= slots:
+        return 1
+
+    def time(splits: int) -> int:
+        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
+
+    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), splits))
+
+
+problem = Sdpa()

@@ -1,0 +1,14 @@
+"""Stage 16: an attention that a person would call."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="Stage 15's loop, for any lengths: edges masked, hidden tiles skipped, grouped heads packed, few queries "
+    "against many keys split over blocks and combined by log-sum-exp.",
+    problem="sdpa",
+    dtypes=("fp16", "bf16"),
+    variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32)},
+    alignment=16,
+    counters=("global_store_sectors", "shared_load_wavefronts", "instructions.ldmatrix"),
+)

@@ -1,0 +1,645 @@
+// Stage 16 · final: an attention that a person would call.
+//
+// Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads; Q and O are [B, H, N, HEAD_DIM], K and V
+//           [B, H_KV, N_KV, HEAD_DIM], all with strides of their own; 16-bit DTYPE in and out, fp32 accumulation and softmax.
+//           CAUSAL: query i sees keys 0 to i. LSE, if asked for, is log Σ exp(scores), [B, H, N], fp32.
+// Idea      Stage 15's loop, and around it what real use asks for: any lengths, with zeros copied and scores masked where
+//           there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of them left
+//           begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into one tile if
+//           their queries are few; few queries against many keys split the keys over blocks (decoding), and a second
+//           kernel weighs the partial results by their sums; O leaves in whole 16-byte chunks.
+//
+//   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
+//   -------+-------------------------------+-------------------------------------+-----------------------
+//   block  | 128 × 64   (few queries: 64)  | 128 × HEAD_DIM                      | 128 threads = 4 warps
+//   warp   | 32 × 64    (16)               | 32 × HEAD_DIM: its queries          | 32 lanes together
+//   mma    | 16 × 8, 2 × 8 (1 × 8)         | 16 × 8, 2 × HEAD_DIM / 8            | the tensor core
+//
+// Thread map   mma: row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3): a row lies
+//              in a quad of lanes, and a lane's rows of S are its rows of O.
+//              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
+// Limits       HEAD_DIM 64 or 128; rows that begin at multiples of 16 bytes; scale ≥ 0; H a multiple of H_KV; compute
+//              capability 8.0; 96 KB of shared memory (48 KB for HEAD_DIM 64).
+// Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#ifndef DTYPE
+#define DTYPE half  // -DDTYPE=half | __nv_bfloat16: the elements of Q, K, V and O
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 128  // elements of a query, a key, a value: 64 or 128
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0  // 1: query i sees keys 0 to i only, as torch's is_causal has it
+#endif
+#ifndef COPY_GROUP
+#define COPY_GROUP 2  // parts
+#endif
+#ifndef MAX_WARP_Q
+#define MAX_WARP_Q 32  // queries per warp where there are enough of them: 16 or 32
+#endif
+
+using Element = DTYPE;
+
+constexpr int WARPS = 4;      // per block
+constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
+constexpr int STEPS = 16;     // of each product
+constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
+constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
+constexpr int MMA_K = 16;     // depth of a tensor instruction
+
+constexpr int THREADS = WARPS * 32;
+constexpr int TILES_KV = BLOCK_KV / MMA_N;
+constexpr int TILES_D = HEAD_DIM / MMA_N;
+constexpr int PAIRS = HEAD_DIM / 64;           // of tiles of K or V in a step: one ldmatrix.x4 brings a pair
+constexpr int K_STEPS = TILES_KV / 2 / PAIRS;  // steps that share a fragment of Q
+constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of P
+constexpr int ROW_BYTES = HEAD_DIM * 2;
+constexpr float LN_2 = 0.69314718f;
+constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
+constexpr int SWIZZLE = 1;                    // always on: see stage 09
+
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
+static_assert(MAX_WARP_Q == 16 || MAX_WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
+static_assert(CAUSAL == 0 || CAUSAL == 1, "CAUSAL is 0 or 1");
+static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS && BLOCK_KV / MMA_K * V_STEPS == STEPS, "both products have 16 steps");
+static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
+static_assert(BLOCK_KV % MMA_K == 0 && HEAD_DIM % MMA_K == 0, "tensor tiles must fit evenly");
+static_assert(TILES_KV % 2 == 0 && TILES_D % 2 == 0, "one ldmatrix.x4 brings two tiles of K or V");
+
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
+
+// The address that ldmatrix wants: 32 bits, within shared memory.
+__device__ __forceinline__ unsigned shared_address(const void *pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 × 8 matrices of 16-bit elements; lane L points at row L % 8 of matrix L / 8.
+__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// The same, each 8 × 8 matrix transposed on the way.
+__device__ __forceinline__ void ldmatrix_x4_trans(
+    unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// 16 bytes, global -> shared, in the background; .cg caches in L2 only.
+__device__ __forceinline__ void cp_async_16(unsigned shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// The same for a chunk that may lie outside the matrix: then nothing is read, and 16 bytes of zeros are written.
+__device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(inside ? 16 : 0)
+               : "memory");
+}
+
+// Closes a group: the copies this thread has issued since the last one.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's youngest groups are still in flight.
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
+template <typename T>
+__device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
+template <typename T>
+__device__ unsigned round_pair(float first, float second);
+
+template <>
+__device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+template <>
+__device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
+// the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
+template <int COLUMNS>
+__device__ __forceinline__ int swizzle(int row, int col) {
+  constexpr int CHUNKS = COLUMNS / VECTOR;
+  constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
+  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
+  return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
+}
+
+// Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp, and more tiles in flight.
+template <int WARP_Q>
+struct Tiling {
+  static constexpr int BLOCK_Q = WARPS * WARP_Q;                                           // queries per block
+  static constexpr int STAGES = WARP_Q == 16 ? 3 : 2;                                      // tiles in each ring
+  static constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // the registers last for them
+  static constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before
+};
+
+template <int BLOCK_Q, int STAGES>
+struct Shared {  // row-major, in swizzled chunks; written and read by the whole block
+  alignas(128) Element Q[BLOCK_Q][HEAD_DIM];
+  alignas(128) Element K[STAGES][BLOCK_KV][HEAD_DIM];  // the tile that is read, and those that arrive
+  alignas(128) Element V[STAGES][BLOCK_KV][HEAD_DIM];
+};
+
+struct Strides { long long batch, head, row; };  // in elements
+
+struct Arguments {
+  const Element *Q, *K, *V;
+  Element *O;
+  float *LSE;                        // or null
+  float *partial_O, *partial_LSE;  // [splits, B, H, N, HEAD_DIM] and [splits, B, H, N], where splits > 1
+  Strides q, k, v, o;
+  int heads, heads_kv, n, n_kv;
+  int packed;          // heads whose queries share a tile
+  int tiles_per_split;  // tiles of keys that a block visits
+  float scale_log2;    // scale · log₂e
+};
+
+// The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
+// swizzle and that of the step commute.
+__device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
+  return (address ^ col % 64 * 2) + col / 64 * 128;
+}
+
+// RAGGED: the last tile of queries or of keys reaches over the end.
+template <int WARP_Q, bool RAGGED>
+__global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attention_kernel(
+    const __grid_constant__ Arguments arguments) {
+  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
+  constexpr int TILES_Q = WARP_Q / MMA_M;
+  constexpr int STAGES = Tiling<WARP_Q>::STAGES;
+  constexpr bool SPREAD = Tiling<WARP_Q>::SPREAD;
+  static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
+  static_assert(STAGES == 2 || STAGES == 3, "the stage before is the second behind");
+  static_assert(!SPREAD || STAGES == 2, "two groups of copies for each tile are counted as one");
+  extern __shared__ __align__(128) unsigned char shared[];
+  using Tiles = Shared<BLOCK_Q, STAGES>;
+  Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
+
+  // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of a
+  // tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
+  const int packed = arguments.packed;
+  const int rows = arguments.n * packed;
+  const int q_tiles = ceil_div(rows, BLOCK_Q);
+  const int head_groups = arguments.heads / packed;
+  const int group = blockIdx.x / q_tiles;
+  const int batch = group / head_groups;
+  const int head = group % head_groups * packed;  // the first of those that are packed
+  const int tile_row = (CAUSAL ? q_tiles - 1 - blockIdx.x % q_tiles : blockIdx.x % q_tiles) * BLOCK_Q;
+  const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
+  const int first_tile = blockIdx.y * arguments.tiles_per_split;
+  const int kv_tiles = min(ceil_div(n_kv, BLOCK_KV) - first_tile, arguments.tiles_per_split);
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
+  // Of the tiles, so many hold keys that the first of this warp's queries sees all of, and keys that the last one sees any of.
+  const int first_query = (tile_row + warp_row) / packed;
+  const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
+  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
+  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
+  const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
+  const auto row_offset = [&](const Strides &strides, int row) {
+    const int query = packed == 1 ? row : row / packed;
+    return batch * strides.batch + (head + row - query * packed) * strides.head + query * strides.row;
+  };
+
+  // 2. Global -> shared, in the background, a part of a tile at a time. Rows 8 apart are swizzled alike.
+  constexpr int TILE_BYTES = BLOCK_KV * ROW_BYTES;
+  constexpr int COPY_ROWS = THREADS / (HEAD_DIM / VECTOR);  // rows that the block copies at a time
+  constexpr int PARTS = BLOCK_KV / COPY_ROWS;
+  const int copy_row = threadIdx.x / (HEAD_DIM / VECTOR);
+  const int copy_col = threadIdx.x % (HEAD_DIM / VECTOR) * VECTOR;
+  const auto target_in = [&](Element(&tile)[HEAD_DIM]) {  // the first row of a tile
+    return shared_address(&tile + copy_row) + swizzle<HEAD_DIM>(copy_row, copy_col) * (unsigned)sizeof(Element);
+  };
+  const unsigned k_target = target_in(tiles.K[0][0]);
+  const unsigned v_target = target_in(tiles.V[0][0]);
+  const int kv_head = head / (arguments.heads / arguments.heads_kv);
+  const int first_key = first_tile * BLOCK_KV + copy_row;
+  const Element *k_source =  // of the part that is copied next
+      arguments.K + batch * arguments.k.batch + kv_head * arguments.k.head + first_key * arguments.k.row + copy_col;
+  const Element *v_source =
+      arguments.V + batch * arguments.v.batch + kv_head * arguments.v.head + first_key * arguments.v.row + copy_col;
+  const long long k_step = COPY_ROWS * arguments.k.row;
+  const long long v_step = COPY_ROWS * arguments.v.row;
+  int k_left = arguments.n_kv - first_key;  // rows of K from the part that is copied next to the end
+  int v_left = k_left;
+  const auto copy_part = [&](int part, unsigned target, const Element *&source, long long step, int &left,
+                             const Element *anywhere) {
+    target += part * COPY_ROWS * ROW_BYTES;
+    if (RAGGED) cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
+    else cp_async_16(target, source);
+    source += step;
+    left -= COPY_ROWS;
+  };
+  const auto copy_k = [&](int part, unsigned stage) {
+    copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
+  };
+  const auto copy_v = [&](int part, unsigned stage) {
+    copy_part(part, v_target + stage, v_source, v_step, v_left, arguments.V);
+  };
+  const auto with_step = [&](int step, auto copy, unsigned stage) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      if (step == part / COPY_GROUP * COPY_GROUP * STEPS / PARTS) copy(part, stage);
+    }
+  };
+  const auto at_once = [&](auto copy, unsigned stage) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) copy(part, stage);
+  };
+  const unsigned q_target = target_in(tiles.Q[0]);
+#pragma unroll
+  for (int row = 0; row < BLOCK_Q; row += COPY_ROWS) {
+    const bool inside = !RAGGED || tile_row + copy_row + row < rows;
+    const Element *source = arguments.Q + row_offset(arguments.q, inside ? tile_row + copy_row + row : 0) + copy_col;
+    cp_async_16_or_zeros(q_target + row * ROW_BYTES, source, inside);
+  }
+  at_once(copy_k, 0);
+  cp_async_commit();
+#pragma unroll
+  for (int tile = 0; tile < STAGES - 1; ++tile) {
+    if (tile + 1 < kv_tiles) at_once(copy_k, (tile + 1) * TILE_BYTES);
+    if (tile < kv_tiles) at_once(copy_v, tile * TILE_BYTES);
+    cp_async_commit();
+  }
+
+  // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
+  const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
+  const int k_row = lane / 16 * 8 + lane % 8, k_col = lane / 8 % 2 * 8;  // chunk 0 | 1 of keys 0-7, then of keys 8-15
+  const int v_row = lane % 16, v_col = lane / 16 * 8;                    // keys 0-7 | 8-15 of chunk 0, then of chunk 1
+  const unsigned q_address = shared_address(&tiles.Q[q_row][swizzle<HEAD_DIM>(q_row, q_col)]);
+  const unsigned k_address = shared_address(&tiles.K[0][k_row][swizzle<HEAD_DIM>(k_row, k_col)]);
+  const unsigned v_address = shared_address(&tiles.V[0][v_row][swizzle<HEAD_DIM>(v_row, v_col)]);
+
+  float o[TILES_Q][TILES_D][4] = {};          // 32 × HEAD_DIM of O per warp, in mma's layout
+  float s[TILES_Q][TILES_KV][4];              // 32 × 64 of S per warp, likewise
+  unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
+  float row_max[TILES_Q][2];                  // m of this lane's rows, in 0-7 and in 8-15 of each mma tile; or up to 8 less
+  float row_sum[TILES_Q][2] = {};             // l of these rows, but only the keys that this lane has seen
+#pragma unroll
+  for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
+
+  // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
+  const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned k_tile = k_address + stage;
+    unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];        // fragments, of two steps in turn
+    const auto load_fragments = [&](int step) {
+      const int d = step / K_STEPS * MMA_K;
+      if (step % K_STEPS == 0) {
+#pragma unroll
+        for (int m = 0; m < TILES_Q; ++m) {
+          unsigned(&fragment)[4] = q[step / K_STEPS % 2][m];
+          ldmatrix_x4(fragment[0], fragment[1], fragment[2], fragment[3],
+                      columns_on(q_address, d) + m * MMA_M * ROW_BYTES);
+        }
+      }
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; ++pair) {
+        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(k[step % 2][2 * pair]);
+        const int n = (step % K_STEPS * PAIRS + pair) * 2;
+        ldmatrix_x4(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
+                    columns_on(k_tile, d) + n * MMA_N * ROW_BYTES);
+      }
+    };
+#pragma unroll
+    for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+      for (int n = 0; n < TILES_KV; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+    }
+    load_fragments(0);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      if (step + 1 < STEPS) load_fragments(step + 1);
+      if (SPREAD && copies) with_step(step, copy_k, next_stage);
+#pragma unroll
+      for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
+        const int n = step % K_STEPS * PAIRS * 2 + tile_of_step;
+#pragma unroll
+        for (int i = 0; i < TILES_Q; ++i) {
+          const int m = n % 2 ? TILES_Q - 1 - i : i;  // to and fro: neighbours in time share a fragment
+          mma_m16n8k16<Element>(s[m][n], q[step / K_STEPS % 2][m], k[step % 2][tile_of_step]);
+        }
+      }
+    }
+  };
+
+  // 4. No key, no weight: scores behind the end, or hidden by the causal mask, become -inf. The first tile of each row has a
+  // key that the row sees, so that every row has a finite maximum from then on.
+  const auto mask = [&](int tile) {
+    if constexpr (RAGGED || CAUSAL) {
+      if (tile < whole_tiles) return;
+      const int first = (first_tile + tile) * BLOCK_KV;
+#pragma unroll
+      for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const int row = tile_row + warp_row + m * MMA_M + half_tile * 8 + lane / 4;
+          const int last = CAUSAL ? min(row / packed, arguments.n_kv - 1) : arguments.n_kv - 1;  // key that it sees
+#pragma unroll
+          for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              if (first + n * MMA_N + lane % 4 * 2 + i > last) s[m][n][half_tile * 2 + i] = -INFINITY;
+            }
+          }
+        }
+      }
+    }
+  };
+
+  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m: the
+  // weights stay below 2^8, and m cancels in O / l.
+  const auto softmax = [&]() {
+    float largest[TILES_Q][2];  // of the scores that this lane holds
+    bool grown = false;
+#pragma unroll
+    for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        largest[m][half_tile] = s[m][0][half_tile * 2];
+#pragma unroll
+        for (int n = 0; n < TILES_KV; ++n) {
+          largest[m][half_tile] =
+              fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
+        }
+        // Scaled, then kept: the same rounded number is subtracted from all of a row's scores, and cancels in O / l.
+        largest[m][half_tile] *= arguments.scale_log2;
+        grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
+      }
+    }
+    if (__any_sync(~0u, grown)) {
+#pragma unroll
+      for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
+          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
+          row_max[m][half_tile] = new_max;
+          row_sum[m][half_tile] *= correction;
+#pragma unroll
+          for (int n = 0; n < TILES_D; ++n) {
+#pragma unroll
+            for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) o[m][n][i] *= correction;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+      for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const float minus_max = -row_max[m][half_tile];
+          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], arguments.scale_log2, minus_max));
+          const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], arguments.scale_log2, minus_max));
+          row_sum[m][half_tile] += first + second;
+          p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
+        }
+      }
+    }
+  };
+
+  // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied.
+  const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned v_tile = v_address + stage;
+    unsigned v[2][2 * PAIRS][2];  // fragments, of two steps in turn
+    const auto load_fragments = [&](int step) {
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; ++pair) {  // rows of V are keys: .trans puts them along the registers
+        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(v[step % 2][2 * pair]);
+        const int n = (step % V_STEPS * PAIRS + pair) * 2;
+        ldmatrix_x4_trans(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
+                          columns_on(v_tile, n * MMA_N) + step / V_STEPS * MMA_K * ROW_BYTES);
+      }
+    };
+    load_fragments(0);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      if (step + 1 < STEPS) load_fragments(step + 1);
+      if (SPREAD && copies) with_step(step, copy_v, next_stage);
+#pragma unroll
+      for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
+        const int n = step % V_STEPS * PAIRS * 2 + tile_of_step;
+#pragma unroll
+        for (int i = 0; i < TILES_Q; ++i) {
+          const int m = n % 2 ? TILES_Q - 1 - i : i;
+          mma_m16n8k16<Element>(o[m][n], p[m][step / V_STEPS], v[step % 2][tile_of_step]);
+        }
+      }
+    }
+  };
+
+  cp_async_wait<STAGES - 1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
+  __syncthreads();
+  if (!idle) {
+    compute_scores(0, 0, false);
+    mask(0);
+    softmax();
+  }
+  // Offsets in the rings, in bytes: this tile of V is read from `stage`, the next one of K from the stage behind it; a tile
+  // of K is written to `stage`, one of V to the stage before it.
+  unsigned stage = 0;
+  const auto stage_after = [&](unsigned stage) { return stage == (STAGES - 1) * TILE_BYTES ? 0 : stage + TILE_BYTES; };
+  for (int tile = 0; tile < kv_tiles; ++tile) {
+    cp_async_wait<STAGES - 2>();  // each thread waits for its copies of this tile of V and the next of K, then all for all:
+    __syncthreads();              // they are complete, and the tiles that are overwritten next have been read by all
+    const unsigned after = stage_after(stage);
+    const unsigned before = STAGES == 2 ? after : stage_after(after);
+    const bool copies_v = tile + STAGES - 1 < kv_tiles;
+    const bool copies_k = tile + STAGES < kv_tiles;
+    if (!SPREAD) {
+      if (copies_v) at_once(copy_v, before);
+      if (copies_k) at_once(copy_k, stage);
+    }
+    if (tile < seen_tiles) add_values(stage, before, copies_v);
+    cp_async_commit();  // also of warps that see no more: their copies are for others
+    if (tile + 1 < kv_tiles && tile + 1 < seen_tiles) {
+      compute_scores(after, stage, copies_k);
+      if (SPREAD) cp_async_commit();
+      mask(tile + 1);
+      softmax();
+    }
+    stage = after;
+  }
+
+  // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and leave as
+  // whole chunks, by way of this warp's rows of Q, which nobody reads any more.
+#pragma unroll
+  for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+    for (int half_tile = 0; half_tile < 2; ++half_tile) {
+      const int row = warp_row + m * MMA_M + half_tile * 8 + lane / 4;
+      const float sum = quad_sum(row_sum[m][half_tile]);
+      const float inverse = 1 / sum;
+      const float log2_sum = row_max[m][half_tile] + log2f(sum);
+      const bool inside = !RAGGED || tile_row + row < rows;
+      const int query = (tile_row + row) / packed;
+      const size_t place = ((size_t)batch * arguments.heads + head + (tile_row + row) % packed) * arguments.n + query;
+      if (gridDim.y > 1) {
+        const size_t part = blockIdx.y * (size_t)(gridDim.x / q_tiles) * rows + place;
+        if (inside && lane % 4 == 0) arguments.partial_LSE[part] = log2_sum;
+#pragma unroll
+        for (int n = 0; n < TILES_D; ++n) {
+          if (!inside) continue;
+          *reinterpret_cast<float2 *>(&arguments.partial_O[part * HEAD_DIM + n * MMA_N + lane % 4 * 2]) =
+              make_float2(o[m][n][half_tile * 2] * inverse, o[m][n][half_tile * 2 + 1] * inverse);
+        }
+      } else {
+        if (arguments.LSE && inside && lane % 4 == 0) arguments.LSE[place] = log2_sum * LN_2;
+#pragma unroll
+        for (int n = 0; n < TILES_D; ++n) {
+          *reinterpret_cast<unsigned *>(&tiles.Q[row][swizzle<HEAD_DIM>(row, n * MMA_N) + lane % 4 * 2]) =
+              round_pair<Element>(o[m][n][half_tile * 2] * inverse, o[m][n][half_tile * 2 + 1] * inverse);
+        }
+      }
+    }
+  }
+  if (gridDim.y > 1) return;
+  __syncwarp();  // the warp waits for its own writers: its rows are complete
+#pragma unroll
+  for (int chunk = lane; chunk < WARP_Q * HEAD_DIM / VECTOR; chunk += 32) {
+    const int row = warp_row + chunk / (HEAD_DIM / VECTOR);
+    const int col = chunk % (HEAD_DIM / VECTOR) * VECTOR;
+    if (RAGGED && tile_row + row >= rows) break;
+    *reinterpret_cast<uint4 *>(&arguments.O[row_offset(arguments.o, tile_row + row) + col]) =
+        *reinterpret_cast<const uint4 *>(&tiles.Q[row][swizzle<HEAD_DIM>(row, col)]);
+  }
+}
+
+// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds up
+// some of the parts, a lane some of the columns.
+__global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
+  constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
+  __shared__ float warp_o[WARPS][HEAD_DIM];
+  __shared__ float warp_sum[WARPS];
+  const int row = blockIdx.x;  // of all batches, heads and queries
+  const size_t rows = gridDim.x;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  float largest = -INFINITY;
+  for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, arguments.partial_LSE[part * rows + row]);
+#pragma unroll
+  for (int bit = 16; bit >= 1; bit /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
+  float sum = 0;
+  float o[COLUMNS] = {};
+#pragma unroll 8
+  for (int part = warp; part < parts; part += WARPS) {
+    const size_t place = part * rows + row;
+    const float weight = exp2_approx(arguments.partial_LSE[place] - largest);
+    sum += weight;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) o[i] += weight * arguments.partial_O[place * HEAD_DIM + i * 32 + lane];
+  }
+  if (lane == 0) warp_sum[warp] = sum;
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i) warp_o[warp][i * 32 + lane] = o[i];
+  __syncthreads();  // everybody waits for everybody: the sums of all warps are complete
+  if (threadIdx.x >= HEAD_DIM / 2) return;
+  float total = 0, first = 0, second = 0;
+#pragma unroll
+  for (int each = 0; each < WARPS; ++each) {
+    total += warp_sum[each];
+    first += warp_o[each][threadIdx.x * 2];
+    second += warp_o[each][threadIdx.x * 2 + 1];
+  }
+  const int query = row % arguments.n;
+  const int head = row / arguments.n % arguments.heads;
+  const int batch = row / arguments.n / arguments.heads;
+  Element *target = arguments.O + batch * arguments.o.batch + head * arguments.o.head + query * arguments.o.row;
+  *reinterpret_cast<unsigned *>(&target[threadIdx.x * 2]) = round_pair<Element>(first / total, second / total);
+  if (arguments.LSE && threadIdx.x == 0) arguments.LSE[row] = (largest + log2f(total)) * LN_2;
+}
+
+template <int WARP_Q>
+cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
+  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
+  const int rows = arguments.n * arguments.packed;
+  const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
+  const int kv_tiles = ceil_div(arguments.n_kv, BLOCK_KV);
+  arguments.tiles_per_split = ceil_div(kv_tiles, splits);
+  splits = ceil_div(kv_tiles, arguments.tiles_per_split);  // none without a tile
+  const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
+  if (blocks > INT_MAX || splits > 65535) return cudaErrorInvalidValue;
+  const auto kernel = ragged ? attention_kernel<WARP_Q, true> : attention_kernel<WARP_Q, false>;
+  const int shared_bytes = sizeof(Shared<BLOCK_Q, Tiling<WARP_Q>::STAGES>);  // more than 48 KB must be asked for
+  cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status != cudaSuccess) return status;
+  kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
+  status = cudaGetLastError();
+  if (status != cudaSuccess || splits == 1) return status;
+  combine_kernel<<<batches * arguments.heads * arguments.n, THREADS, 0, stream>>>(arguments, splits);
+  return cudaGetLastError();
+}
+
+// Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O and
+// partial_LSE hold [splits, B, H, N, HEAD_DIM] and [splits, B, H, N] floats if splits > 1.
+extern "C" cudaError_t launch_sdpa(
+    const Element *Q, const Element *K, const Element *V, Element *O, float *LSE, float *partial_O, float *partial_LSE,
+    int B, int H, int H_KV, int N, int N_KV, long long q_batch, long long q_head, long long q_row, long long k_batch,
+    long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row, long long o_batch,
+    long long o_head, long long o_row, int splits, float scale, cudaStream_t stream) {
+  if (B < 1 || H < 1 || H_KV < 1 || H % H_KV || N < 1 || N_KV < 1 || splits < 1) return cudaErrorInvalidValue;
+  if (!(scale >= 0 && scale < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
+  const int shared_heads = H / H_KV;
+  const int packed = N * (long long)shared_heads <= WARPS * MMA_M ? shared_heads : 1;  // all in one small tile
+  const float log2_e = 1.44269504f;
+  const Arguments arguments = {Q, K, V, O, LSE, partial_O, partial_LSE, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
+                               {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, H, H_KV, N, N_KV, packed, 0,
+                               scale * log2_e};
+  if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
+  return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
+}

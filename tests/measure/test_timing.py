@@ -1,0 +1,49 @@
+"""Times: contenders in turns, medians and spreads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from common.measure import timing
+from common.measure.timing import Contender
+
+
+def test_contenders_take_turns_and_none_always_follows_the_same():
+    order: list[str] = []
+    contenders = [Contender(name, call=lambda: None, estimate=1.0) for name in "abc"]
+    sampler, before = lambda call, estimate, ms: [ms, ms], lambda c: order.append(c.label)
+    timing.interleave(contenders, rounds=6, round_ms=10, sampler=sampler, before=before)
+    assert [sorted(order[turn : turn + 3]) for turn in range(0, 18, 3)] == [list("abc")] * 6
+    for name in "abc":
+        assert len({before for before, after in zip(order, order[1:]) if after == name} - {name}) == 2
+    assert [len(c.samples) for c in contenders] == [12, 12, 12]
+
+
+def test_a_slow_contender_takes_part_in_fewer_rounds_but_at_least_one():
+    estimates = {"fast": 1.0, "slow": timing.SLOW_MS / 2, "endless": 100 * timing.SLOW_MS}
+    contenders = [Contender(name, lambda: None, estimate) for name, estimate in estimates.items()]
+    timing.interleave(contenders, rounds=5, sampler=lambda *_: [1.0])
+    assert [len(c.samples) for c in contenders] == [5, 2, 1]
+
+
+def test_drift_meets_all_contenders():
+    """A clock that slows down by a half during the run must not favour either of two equal kernels."""
+    now = [0.0]
+
+    def sampler(call, estimate, ms):
+        now[0] += 1
+        return [1.0 + now[0] / 20]
+
+    contenders = [Contender(name, lambda: None, 1.0) for name in "ab"]
+    timing.interleave(contenders, rounds=10, sampler=sampler)
+    a, b = (timing.summary(c.samples)["median"] for c in contenders)
+    assert a == pytest.approx(b, rel=0.03)
+
+
+def test_summary_is_median_and_the_middle_three_fifths():
+    samples = [float(x) for x in range(1, 12)]
+    random.Random(0).shuffle(samples)
+    assert timing.summary(samples) == {"median": 6.0, "p20": 3.0, "p80": 9.0, "n": 11}
+    assert timing.summary([4.0]) == {"median": 4.0, "p20": 4.0, "p80": 4.0, "n": 1}

@@ -1,0 +1,212 @@
+"""The tables of README and docs: made of recorded runs, each of one run, and up to date."""
+
+from __future__ import annotations
+
+import pytest
+from recorded import row, run
+
+from common.results import runs, tables
+from common.results.__main__ import main
+from common.results.tables import TABLES
+
+DOCUMENT = """# Title
+
+<!-- results:ladder gemm fp16 2048 4096 -->
+old
+<!-- /results -->
+
+between
+
+<!-- results:plot gemm fp16 -->
+<!-- /results -->
+"""
+LIMITS = {"mma.sync fp16": {"name": "mma.sync", "tflops": 640.0, "date": "2026-11-21"}}
+
+
+def cells(table: str) -> list[list[str]]:
+    """The rows of a table in Markdown, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+def test_documents_are_filled_and_then_up_to_date(record, tmp_path, capsys):
+    rows = [row("01_naive", 4.0), row("02_block_tile", 10.0, previous="01_naive")]
+    rows += [row("cuBLAS", 400.0, role="peer"), row("02_block_tile", 9.0, size=2048)]
+    record("one", run(*rows, limits=LIMITS))
+    document = tmp_path / "README.md"
+    document.write_text(DOCUMENT)
+    assert main(["--check"]) == 1
+    assert document.read_text() == DOCUMENT
+    assert "README.md" in capsys.readouterr().out
+    assert main([]) == 0
+    text = document.read_text()
+    assert "| 02_block_tile | 9.00 | 10.0 | 2.50 | 2.5% | 1.6% |" in text
+    assert "| cuBLAS | – | 400 | – | – | – |" in text
+    assert "NVIDIA H200, driver 580, CUDA 13.0, torch 2.11.0, 2026-11-21, [one.json](docs/results/one.json)" in text
+    assert "![TFLOP/s of the stages, gemm, fp16](docs/results/ladder-gemm-fp16.svg)" in text
+    assert "old" not in text and "between" in text
+    assert "<svg" in (tmp_path / "docs/results/ladder-gemm-fp16.svg").read_text()
+    assert main(["--check"]) == 0
+    record("two", run(row("02_block_tile", 20.0, previous="01_naive"), date="2026-11-22T10:00:00+00:00"))
+    assert main(["--check"]) == 0  # a ladder is one run, the newest of those that climb highest
+    rows = [row("01_naive", 4.0), row("02_block_tile", 20.0, previous="01_naive")]
+    record("three", run(*rows, date="2026-11-23T10:00:00+00:00"))
+    capsys.readouterr()
+    assert main(["--check"]) == 1
+    out = capsys.readouterr().out
+    assert "README.md" in out and "ladder-gemm-fp16.svg" in out
+
+
+@pytest.mark.parametrize(
+    "marker, message",
+    [
+        ("<!-- results:laddder gemm fp16 -->\n<!-- /results -->", "unknown table 'laddder'"),
+        ("<!-- results:ladder gemm fp16 -->\n", "not closed"),
+        ("<!-- results:limits 1 2 -->\n<!-- /results -->", "wrong number of arguments"),
+        ("<!-- results:ladder gemm fp16 HEAD_DIM=wide -->\n<!-- /results -->", "HEAD_DIM=wide"),
+    ],
+)
+def test_a_marker_that_means_nothing_is_an_error(record, tmp_path, capsys, marker, message):
+    record("one", run(row("01_naive", 4.0)))
+    (tmp_path / "README.md").write_text(marker)
+    assert main(["--check"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_ladder_is_of_one_part_one_dtype_and_exactly_these_settings(record):
+    """Rows that compute something else stand in the same run, and in no table of this ladder."""
+    turned, small, causal = {"B_TRANSPOSED": 1}, {"HEAD_DIM": 64, "CAUSAL": 0}, {"HEAD_DIM": 64, "CAUSAL": 1}
+    attention = {"part": "attention", "problem": "attention"}
+    rows = [row("01_naive", 4.0), row("10_last", 30.0, settings={"B_TRANSPOSED": 0}), row("cuBLAS", 400.0, role="peer")]
+    rows += [row("10_last", 31.0, settings=turned), row("cuBLAS", 401.0, role="peer", settings=turned)]
+    rows += [row("01_naive", 2.0, dtype="bf16"), row("10_last", 29.0, default=False, variants={"STAGES": 2})]
+    rows += [
+        row("12_flash", 50.0, settings={"HEAD_DIM": 64}, **attention),
+        row("16_final", 60.0, settings=small, **attention),
+    ]
+    rows += [
+        row("16_final", 61.0, settings=causal, **attention),
+        row("SDPA", 55.0, role="peer", settings=small, **attention),
+    ]
+    record("one", run(*rows))
+
+    def found(*words, **settings):
+        return [(r.row["name"], r.row["tflops"]) for r in tables.ladder(*words, **settings)]
+
+    assert found("gemm", "fp16") == [("01_naive", 4.0), ("10_last", 30.0), ("cuBLAS", 400.0)]
+    assert found("gemm", "fp16", B_TRANSPOSED=1) == [("10_last", 31.0), ("cuBLAS", 401.0)]
+    assert found("gemm", "fp16", B_TRANSPOSED=0) == found("gemm", "fp16")
+    assert found("gemm", "bf16") == [("01_naive", 2.0)]
+    assert found("attention", "fp16", HEAD_DIM=64) == [("12_flash", 50.0), ("16_final", 60.0), ("SDPA", 55.0)]
+    assert found("attention", "fp16", HEAD_DIM=64, CAUSAL=1) == [("16_final", 61.0)]
+    assert found("attention", "fp16") == [] == found("attention", "fp16", HEAD_DIM=128)
+    made = TABLES["ladder"]("attention", "fp16", "4096", HEAD_DIM="64")
+    assert [cell[:2] for cell in cells(made)] == [["12_flash", "50.0"], ["16_final", "60.0"], ["SDPA", "55.0"]]
+    assert "% of SDPA (4096)" in made
+
+
+def test_a_ladder_is_of_the_gpu_that_is_asked_for(record):
+    record("old", run(row("01_naive", 4.0), row("02_block_tile", 8.0), gpu="NVIDIA H200"))
+    record(
+        "new", run(row("01_naive", 3.0), row("02_block_tile", 6.0), gpu="NVIDIA A100", date="2026-12-01T00:00:00+00:00")
+    )
+    assert cells(TABLES["ladder"]("gemm", "fp16"))[0][1] == "3.00", "any: the newest"
+    assert cells(TABLES["ladder"]("gemm", "fp16", gpu="H200"))[0][1] == "4.00"
+    assert TABLES["ladder"]("gemm", "fp16", gpu="B200") == tables.NOTHING
+    assert "ladder-gemm-fp16-h200.svg" in TABLES["plot"]("gemm", "fp16", gpu="H200")
+
+
+def test_a_table_of_variants_is_of_one_run(record):
+    """The default's row stands in every run: that of another run is not put beside these variants."""
+    about = {"defaults": {"STAGES": 3}}
+    rows = [
+        row("08_multi_stage", speed, variants={"STAGES": n}, default=n == 3, **about)
+        for n, speed in ((2, 90.0), (3, 100.0))
+    ]
+    record("sweep", run(*rows, row("08_multi_stage", 50.0, size=2048, variants={"STAGES": 3}, **about)))
+    newer = row("08_multi_stage", 300.0, variants={"STAGES": 3}, **about)
+    record("ladder", run(newer, date="2026-12-01T00:00:00+00:00"))
+    table = TABLES["variants"]("08_multi_stage", "STAGES", "4096")
+    assert cells(table) == [["`STAGES=2`", "90.0", "0.90"], ["`STAGES=3` (default)", "100", "1.00"]]
+    assert "sweep.json" in table and "ladder.json" not in table
+    assert TABLES["variants"]("08_multi_stage", "PADDING") == tables.NOTHING
+
+
+def test_variants_of_different_settings_are_rows_of_their_own(record):
+    about = {"defaults": {"STAGES": 3, "HEAD_DIM": 128}}
+    rows = [
+        row("13_split_q", 10.0 * n + d / 64, variants={"STAGES": n, "HEAD_DIM": d}, settings={"HEAD_DIM": d},
+            default=n == 3, **about)
+        for n in (2, 3) for d in (64, 128)
+    ]  # fmt: skip
+    record("sweep", run(*rows))
+    found = cells(TABLES["variants"]("13_split_q", "STAGES", "4096"))
+    assert [cell[0] for cell in found] == [
+        "`STAGES=2`, fp16 HEAD_DIM=64",
+        "`STAGES=3` (default), fp16 HEAD_DIM=64",
+        "`STAGES=2`, fp16 HEAD_DIM=128",
+        "`STAGES=3` (default), fp16 HEAD_DIM=128",
+    ]
+    (low, high) = cells(TABLES["variants"]("13_split_q", "STAGES", "4096", HEAD_DIM="64"))
+    assert (low[0], low[2]) == ("`STAGES=2`", f"{21 / 31:.2f}") and high[2] == "1.00"
+
+
+def test_every_table_can_be_made_of_recorded_runs(record):
+    about = {"defaults": {"COALESCED": 1}}
+    rows = [
+        row("01_naive", 4.0, variants={"COALESCED": 1}, sm_mhz={"median": 1980.0}, **about),
+        row("01_naive", 0.5, default=False, variants={"COALESCED": 0}, **about),
+        row("02_block_tile", 8.0, previous="01_naive"),
+        row("cuBLAS", 400.0, role="peer"),
+    ]
+    record("bench", run(*rows, limits=LIMITS))
+    ceiling = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 652.4, "unit": "TFLOP/s"}
+    ceiling |= {"ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}}
+    ceiling |= {"sustained": {"value": 622.0, "sm_mhz": {"median": 1880}}}
+    record("ceiling", run(ceiling, kind="ceiling"))
+    counters = {
+        "global_load_sectors": {"emulator": 1234, "ncu": 1234, "metric": "l1tex__x.sum"},
+        "shared_load_wavefronts": {"emulator": 1000, "code": 600, "ncu": 600, "metric": "l1tex__y.sum"},
+        "not counted": {"emulator": None, "ncu": 5, "metric": "l1tex__z.sum"},
+    }
+    record("profile", run({**row("01_naive", 1.0), "size": "256", "counters": counters, "metrics": {}}, kind="profile"))
+    arguments = {
+        "ladder": ["gemm", "fp16"],
+        "share": ["01_naive", "fp16", "4096"],
+        "stage": ["01_naive"],
+        "variants": ["01_naive", "COALESCED"],
+        "limits": [],
+        "profile": ["01_naive"],
+        "runs": [],
+        "plot": ["gemm", "fp16"],
+    }
+    made = {name: TABLES[name](*words) for name, words in arguments.items()}
+    assert set(made) == set(TABLES)
+    assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
+    assert cells(made["limits"]) == [["mma.sync, from registers", "652.4 TFLOP/s", "622", "1880 MHz", "–"]]
+    assert cells(made["profile"]) == [
+        ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
+        ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
+    ]
+    assert cells(made["share"])[0][1:] == ["0.010", "0.010"] and cells(made["share"])[-1][-1] == "**0.010**"
+    assert cells(made["stage"])[0][0] == "fp16, 4096" and cells(made["stage"])[0][3:] == [
+        "4.00",
+        "–",
+        "1.0%",
+        "0.6%",
+        "1980 MHz",
+    ]
+    assert "`python -m kernels bench`" in made["runs"]
+
+
+def test_tables_say_that_nothing_is_recorded(record):
+    assert TABLES["ladder"]("gemm", "fp16") == TABLES["runs"]() == TABLES["profile"]("01_naive") == tables.NOTHING
+
+
+def test_the_projects_own_documents_are_up_to_date():
+    assert tables.regenerate(check=True) == []
+
+
+def test_the_figures_that_are_there_are_shown_somewhere():
+    shown = "".join(document.read_text(encoding="utf-8") for document in tables.documents())
+    assert [path.name for path in runs.RESULTS.glob("*.svg") if path.name not in shown] == []

@@ -1,0 +1,270 @@
+"""The verb `bench`: who takes part, what is printed, and what there is instead where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from printed import shown
+
+import kernels
+from common import accuracy
+from common.errors import CheckFailed, UserError
+from common.measure import contest
+from common.results import runs
+from common.results.runs import Record
+from common.verbs import bench
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+
+
+@pytest.fixture
+def heats(monkeypatch, fake_gpu, parse):
+    """heats(stages, *words): the contests that a command line asks for; one stage, or several for the ladder."""
+
+    def asked(stages, *words):
+        found: list[contest.Heat] = []
+        monkeypatch.setattr(bench, "_measure", lambda given, args: found.extend(given) or 0)
+        args = parse(bench, *words)
+        assert (bench.run(stages[0], args) if len(stages) == 1 else bench.run_ladder(stages, args)) == 0
+        return found
+
+    return asked
+
+
+def roles(heat: contest.Heat) -> list[tuple[str, str]]:
+    return [(entry.kernel.label, entry.role) for entry in heat.entries]
+
+
+# ---- who takes part ----
+
+
+def test_a_stage_is_measured_beside_the_first_and_the_previous_one(heats):
+    (heat,) = heats([kernels.load("03")], "--dtype", "fp32", "--sizes", "1024", "2048")
+    assert roles(heat) == [
+        ("01_naive fp32", "first"),
+        ("02_block_tile fp32", "previous"),
+        ("03_thread_tile fp32", "stage"),
+    ]
+    assert list(heat.shapes) == [(1024,) * 3, (2048,) * 3]
+    assert [role for _, role in roles(heats([kernels.load("02")])[0])] == ["previous", "stage"]
+    assert [role for _, role in roles(heats([kernels.load("01")])[0])] == ["stage"]
+
+
+def test_each_dtype_is_a_contest_of_its_own(heats):
+    stage = kernels.load("03")
+    found = heats([stage], "--dtype", "all")
+    assert [roles(heat)[-1][0] for heat in found] == [f"03_thread_tile {dtype}" for dtype in stage.dtypes]
+    assert all(len({entry.kernel.dtype for entry in heat.entries}) == 1 for heat in found)
+
+
+def test_variants_are_swept_with_all(heats, parse):
+    first = kernels.load("01")
+    (heat,) = heats([first], "--variant", "COALESCED=all")
+    assert [entry.kernel.variants["COALESCED"] for entry in heat.entries] == list(first.variants["COALESCED"])
+    last = next(stage for stage in kernels.ladder() if "B_TRANSPOSED" in stage.variants)
+    straight, turned = heats([last], "--variant", "all")
+    assert {entry.kernel.settings.get("B_TRANSPOSED", 0) for entry in straight.entries} == {0}
+    assert [entry.kernel.settings["B_TRANSPOSED"] for entry in turned.entries] == [1], "no other stage computes that"
+    others = [entry.kernel.changed for entry in straight.entries if entry.role == "stage"]
+    assert others[0] == {} and len(others) == 1 + sum(
+        len(values) - 1 for name, values in last.variants.items() if name != "B_TRANSPOSED"
+    )
+    for words, message in ((["COALESCE=all"], "COALESCE"), (["COALESCED=some"], "NAME=VALUE"), (["all", "A=1"], "all")):
+        with pytest.raises(UserError, match=message):
+            bench.run(first, parse(bench, *(part for word in words for part in ("--variant", word))))
+
+
+def test_a_readers_kernel_is_measured_beside_the_stages_own(heats, edited, fake_gpu):
+    stage = kernels.load("03")
+    mine = edited(stage)
+    (heat,) = heats([stage], "--source", mine)
+    assert [entry.kernel.source for entry in heat.entries if entry.role == "stage"] == [stage.source, mine]
+    made = contest.measure([contest.Heat(heat.entries, [(128, 128, 128)])], rounds=1)
+    assert [row["source"] for row in made["rows"] if row["role"] == "stage"] == [None, str(mine)]
+
+
+def test_the_whole_course_is_a_contest_per_part_and_dtype(heats, second_part, parse):
+    stages = [*kernels.ladder()[:3], *second_part]
+    gemm, scaling = heats(stages)
+    assert [label for label, _ in roles(gemm)] == ["01_naive fp16", "02_block_tile fp16", "03_thread_tile fp16"]
+    assert [label for label, _ in roles(scaling)] == ["98_scale fp16", "99_scale_all fp16"]
+    assert list(scaling.shapes) == [(2, 64, 8)] and (1024,) * 3 in gemm.shapes
+    assert scaling.entries[1].previous is second_part[0] and scaling.entries[0].previous is None
+    found = heats(stages, "--dtype", "all")
+    assert [(len(heat.entries), heat.entries[0].kernel.dtype) for heat in found] == [
+        (3, "fp16"),
+        (2, "fp16"),
+        (3, "bf16"),
+        (2, "bf16"),
+        (3, "fp32"),
+    ]
+    (halved,) = heats(stages, "--variant", "HALVES=1")
+    assert roles(halved) == [("99_scale_all fp16 HALVES=1", "stage")], "the others cannot compute that"
+    assert [len(heat.entries) for heat in heats(stages, "--variant", "HALVES=0")] == [3, 2]
+    with pytest.raises(UserError, match="no stage has dtype 'fp8'"):
+        bench.run_ladder(stages, parse(bench, "--dtype", "fp8"))
+    with pytest.raises(UserError, match="--variant STAGES belongs to one stage"):
+        bench.run_ladder(stages, parse(bench, "--variant", "STAGES=3"))
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--repeat", "0"], "--repeat takes a whole number >= 1"),
+        (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
+        (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
+        (["--sizes", "0"], "is a whole number >= 1"),
+    ],
+)
+def test_what_would_fail_after_the_run_is_refused_before_it(fake_gpu, parse, words, message):
+    with pytest.raises(UserError, match=message):
+        bench.run(kernels.load("01"), parse(bench, *words))
+    assert fake_gpu.log == []
+
+
+# ---- a run ----
+
+
+def test_a_run_is_printed_saved_and_drawn(fake_gpu, command, tmp_path):
+    path, picture = tmp_path / "run.json", tmp_path / "run.png"
+    words = ("--sizes", "128", "256", "--dtype", "fp16,fp32", "--repeat", "2", "--json", path, "--plot", picture)
+    status, out, err = command("kernels.03_thread_tile", "bench", *words)
+    assert status == 0 and "saved" in err and "drawn" in err
+    made = runs.load(path)
+    assert len(made["rows"]) == 2 * 2 * 4  # dtypes, sizes, contenders
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert max(map(len, out.splitlines())) <= 80
+    assert [line for line in out.splitlines() if "2026" in line or "20" in line and line.startswith("fp")]
+    assert "a call takes 9.5 µs of the host's time, 2.5 µs of them for torch.empty" in out
+    assert "limit: peak FMA fp32: 600 TFLOP/s, measured 2026-11-21" in out
+
+
+def test_printed_ratios_are_those_of_the_run(fake_gpu):
+    entries = bench._one_stage([kernels.load("03").kernel()], _Args())[0].entries
+    made = contest.measure([contest.Heat(entries, [(128, 128, 128)])], rounds=1)
+    (table,) = bench.record_tables([Record(made, row) for row in made["rows"]], "here and now")
+    lines = [line.split() for line in shown(table).splitlines() if line]
+    assert lines[0] == ["fp16,", "128", "(here", "and", "now)"]
+    found = {words[0]: words[1:] for words in lines[2:]}
+    assert list(found) == ["01_naive", "02_block_tile", "03_thread_tile", "cuBLAS"]
+    assert found["01_naive"][3:5] == ["6.2%", "0.0%"]
+    assert found["02_block_tile"][3:6] == ["2.00", "12.5%", "0.0%"]
+    assert found["03_thread_tile"][3:6] == ["4.00", "50.0%", "0.0%"]
+
+
+class _Args:
+    source, sizes = None, None
+
+
+def test_names_stay_whole_at_eighty_columns(fake_gpu):
+    """The longest name of the course with the longest variant, two libraries, numbers of every width."""
+    times = {"median": 123.4567, "p20": 100.0, "p80": 140.0, "n": 50}
+    case = {"part": "gemm", "problem": "gemm", "dtype": "fp16", "settings": {}, "shape": {"M": 1}, "size": "1"}
+    named = {"name": "10_register_double_buffer", "previous": "09_swizzle", "limit": "l", "sm_mhz": {"median": 1980.0}}
+    labels = ["10_register_double_buffer fp16", "10_register_double_buffer fp16 SLICE_BYTES=64"]
+    rows = [
+        {"role": "stage", "label": label, "default": True, "ms": times, "tflops": 435.1, **named} for label in labels
+    ]
+    rows += [{"role": "peer", "name": name, "label": name, "ms": times, "tflops": 611.0} for name in ("SDPA", "cuDNN")]
+    made = {"rows": [row | case for row in rows], "limits": {"l": {"name": "peak", "tflops": 652.0, "date": ""}}}
+    text = shown(bench.record_tables([Record(made, row) for row in made["rows"]], "t")[0])
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert text.count("10_register_double_buffer") == 2 and "SLICE_BYTES=64" in text and "% cuDNN" in text
+    assert "123.5" in text and "1980" in text
+
+
+def test_a_wrong_kernel_ends_the_run(fake_gpu, monkeypatch, command):
+    monkeypatch.setattr(accuracy, "explain", lambda kernel, *_: f"{kernel.label} is wrong")
+    fake_gpu.wrong.add("02_block_tile")
+    status, out, err = command("kernels.03_thread_tile", "bench", "--sizes", "128")
+    assert (status, out) == (1, "") and err.startswith("02_block_tile fp16 is wrong")
+
+
+def test_a_size_that_the_stage_cannot_take_is_refused_and_in_the_ladder_noted(fake_gpu, command, tmp_path):
+    status, _, err = command("kernels.03_thread_tile", "bench", "--sizes", "100")
+    assert status == 2 and "multiple of 128" in err and fake_gpu.log == []
+    status, out, _ = command("kernels", "bench", "01", "02", "03", "--sizes", "100", "--quick")
+    assert status == 2, "the last one's own sizes are asked for"
+    status, out, _ = command("kernels", "bench", "03", "01", "02", "--sizes", "100", "--quick")
+    assert status == 0 and "fp16 100: without 03_thread_tile fp16: 03_thread_tile needs M" in " ".join(out.split())
+
+
+# ---- without a GPU ----
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """One recorded run of stages 01 and 02 at 4096."""
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    times = {"median": 2.0, "p20": 1.9, "p80": 2.1, "n": 50}
+    case = {"part": "gemm", "problem": "gemm", "dtype": "fp16", "settings": {}, "size": "4096"}
+    case |= {"shape": dict.fromkeys("MNK", 4096), "ms": times}
+    about = {"role": "stage", "variants": {}, "defaults": {}, "default": True, "source": None, "limit": "FMA fp32"}
+    rows = [
+        {"name": "01_naive", "label": "01_naive fp16", "number": 1, "tflops": 34.35, **about, **case},
+        {"name": "02_block_tile", "label": "02_block_tile fp16", "number": 2, "tflops": 68.7, **about, **case}
+        | {"previous": "01_naive"},
+        {"role": "peer", "name": "cuBLAS", "label": "cuBLAS", "tflops": 687.0, **case},
+    ]
+    head = {"schema": 2, "kind": "bench", "command": "", "date": "2026-11-21T10:00:00+00:00", "commit": "abc"}
+    head |= {"gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0", "torch": "2.11.0"}
+    (tmp_path / "one.json").write_text(json.dumps(head | {"rows": rows}))
+
+
+@without_gpu
+def test_without_a_gpu_the_emulator_checks_and_counts_and_recorded_times_are_marked(recorded, command):
+    status, out, err = command("kernels.02_block_tile", "bench", "--sizes", "64")
+    assert status == 0 and "No GPU: running in the emulator" in err or err == ""
+    out = " ".join(out.split())
+    assert "02_block_tile fp16, 64: right" in out
+    assert "counted in the emulator" in out and "global_load_sectors" in out
+    assert "fp16, 4096 (recorded, not measured now: NVIDIA H200, 2026-11-21)" in out
+    assert "2.00 10.0%" in out and "more: --details" in out
+
+
+@without_gpu
+def test_details_are_all_counters(recorded, command):
+    brief, full = (command("kernels.02_block_tile", "bench", "--sizes", "64", *w).out for w in ((), ("--details",)))
+    assert "instructions.barrier" in full and "instructions.barrier" not in brief and "▸ " in full
+    assert len(full.splitlines()) > len(brief.splitlines()) + 10
+
+
+@without_gpu
+def test_the_ladder_without_a_gpu_is_one_screen(recorded, command):
+    """A row per stage: right or not, the counter that it is about before and after, what was recorded."""
+    status, out, _ = command("kernels", "bench", "01", "02", "--sizes", "64")
+    assert status == 0 and len(out.splitlines()) <= 12 and max(map(len, out.splitlines())) <= 80
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line[:3] in ("01_", "02_")}
+    assert rows["01_naive"][0] == rows["02_block_tile"][0] == "ok"
+    assert rows["02_block_tile"][-3:] == ["68.7", "2.00", "10.0%"] and "→" in rows["02_block_tile"]
+    assert "recorded: 4096 on NVIDIA H200, 2026-11-21" in " ".join(out.split()) and "next: python -m kernels." in out
+
+
+@without_gpu
+def test_without_a_gpu_a_wrong_kernel_shows_no_counters(edited, command):
+    stage = kernels.load("02")
+    mine = edited(stage, ("sum += float", "sum -= float"))
+    status, out, err = command(stage.package, "bench", "--sizes", "64", "--source", mine)
+    assert status == 1 and "wrong result" in err and "counted in the emulator" not in out
+
+
+@without_gpu
+def test_in_the_ladder_a_wrong_stage_is_named_and_the_others_go_on(recorded, command, monkeypatch):
+    def emulated(kernel, *rest, real=bench._emulated, **more):
+        if kernel.stage.number == 1:
+            raise CheckFailed("01_naive fp16, 64: wrong result")
+        return real(kernel, *rest, **more)
+
+    monkeypatch.setattr(bench, "_emulated", emulated)
+    status, out, err = command("kernels", "bench", "01", "02", "--sizes", "64")
+    assert status == 1 and "01_naive fp16, 64: wrong result" in err
+    verdicts = [line.split()[1] for line in out.splitlines() if line[:3] in ("01_", "02_")]
+    assert verdicts == ["wrong", "ok"]
+
+
+@without_gpu
+def test_nothing_is_saved_where_nothing_was_measured(recorded, command, tmp_path):
+    _, _, err = command("kernels.02_block_tile", "bench", "--sizes", "64", "--json", tmp_path / "new.json")
+    assert "no file written" in err and not (tmp_path / "new.json").exists()

@@ -1,0 +1,49 @@
+"""The verb `count`: counters of a stage beside those of the stage before, by line, saved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from printed import shown
+
+import kernels
+from common.errors import UserError
+from common.verbs import count
+
+
+def test_a_stage_is_compared_with_the_one_before_and_a_variant_with_its_default(edited):
+    second, first = kernels.load("02"), kernels.load("01")
+    assert [k.label for k in count.compared(second.kernel("bf16"))] == ["01_naive bf16", "02_block_tile bf16"]
+    assert [k.label for k in count.compared(first.kernel())] == ["01_naive fp16"]
+    variant = first.kernel(variants={"COALESCED": 0})
+    assert [k.label for k in count.compared(variant)] == ["01_naive fp16", "01_naive fp16 COALESCED=0"]
+    mine = edited(second)
+    assert [k.source for k in count.compared(second.kernel(source=mine))] == [second.source, mine]
+
+
+def test_the_command_prints_both_stages_saves_them_and_quotes_lines(command, tmp_path):
+    path = tmp_path / "counts.json"
+    status, out, _ = command("kernels.02_block_tile", "count", "--sizes", "64", "--lines", "--json", path)
+    assert status == 0 and max(map(len, out.splitlines())) <= 80
+    assert "01_naive" in out and "02_block_tile" in out and "÷" in out
+    assert "▸ global_load_sectors" in out or "▸ global_load_bytes" in out
+    assert "A_tile[thread_row]" in out
+    before, after = json.loads(path.read_text())
+    assert (before["kernel"], after["shape"]) == ("01_naive fp16", {"M": 64, "N": 64, "K": 64})
+    assert after["counters"]["global_load_sectors"] < before["counters"]["global_load_sectors"]
+
+
+def test_numbers_are_whole_at_eighty_columns():
+    """Nine digits in every column of two kernels whose names are long."""
+    kernel = kernels.load("10").kernel()
+    names = ("instructions", "instructions.store.shared", "shared_store_wavefronts")
+    text = shown(count.table([kernel, kernel], [dict.fromkeys(names, 123_456_789)] * 2, (256, 256, 256), ()))
+    assert text.count("123,456,789") == 6 and "…" not in text and all(f"  {name}  " in text for name in names)
+
+
+def test_wrong_sizes_and_places_are_refused(parse):
+    with pytest.raises(UserError, match="multiple of 128"):
+        count.run(kernels.load("03"), parse(count, "--sizes", "100"))
+    with pytest.raises(UserError, match="cannot write"):
+        count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", "/no/such/folder/c.json"))

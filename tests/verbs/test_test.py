@@ -1,0 +1,143 @@
+"""The verb `test`: kernels that readers broke, and what it says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import kernels
+from common import accuracy
+from common.verbs import test as verb
+
+NAIVE, BLOCK_TILE = kernels.load(1), kernels.load(2)
+TEST = ("test", "--device", "emulator", "--dtype", "fp16")
+SMALL = (*TEST, "--sizes", "40x70x33", "--source")
+STORE = "C[(size_t)row * N + col] = Element(sum"
+
+
+def test_an_untouched_copy_passes(command, edited):
+    status, out, _ = command(NAIVE.package, *SMALL, edited(NAIVE))
+    assert status == 0 and "2 of 2 checks passed (emulator, sanitizer on; seed 0)" in out
+
+
+def test_a_wrong_element_is_traced_to_its_thread(command, edited):
+    source = edited(NAIVE, (STORE, f"{STORE} + (row == 33 && col == 66)"))
+    status, out, _ = command(NAIVE.package, *SMALL, source)
+    assert status == 1
+    assert out.count("1 of 2800 elements are wrong") == 2 and "2 of 2 checks failed" in out
+    # Row 33 lies in the second row of tiles, column 66 in the third of its three: block 5, row 1 and column 2 of it.
+    named = [line.split(maxsplit=5) for line in out.splitlines() if line.split()[:2] == ["33", "66"]]
+    assert [words[4:] for words in named] == [["5", "34 (warp 1, lane 2)"], ["5", "65 (warp 2, lane 1)"]]
+    assert all(float(got) == pytest.approx(float(want) + 1, abs=0.05) for _, _, got, want, *_ in named)
+
+
+def test_an_element_that_is_not_written_is_called_so(command, edited):
+    guard = "if (row >= M || col >= N"
+    status, out, _ = command(NAIVE.package, *SMALL, edited(NAIVE, (guard, f"{guard} || row == 39")))
+    assert status == 1
+    assert "70 of 2800 elements are wrong" in out and "never written" in out
+
+
+def test_a_race_fails_even_if_the_result_is_right(command, edited):
+    barrier = "__syncthreads();  // everybody waits for all readers"
+    source = edited(BLOCK_TILE, (barrier, "// everybody waits for all readers"))
+    status, out, _ = command(BLOCK_TILE.package, *SMALL, source)
+    assert status == 1
+    assert "the sanitizer found" in out and "race" in out and "mine.cu:" in out
+
+
+LOOP, END = "for (int k = 0; k < K; ++k) {", "  // 3. Round once, at the end.\n"
+WIPE = "  for (int k = 1; k < K; ++k) const_cast<Element *>(A)[(size_t)row * K + k] = Element(0.0f);\n"
+
+
+def test_who_sums_one_product_and_wipes_out_the_others_does_not_get_through(command, edited):
+    """A reference that is taken afterwards, of the inputs as the kernel left them, would agree."""
+    source = edited(NAIVE, (LOOP, LOOP.replace("k < K", "k < 1")), (END, WIPE + END))
+    status, out, _ = command(NAIVE.package, *SMALL, source, "--variant", "COALESCED=1")
+    assert status == 1
+    assert "wrong result" in out and "the kernel writes to its input A: 1280 elements changed, the first A[0, 1]" in out
+
+
+def test_who_writes_to_an_input_does_not_get_through_with_a_right_result(command, edited):
+    late = "  __syncthreads();\n  if (thread == 0) const_cast<Element *>(B)[5] = Element(7.0f);\n"
+    argv = (*TEST, "--sizes", "32x32x40", "--variant", "COALESCED=1", "--source", edited(NAIVE, (END, late + END)))
+    status, out, _ = command(NAIVE.package, *argv)
+    assert status == 1
+    assert "the kernel writes to its input B: 1 element changed, the first B[0, 5]" in out and "wrong result" not in out
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("sum += float(*a) * float(*b);", "sum += float(Element(float(*a) * float(*b)));"),
+        ("Element(sum)", "__float2half_rz(sum)"),
+    ],
+    ids=["each product rounded", "cut instead of rounded"],
+)
+def test_careless_rounding_does_not_get_through(command, edited, edit):
+    status, out, _ = command(NAIVE.package, *TEST, "--variant", "COALESCED=1", "--source", edited(NAIVE, edit))
+    assert status == 1 and "wrong result" in out
+
+
+def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited):
+    """The launcher asks for too many threads at one of the sizes: the others are checked all the same."""
+    source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, M > 100 ? 2048 : THREADS, 0, stream>>>"))
+    status, out, err = command(NAIVE.package, *TEST, "--source", source, "--variant", "COALESCED=1", "--details")
+    assert status == 1 and err == "" and "Traceback" not in out
+    assert "1 of 3 checks failed" in out
+    assert "01_naive fp16" in out and "150x70x33: CUDA error" in out
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("fp16")] == ["ok", "stopped", "ok"]
+
+
+@pytest.mark.parametrize(
+    "edit, words",
+    [
+        (("float sum = 0.0f;", "float sun = 0.0f;"), 'mine.cu({line}): error: identifier "sum" is undefined'),
+        (("launch_gemm", "launch_mine"), "mine.cu does not export launch_gemm"),
+    ],
+    ids=["it does not compile", "it has no launcher"],
+)
+def test_what_cannot_be_run_at_all_is_the_readers_to_mend(command, edited, edit, words):
+    source = edited(NAIVE, edit)
+    line = next(number for number, text in enumerate(source.read_text().splitlines(), 1) if "sum += " in text)
+    status, _, err = command(NAIVE.package, *SMALL, source)
+    assert status == 2 and words.format(line=line) in err and "Traceback" not in err
+
+
+def test_the_summary_names_every_kernel_and_its_worst_check(command):
+    argv = ("test", "--device", "emulator", "--dtype", "fp32", "--sizes", "33", "1x2x3")
+    status, out, _ = command(NAIVE.package, *argv)
+    assert status == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith("fp32")]
+    assert [row[-5:-3] + row[-1:] for row in rows] == [["emulator", "2", "ok"]] * 2 and "4 of 4 checks passed" in out
+    status, out, _ = command(NAIVE.package, *argv, "--details")
+    assert status == 0 and "33 " in out and "1x2x3" in out and out.count(" ok") == 4
+
+
+def test_a_source_without_dtype_is_tested_in_its_one_type(command, edited):
+    source = edited(NAIVE, ("#ifndef DTYPE\n#define DTYPE half", "typedef half DTYPE;\n#if 0"))
+    argv = ("test", "--device", "emulator", "--sizes", "33", "--source", source, "--variant", "COALESCED=0")
+    status, out, err = command(NAIVE.package, *argv)
+    assert (status, err) == (0, "") and "1 of 1 checks passed" in out
+
+
+def test_coverage_names_the_lines_that_no_check_executed(command, edited):
+    """Only the edges of C need the guard's return; and a branch that no size takes is named with its line."""
+    odd = "  if (K == 77) {\n    C[0] = Element(0.0f);\n  }\n"
+    source = edited(NAIVE, (END, odd + END))
+    line = next(number for number, text in enumerate(source.read_text().splitlines(), 1) if "C[0] = " in text)
+    status, out, _ = command(NAIVE.package, *TEST, "--coverage", "--source", source, "--variant", "COALESCED=1")
+    assert status == 0
+    assert "1 line with code that no check executed" in out
+    assert [str(line), "fp16", "C[0]", "=", "Element(0.0f);"] in [words.split() for words in out.splitlines()]
+    status, out, _ = command(NAIVE.package, *TEST, "--coverage", "--source", source, "--sizes", "32x32x77", "33x32x77",
+                             "--variant", "COALESCED=1")  # fmt: skip
+    assert "mine.cu: every line with code was executed" in out
+
+
+def test_lines_count_as_executed_if_any_kernel_executed_them():
+    kernel = NAIVE.kernel()
+    one, other = (accuracy.check(kernel, shape, "emulator", counters=True) for shape in ((32, 32, 8), (33, 40, 8)))
+    assert verb.uncovered([one, other]) == {}
+    assert one.lines is not None and 0 not in one.lines
+    without = accuracy.check(kernel, (32, 32, 8), "emulator")
+    assert without.lines is None and verb.uncovered([without]) == {}
