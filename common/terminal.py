@@ -7,6 +7,7 @@ Streams that cannot write a character (an ASCII terminal) get the nearest that t
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import sys
@@ -27,6 +28,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+from common.errors import CheckFailed, UserError
 
 WIDTH = 80  # columns
 
@@ -134,3 +137,33 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[..., No
             yield update
     finally:
         _display.release()
+
+
+def leave(run: Callable[[], int]) -> NoReturn:
+    """Exit with the status that `run` gives, or with the one for what it raises, said in words."""
+    prepare()
+    try:
+        try:
+            status = run()
+        except SystemExit as shown:  # argparse has printed its help
+            status = int(shown.code or 0)
+        finish()
+    except UserError as error:
+        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        status = 2
+    except CheckFailed as failure:
+        err.print(str(failure), markup=False, soft_wrap=True)
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        abandon()
+        status = 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+            raise
+        abandon()
+        where = f" {error.filename}" if error.filename else ""
+        err.print(f"error: cannot write{where}: {error.strerror}", markup=False, soft_wrap=True)
+        status = 2
+    raise SystemExit(status)

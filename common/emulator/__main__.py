@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import linecache
-import os
 import shlex
 import sys
 import time
@@ -13,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
-
-from rich.text import Text
 
 from common import emulator, terminal
 from common.emulator.report import Counters, Report, Trace
@@ -38,18 +35,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    try:
-        status = _run(_parser().parse_args(argv))
-        sys.stdout.flush()
-    except UserError as error:
-        terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
-        status = 2
-    except KeyboardInterrupt:
-        status = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
-    raise SystemExit(status)
+    terminal.leave(lambda: _run(_parser().parse_args(argv)))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -52,8 +52,9 @@ def explain(error: str, text: str) -> str:
         error,
         "",
         "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their",
-        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that computes on",
-        "tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and add a launcher:",
+        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that",
+        "computes on tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and",
+        "add a launcher:",
     ]
     for name, parameters in kernels(text):
         declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])

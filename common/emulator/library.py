@@ -13,6 +13,7 @@ from typing import Any
 from common import hardware
 from common.compiler import toolchain
 from common.compiler.symbols import demangle, readable
+from common.emulator import calls
 from common.emulator.arguments import parameter_list, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host
 from common.emulator.report import Report
@@ -92,13 +93,11 @@ class Library:
         `args` are its parameters: NumPy arrays and CPU tensors for pointers (changed in place), numbers, bytes or
         ctypes structures; `shared` is dynamic shared memory in bytes. `names`, `outputs` and the other options are as
         in `run`. UserError for a kernel, an argument or a launch that cannot be."""
-        from common import emulator
-
         build, symbol = self._find(kernel)
         called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
         settings = _session_options(options)
         with PtxCheck(build):
-            return emulator.launch_kernel(
+            return calls.launch_kernel(
                 build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings
             )
 
@@ -112,13 +111,11 @@ class Library:
         **options: Any,
     ) -> Report:
         """Call a host function of the source, such as a launcher, in a process of its own: see `run`."""
-        from common import emulator
-
         build = self._build(function)
         settings = _session_options(options)
         if build.extension and not build.exports_launcher:
-            return emulator.call_extension(build, function, args, self.gpu, outputs, patience, settings)
-        return emulator.call_launcher(build, function, args, self.gpu, names, outputs, patience, settings)
+            return calls.call_extension(build, function, args, self.gpu, outputs, patience, settings)
+        return calls.call_launcher(build, function, args, self.gpu, names, outputs, patience, settings)
 
     def _find(self, kernel: str) -> tuple[Build, str]:
         build = self._build()

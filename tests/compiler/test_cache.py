@@ -12,7 +12,7 @@ import pytest
 from common.compiler import toolchain
 from common.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
