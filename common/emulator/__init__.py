@@ -20,7 +20,17 @@ from torch import Tensor
 from common import toolchain
 from common.emulator import engine
 from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime, multiprocessors, resident_blocks
-from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain, readable
+from common.emulator.report import (
+    METRICS,
+    Counters,
+    Finding,
+    Launch,
+    Report,
+    Trace,
+    count,
+    explain,
+    readable,
+)
 from common.errors import UserError
 from common.resources import GPUS, select_gpus
 
@@ -134,6 +144,7 @@ class _Session:
         self.trace = trace
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding] = {}
+        self.notes: dict[tuple, Finding] = {}
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
 
@@ -208,6 +219,9 @@ class _Session:
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
             explained = explain(finding, info, self.arena)
             self.findings[explained.where] = explained.again(self.findings.get(explained.where))
+        for note in result.notes:
+            explained = explain(note, info, self.arena)
+            self.notes[explained.where] = explained.again(self.notes.get(explained.where))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)
@@ -235,6 +249,7 @@ class _Session:
             seconds,
             self.tensors,
             self.arena,
+            list(self.notes.values()),
         )
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from common.emulator.engine import Allocation, KernelInfo, Place
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
+SAME_BLOCK = (1 << 64) - 1
+HARMLESS = "same value written"  # the kind of those that are notes, not findings
 SHARED_WINDOW = 1 << 56  # vm.h: generic addresses of shared memory have this bit
 
 
@@ -39,6 +41,7 @@ class Finding:
     size: int
     fatal: bool
     other_thread: tuple[int, int, int] | None
+    other_block: tuple[int, int, int] | None  # None: the same
     other_place: Place | None
     message: str = ""
 
@@ -50,7 +53,15 @@ class Finding:
 
     @property
     def someone(self) -> str:
-        return f"thread {self.other_thread}" if self.other_thread else "several threads"
+        block = f" of block {self.other_block}" if self.other_block else ""
+        return f"thread {self.other_thread}{block}" if self.other_thread else "several threads"
+
+    @property
+    def unordered(self) -> str:
+        """What there would have to be between two accesses to global memory."""
+        if self.other_block:
+            return "and nothing orders the two: no atomic, no fence and flag, no end of a kernel between them"
+        return "with no barrier, and no fence and flag, between them"
 
     @property
     def there(self) -> str:
@@ -106,6 +117,10 @@ def _waiting(f: Finding, at: Memory) -> str:
 MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
+    "SHARED_PAST_END": lambda f, at: (
+        f"{f.size} bytes at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not notice, "
+        "for it gives blocks shared memory in units of 128 bytes"
+    ),
     "LOCAL_BOUNDS": lambda f, at: (
         f"{f.size} bytes at offset {f.address}, beyond the thread's {at.kernel.local_bytes} bytes of local memory"
     ),
@@ -121,6 +136,22 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     ),
     "RACE_WRITE_AFTER_WRITE": lambda f, at: (
         f"{at.shared(f.address)} is written here and by {f.someone}{f.there}, with no barrier between them"
+    ),
+    "GLOBAL_READ_AFTER_WRITE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are read here and written by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "GLOBAL_WRITE_AFTER_READ": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here and read by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here and by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "SAME_VALUE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but what is "
+        "written is what was there already, so that it does no harm"
+    ),
+    "SHARED_UNDEFINED": lambda f, at: (
+        f"{at.shared(f.address)} is read here, and holds what {f.someone} wrote{f.there}: a value that nobody set"
     ),
     "BARRIER_DIVERGENCE": lambda f, at: (
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"

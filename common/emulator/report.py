@@ -158,7 +158,8 @@ class Report:
     `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
     the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
     and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
-    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it.
+    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
+    that look harmless, because what is written is what was there: they do not count as findings.
     """
 
     status: int
@@ -171,6 +172,7 @@ class Report:
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: Arena = field(repr=False)
+    notes: list[Finding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -180,7 +182,8 @@ class Report:
         blocks = [str(finding) for finding in self.findings]
         if self.status:
             blocks.append(f"the launcher returned CUDA error {self.status}: {self.error}")
-        return "\n\n".join(blocks) or "no findings"
+        blocks = blocks or ["no findings"]
+        return "\n\n".join([*blocks, *(f"note: {note}" for note in self.notes)])
 
     def raise_if_findings(self) -> None:
         """CheckFailed with the report, if there is anything to report."""

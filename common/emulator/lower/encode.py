@@ -8,11 +8,13 @@ from array import array
 from collections.abc import Iterator
 
 from common.emulator.lower.core import (
+    ACQUIRE,
     BRANCH,
     CALL,
     CALL_POINTER,
     EXIT,
     NONE,
+    RELEASE,
     RETURN,
     SPECIALS,
     STACK_BYTES,
@@ -30,6 +32,7 @@ from common.emulator.lower.core import (
 from common.emulator.ptx import Register
 
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
+NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
 
 
@@ -245,6 +248,7 @@ def encode(lowering: Lowering) -> Program:
     functions = [begins.get(name, NONE) for name in lowering.module.functions]
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
     granule = min((lowered.access for lowered in code if lowered.access), default=16)
+    stores = [lowered.global_store for lowered in code if lowered.global_store]
     header = array(
         "I",
         (
@@ -259,6 +263,8 @@ def encode(lowering: Lowering) -> Program:
             entry.begin,
             local_bytes,
             stack,
+            int(any(lowered.name == "fence" or lowered.flags & (ACQUIRE | RELEASE) for lowered in code)),
+            int(math.log2(min(stores))) if stores else NO_GRANULE,
             len(functions),
             *functions,
         ),

@@ -116,7 +116,8 @@ static void allocate(Warp &w, const Instr &i, u32 m) {
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     u8 *local = local_memory(b, w, lane, w.reg<u64>(i.o[0])[lane]);
-    const u64 address = b.launch.heap ? b.launch.heap->allocate(bits_of<u64>(local + i.o[1])) : 0;
+    const u64 bytes = bits_of<u64>(local + i.o[1]), address = b.launch.heap ? b.launch.heap->allocate(bytes) : 0;
+    if (address && b.launch.heap_cells) b.launch.heap_cells->forget(address, bytes);  // whoever had it, freed it
     memcpy(local + i.o[2], &address, sizeof address);
   }
 }

@@ -64,9 +64,10 @@ static void write_constant(Block &b, Warp &w, const Constant &c) {
 Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   const u64 frame = align_up(program.frame_bytes, 64);
   local_stride = align_up(program.local_bytes, 16);
-  const u64 shared_bytes = align_up(launch.shared_bytes, 64) + 64;
+  const u64 shared_bytes = launch.shared_window + 64;
   const u64 total = frame * launch.warps + shared_bytes + u64(local_stride) * launch.warps * LANES + 64;
-  bytes = total + (launch.sanitize ? (launch.shared_bytes >> program.granule_log2) * sizeof(Cell) : 0);
+  const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
+  bytes = total + 2 * granules * sizeof(u64);
   storage.reset(new u8[total]());
   u8 *at = storage.get() + (64 - reinterpret_cast<u64>(storage.get()) % 64) % 64;
   warps.resize(launch.warps);
@@ -74,13 +75,13 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
     warps[w].frame = at;
     warps[w].block = this;
     warps[w].index = w;
-    warps[w].order.assign(launch.warps, 1);
     for (const Constant &c : program.constants)
       if (!per_block(c.special)) write_constant(*this, warps[w], c);
   }
   shared = at;
   local = at + shared_bytes;
-  if (launch.sanitize) shadow.resize((launch.shared_bytes >> program.granule_log2) + 1);
+  written_by.resize(granules);
+  read_by.resize(granules);
 }
 
 void Block::start(u64 block_index) {
@@ -96,10 +97,12 @@ void Block::start(u64 block_index) {
   in_vain = 0;
   traced = index >= launch.trace_first && index < launch.trace_end;
   // What nobody wrote reads as NaN in every floating type, and as -1.
-  memset(shared, 0xff, launch.shared_bytes);
+  memset(shared, 0xff, launch.shared_window);
   if (program.local_static == program.local_bytes) memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
   else for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
-  std::fill(shadow.begin(), shadow.end(), Cell{});
+  std::fill(written_by.begin(), written_by.end(), 0);
+  std::fill(read_by.begin(), read_by.end(), 0);
+  flags.clear();
   for (Barrier &b : barriers) b = Barrier{};
   for (Warp &w : warps) {
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
@@ -111,8 +114,11 @@ void Block::start(u64 block_index) {
     w.watches.clear();
     w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
     if (program.stack != NO_PC) memset(w.reg<u64>(program.stack), 0, LANES * sizeof(u64));
-    std::fill(w.order.begin(), w.order.end(), 1);
-    w.oldest = 1;
+    w.time = w.oldest = w.newest = 1;
+    w.knows = {std::vector<u32>(launch.warps, 1), nullptr};
+    for (Clock &fenced : w.fenced) fenced = {};
+    w.lanes.reset();
+    w.epoch = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     for (const Constant &c : program.constants)
@@ -120,12 +126,15 @@ void Block::start(u64 block_index) {
   }
 }
 
-void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc) {
-  auto [at, fresh] = worker->findings.try_emplace(
-      {u32(problem), pc}, Finding{u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc});
-  ++at->second.count;
-  if (!fresh && index < at->second.block)
-    at->second = {u32(problem), pc, at->second.count, index, address, thread, size, other_thread, other_pc};
+void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc,
+                   u64 other_block) {
+  if (other_block == index) other_block = SAME_BLOCK;
+  const Finding finding{u32(problem), pc,         0,           index, address, thread, size, other_thread,
+                        other_pc,     other_block};
+  auto [at, fresh] = worker->findings.try_emplace({u32(problem), pc}, finding);
+  const u64 count = at->second.count + 1;
+  if (index < at->second.block) at->second = finding;
+  at->second.count = count;
 }
 
 Outcome Block::run(Worker &by) {
@@ -523,13 +532,13 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
   b.expected = expected;
   // A count is in whole warps: lanes that have exited, or never were, are counted with their warp.
   b.arrived += expected && mask == w.live ? LANES : __builtin_popcount(mask);
-  b.warps_seen |= 1u << w.index;
   if (i.o[2] >= 2) {
     const u32 votes = (w.pred(i.o[4]) ^ (i.flags & NOT_PRED ? ALL : 0)) & mask;
     b.count += __builtin_popcount(votes);
     if (votes != mask) b.all = 0;
     if (votes) b.any = ALL;
   }
+  if (expected && launch.sanitize) bring(w, b);
   if (i.o[2] == 1) ++group.pc;
   else {
     const Group others{group.pc + 1, group.mask & ~mask, RUNNABLE};  // @p bar.sync: the other lanes go on
@@ -554,8 +563,9 @@ void Block::complete_barriers() {
         if (i.o[2] > 2) w.pred(i.o[3]) = (w.pred(i.o[3]) & ~g.mask) | ((i.o[2] == 3 ? b.all : b.any) & g.mask);
         ++g.pc;
         g.waiting = RUNNABLE;
+        if (b.expected && launch.sanitize) take(w, b);
       }
-    synchronise(b.expected ? b.warps_seen : ALL);
+    if (!b.expected && launch.sanitize) meet_all();
     ++changes;
     b = Barrier{};
   }

@@ -105,8 +105,8 @@ void register_warp(Registry &r) {
   enter(r, {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"}, {"vote", vote, "d0 s0 n"}, {"vote.ballot", vote, "d4 s0 n"},
             {"match.b32", match<u32>, "d4? d0? s4 n"}, {"match.b64", match<u64>, "d4? d0? s8 n"},
             {"isspacep", is_space, "d0 s8 n"}, {"cvta", convert_address, "d* s* n n n n"},
-            {"bar.warp", [](Warp &w, const Instr &, u32) {
-               if (w.block->launch.sanitize) w.block->synchronise_lanes(w);
+            {"bar.warp", [](Warp &w, const Instr &, u32 m) {
+               if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
              }, ""},
             {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
             {"elect", [](Warp &w, const Instr &i, u32 m) {
