@@ -68,7 +68,7 @@ def run(
     started = time.monotonic()
     build = toolchain.compile_host(source, defines, str(arch))
     (gpu,) = select_gpus([str(arch)])
-    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu)
+    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu, defines)
     runtime = Runtime(build.so, gpu, session.arena, session.launch)
     for name in session.module.kernel_names:
         shared = session.module.static_shared(name)
@@ -123,7 +123,7 @@ def _module(ptx: str) -> engine.Module:
 class _Session:
     """One run: its memory, and what its launches left."""
 
-    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu=GPUS[-1]):
+    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads, gpu=GPUS[-1], defines=None):
         if len(names) != len(args):
             raise ValueError(f"{len(args)} arguments with {len(names)} names")
         self.module = _module(ptx)
@@ -140,7 +140,7 @@ class _Session:
         for variable in (*self.module.variables.values(), *filter(None, [self.module.heap])):
             self.arena.adopt(variable.name, variable.address, variable.size)
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
-        self.gpu = gpu
+        self.gpu, self.defines = gpu, defines
         self.trace = trace
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding] = {}
@@ -215,12 +215,12 @@ class _Session:
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                where = f"{place.file}:{place.line}: " if place.file else ""
+                where = f"{place.file}:{place.own_line}: " if place.file else ""
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
-            explained = explain(finding, info, self.arena)
+            explained = explain(finding, info, self.arena, self.defines)
             self.findings[explained.where] = explained.again(self.findings.get(explained.where))
         for note in result.notes:
-            explained = explain(note, info, self.arena)
+            explained = explain(note, info, self.arena, self.defines)
             self.notes[explained.where] = explained.again(self.notes.get(explained.where))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():

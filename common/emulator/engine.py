@@ -143,8 +143,8 @@ class Allocation:
 @dataclass(frozen=True)
 class Place:
     """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
-    (through inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no
-    line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
+    (through inlined calls), `own_line` that in its own code, lambdas included, `inner_file` and `inner_line` the place
+    where the code stands; line 0 if the PTX has no line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
     to do instead."""
 
     pc: int
@@ -154,6 +154,7 @@ class Place:
     line: int
     inner_file: str
     inner_line: int
+    own_line: int = 0
     problem: str = ""
 
 
@@ -290,6 +291,7 @@ class Module:
                     at.call_line if at else 0,
                     files.get(at.file, "") if at else "",
                     at.line if at else 0,
+                    at.own_line if at else 0,
                     problem,
                 )
             )

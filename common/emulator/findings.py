@@ -46,7 +46,7 @@ class Finding:
     message: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
+        where = f"{self.place.file}:{self.place.own_line}" if self.place.line else "PTX"
         times = f" ({self.count} times)" if self.count > 1 else ""
         who = f"{self.kernel}, block {self.block}, thread {self.thread}"
         return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
@@ -68,7 +68,8 @@ class Finding:
         """Where the other one was, as an ending: " at line 12"."""
         if self.other_place is None:
             return ""
-        return f" at line {self.other_place.line}" if self.other_place.line else f" by '{self.other_place.text}'"
+        line = self.other_place.own_line
+        return f" at line {line}" if line else f" by '{self.other_place.text}'"
 
 
 class Memory:
@@ -81,6 +82,11 @@ class Memory:
         """`size` bytes at an address of global memory."""
         return f"{size} bytes at 0x{address:x}, {self.nearest(address, size)}"
 
+    @staticmethod
+    def past(address: int, size: int, end: int) -> str:
+        """How much of them lies past the end of what they begin in."""
+        return f", {address + size - end} of them past its end" if address + size > end else ""
+
     def nearest(self, address: int, size: int) -> str:
         if not self.allocations:
             return "where nothing is allocated"
@@ -90,16 +96,17 @@ class Memory:
             return f"{nearest.base - address} bytes before {nearest.name}"
         if past >= 0:
             return f"{past} bytes after the end of {nearest.name} ({nearest.size} bytes)"
-        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes)"
+        past = self.past(address, size, nearest.base + nearest.size)
+        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes){past}"
 
     def shared(self, offset: int) -> str:
         """A byte of the block's shared memory."""
-        name, start = next(((n, at) for n, at, _ in reversed(self.kernel.shared) if at <= offset), ("", 0))
-        inside = f" ({self.variable(name)} + {offset - start})" if name else ""
-        return f"byte {offset} of shared memory{inside}"
+        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
+        return f"byte {offset} of shared memory" + (f" ({self.variable(*found, offset)})" if found else "")
 
-    def variable(self, name: str) -> str:
-        return name
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        """That byte, as one of the variable that begins at `start`."""
+        return f"{name} + {offset - start}"
 
     def at(self, address: int) -> str:
         """Whatever lies at a generic address."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import linecache
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from common.emulator import engine, findings
+from common.emulator import arrays, engine, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
 from common.emulator.memory import Allocation, Arena
 from common.errors import CheckFailed
@@ -104,18 +104,21 @@ class Finding:
     block: Dim
     thread: Dim
     file: str
-    line: int  # in the kernel's file: of the outermost call, if the instruction was inlined from a header
+    line: int  # in the kernel, or in a lambda of it: of the call, if the instruction was inlined from elsewhere
     ptx: str
     count: int = 1
+    call_line: int = 0  # of the lambda, if the line is in one
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
+        called = f" (called at line {self.call_line})" if self.call_line else ""
         lines = [
             f"{self.kind}: {self.message}",
-            f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}",
+            f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
         ]
-        if text := linecache.getline(self.file, self.line).strip():
-            lines.append(f"    {self.line:>4} | {text}")
+        for line in filter(None, (self.call_line, self.line)):
+            if text := linecache.getline(self.file, line).strip():
+                lines.append(f"    {line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
         if self.count > 1:
             lines.append(f"    and {self.count - 1} more of this kind at this line")
@@ -124,7 +127,7 @@ class Finding:
     @property
     def where(self) -> tuple[object, ...]:
         """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
-        return self.kind, self.kernel, self.file, self.line or self.ptx
+        return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
 
     def again(self, earlier: Finding | None) -> Finding:
         """This finding, or the earlier one of the same kind and line with this one counted in."""
@@ -265,32 +268,35 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
 class _Memory(findings.Memory):
     """Addresses in the words of the tensors and of the source's variables."""
 
-    def __init__(self, kernel: engine.KernelInfo, arena: Arena):
+    def __init__(self, kernel: engine.KernelInfo, arena: Arena, source: str, defines: Mapping[str, str]):
         super().__init__(kernel, ())
-        self.arena = arena
+        self.arena, self.source, self.defines = arena, source, defines
 
     def globally(self, address: int, size: int) -> str:
-        return f"{size} bytes at {self.arena.describe(address)}"
+        found = self.arena.find(address)
+        past = self.past(address, size, found.base + found.size) if found else ""
+        return f"{size} bytes at {self.arena.describe(address)}{past}"
 
-    def variable(self, name: str) -> str:
-        return readable(name)
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        plain = readable(name)
+        shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
+        inside = not size or offset < start + size
+        return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"
 
     def at(self, address: int) -> str:
         return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
 
 
-def explain(found: findings.Finding, kernel: engine.KernelInfo, arena: Arena) -> Finding:
-    """A finding of the machine in the words of the source."""
+def explain(
+    found: findings.Finding, kernel: engine.KernelInfo, arena: Arena, defines: Mapping[str, str] | None = None
+) -> Finding:
+    """A finding of the machine in the words of the source, which was compiled with these macros."""
+    place = found.place
+    memory = _Memory(kernel, arena, place.file, defines or {})
     return Finding(
-        found.kind,
-        findings.explain(found, _Memory(kernel, arena)),
-        readable(found.kernel),
-        found.block,
-        found.thread,
-        found.place.file,
-        found.place.line,
-        found.place.text,
-        found.count,
+        *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
+        *(place.file, place.own_line, place.text, found.count),
+        place.line if place.line != place.own_line else 0,
     )
 
 
