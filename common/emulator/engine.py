@@ -95,7 +95,7 @@ def library() -> ctypes.CDLL:
         ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
         ("vm_clear_heap", None, [pointer]),
         ("vm_free_heap", None, [pointer]),
-        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer]),
+        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
@@ -271,9 +271,9 @@ class Module:
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
-            for part in (program.words, program.header, program.constants, program.tables)
+            for part in (program.words, program.header, program.constants, program.tables, program.flows)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers))
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []

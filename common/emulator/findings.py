@@ -121,6 +121,13 @@ def _waiting(f: Finding, at: Memory) -> str:
     return message
 
 
+def _undefined(f: Finding, what: str) -> str:
+    lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
+    if f.other_place is not None:  # a shuffle
+        return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
+    return f"{what} holds, {lanes}, a value that nobody has set"
+
+
 MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
@@ -157,6 +164,13 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but what is "
         "written is what was there already, so that it does no harm"
     ),
+    "UNDEFINED_PRODUCT": lambda f, at: (
+        _undefined(f, "an operand of this product of matrices")
+        + ("" if f.other_place else ": is the accumulator not zeroed first (fill_fragment, or = {})?")
+    ),
+    "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
+    "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
+    "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
     "SHARED_UNDEFINED": lambda f, at: (
         f"{at.shared(f.address)} is read here, and holds what {f.someone} wrote{f.there}: a value that nobody set"
     ),

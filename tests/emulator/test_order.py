@@ -75,7 +75,7 @@ def test_a_race_of_a_broadcast_names_both_threads():
 
 def test_volatile_accesses_are_no_substitute_for_syncwarp():
     """The reduction of an old book: right only as long as the lanes of a warp march in step."""
-    body = """st.volatile.shared.u32 [%r2], %r0; setp.ge.u32 %p0, %r1, 16; @%p0 bra END;
+    body = """mov.u32 %r5, 0; st.volatile.shared.u32 [%r2], %r0; setp.ge.u32 %p0, %r1, 16; @%p0 bra END;
         ld.volatile.shared.u32 %r5, [%r2+64]; ld.volatile.shared.u32 %r6, [%r2]; add.u32 %r5, %r5, %r6; END:"""
     assert set(run(body)[0]) == {"shared race"}
     assert run(body.replace("setp.ge", "bar.warp.sync -1; setp.ge"))[0] == []

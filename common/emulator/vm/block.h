@@ -19,6 +19,11 @@ struct Constant {
 
 constexpr u32 NO_GRANULE = 32;
 
+// What an instruction reads and writes: registers, targets first. And what of it is undefined: undefined.cpp.
+struct Flow;
+using Rule = void (*)(Warp &, const Instr &, const Flow &, u32 mask);
+struct Flow { u32 targets = 0, sources = 0; std::vector<u32> offsets; Rule rule = nullptr; };
+
 struct Program {
   std::vector<u32> words;          // all operands
   std::vector<Instr> code;
@@ -32,6 +37,12 @@ struct Program {
   bool fences = false;             // it has fences, or acquires and releases
   u32 global_granule_log2 = NO_GRANULE;  // of the smallest store to global memory
   std::vector<u32> functions;      // pc of each function of the module that can be called through a pointer
+
+  bool tracked = false;            // some registers may be undefined
+  bool reads_local = false;        // so may local memory, and it is read
+  std::unordered_map<u32, Flow> flows;  // of the instructions that touch them
+  std::vector<u32> unset;          // those that are read before they are written, perhaps
+  void follow(const std::vector<std::string> &names);
 
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
     u32 n = 0;
@@ -171,6 +182,7 @@ struct Block {
   bool traced = false;
   std::unique_ptr<u8[]> storage;       // frames, shared memory, local memory
   u8 *shared = nullptr, *local = nullptr;
+  u8 *local_undefined = nullptr;       // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
   std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
@@ -220,6 +232,14 @@ struct Block {
   void release(Warp &, const Instr &, u32 mask, Space, const u64 *address, bool atomic);
   void acquire(Warp &, u32 mask, Space, const u64 *address);
   void settle(Warp &);
+  // What is undefined: undefined.cpp.
+  void follow(Warp &, const Instr &, u32 mask, u32 active);
+  void absent(Warp &, const Instr &, u32 lanes);
+  void look_for_taint(Warp &);
+  void start_undefined(Warp &);
+  void defined(const Warp &w, int lane, u64 offset, u32 bytes) {  // the machine itself wrote local memory
+    if (local_undefined) memset(local_undefined + u64(thread(w, lane)) * local_stride + offset, 0, bytes);
+  }
 
  private:
   enum class Turn { NOTHING, MOVED, POLLED };
@@ -275,6 +295,9 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
+void undefined_load(Warp &, u32 mask, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers);
+u32 undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 width, u32 count,
+                    const u32 *registers);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
 // returned and taken off `*left`; their addresses become those within the space.
 u32 next_space(u32 *left, u64 *address, Space *space);

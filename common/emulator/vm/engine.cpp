@@ -65,7 +65,9 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   const u64 frame = align_up(program.frame_bytes, 64);
   local_stride = align_up(program.local_bytes, 16);
   const u64 shared_bytes = launch.shared_window + 64;
-  const u64 total = frame * launch.warps + shared_bytes + u64(local_stride) * launch.warps * LANES + 64;
+  const bool follow = launch.sanitize && program.tracked;
+  const u64 locals = u64(local_stride) * launch.warps * LANES;
+  const u64 total = frame * launch.warps * (follow ? 2 : 1) + shared_bytes + locals * (follow ? 2 : 1) + 64;
   const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
   bytes = total + 2 * granules * sizeof(u64);
   storage.reset(new u8[total]());
@@ -78,8 +80,10 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
     for (const Constant &c : program.constants)
       if (!per_block(c.special)) write_constant(*this, warps[w], c);
   }
+  for (u32 w = 0; follow && w < launch.warps; ++w, at += frame) warps[w].undefined = at;
   shared = at;
   local = at + shared_bytes;
+  if (follow && program.reads_local) local_undefined = local + locals;
   written_by.resize(granules);
   read_by.resize(granules);
 }
@@ -103,8 +107,10 @@ void Block::start(u64 block_index) {
   std::fill(written_by.begin(), written_by.end(), 0);
   std::fill(read_by.begin(), read_by.end(), 0);
   flags.clear();
+  if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
   for (Barrier &b : barriers) b = Barrier{};
   for (Warp &w : warps) {
+    start_undefined(w);
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
     w.live = threads == LANES ? ALL : (1u << threads) - 1;
     w.seq = 0;
@@ -266,6 +272,7 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   w.watching = w.long_turns >= LONG_TURNS;
   if (w.watching) w.long_turns = 0, w.watches.clear();
   w.polls = 0;
+  if (w.tainted) look_for_taint(w);
   while (!stopped && w.live && fuel && schedule(w, chosen, limit)) {
     if (w.groups[chosen].passed >= 2) break;
     u32 pc = w.groups[chosen].pc;
@@ -274,6 +281,7 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
+      if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED) follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
       if (i.kind == Kind::TOGETHER) {
         w.groups[chosen].pc = pc;
         together = meet(w, chosen, i, active) && !stopped && ++pc != limit && fuel;
@@ -434,6 +442,10 @@ bool Block::back(Warp &w, const Instr &i, Group &group) {
 // of it that has not exited is here. True if all went: their group has moved on. Otherwise those that lack somebody wait.
 bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
   const u32 *masks = w.reg<u32>(i.target);
+  const auto go = [&](u32 lanes) {
+    if (w.tainted && i.flags & TRACKED) follow(w, i, 0, lanes);
+    i.run(w, i, lanes);
+  };
   u32 went = 0;
   for (u32 rest = active, same; rest; rest &= ~same) {
     const u32 first = __builtin_ctz(rest), named = masks[first];
@@ -444,9 +456,9 @@ bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
     if (absent) report(Problem::WARP_DIVERGENCE, i.pc, thread(w, first), named, same);
     if (const u32 outside = same & ~named) {
       report(Problem::OUTSIDE_MASK, i.pc, thread(w, __builtin_ctz(outside)), named, outside);
-      i.run(w, i, outside);
+      go(outside);
     }
-    if (same & named) i.run(w, i, same & named);
+    if (same & named) go(same & named);
     went |= same;
   }
   w.force = false;

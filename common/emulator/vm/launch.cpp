@@ -233,14 +233,19 @@ const char *vm_problems() {
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
 // bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the global granule; number of
-// functions and pc of each (or ~0). constants: offset, width, special, value of each. tables: length and entries of each.
-Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables) {
+// functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
+// are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
+// and their places. constants: offset, width, special, value of each. tables: length and entries of each.
+Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
+                    const u32 *flows, u32 flow_words) {
   std::vector<Handler> handlers;
   std::vector<bool> storing;
+  std::vector<std::string> handler_names;
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
     const auto found = registry().find(std::string(at, end));
     storing.push_back(!strncmp(at, "st.", 3));
+    handler_names.emplace_back(at, end);
     handlers.push_back(found == registry().end() ? nullptr : found->second.run);
     at = end + 1;
   }
@@ -258,6 +263,21 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   for (u32 n = 0; n < header[0]; ++n, at += 7 + at[6]) {
     Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
     p->code.push_back(i);
+  }
+  if (flow_words) {
+    const u32 *at = flows, *const end = flows + flow_words;
+    p->tracked = true;
+    p->reads_local = *at++;
+    p->unset.assign(at + 1, at + 1 + *at);
+    for (at += 1 + *at; at < end;) {
+      Flow &f = p->flows[at[0]];
+      f.targets = at[1], f.sources = at[2];
+      f.offsets.assign(at + 3, at + 3 + f.targets + f.sources);
+      at += 3 + f.targets + f.sources;
+    }
+    std::vector<std::string> by_pc;
+    for (const Instr &i : p->code) by_pc.push_back(handler_names[i.o[-7]]);
+    p->follow(by_pc);
   }
   std::vector<u32> polls(1, 0);  // before each instruction
   for (const Instr &i : p->code) polls.push_back(polls.back() + (i.kind != Kind::BRANCH && i.flags & STRONG));

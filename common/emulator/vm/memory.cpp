@@ -340,6 +340,7 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
+  if (space == Space::LOCAL && b.launch.sanitize) undefined_load(w, mask, address, s.bytes, s.reg, s.count, i.o + 3);
 }
 
 static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
@@ -353,6 +354,8 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   u64 to[LANES];
   host_pointers(w, space, address, to);
   const Change change(w, space);
+  const u32 undefined =
+      b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
   if (sanitize || i.flags & STRONG) {
     alignas(64) u8 value[LANES][32];
@@ -368,10 +371,10 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     }
     if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
     const bool shadow = sanitize && space == Space::SHARED;
-    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value);
+    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value, 0, undefined);
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value);
+      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value, 0, undefined);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
       if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
       else memcpy(there, value[lane], bytes);

@@ -46,7 +46,8 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
   X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
   X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
-  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */
+  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
+  X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 enum Flag : u32 {
 #define X(name, value) name = value,
   FLAGS(X)
@@ -108,6 +109,10 @@ struct Instr {
   X(OUTSIDE_MASK, "lane outside its mask", 0) \
   X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
   X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
+  X(UNDEFINED_PRODUCT, "undefined value", 0) \
+  X(UNDEFINED_ADDRESS, "undefined value", 0) \
+  X(UNDEFINED_BRANCH, "undefined value", 0) \
+  X(UNDEFINED_STORE, "undefined value", 0) \
   X(SHARED_UNDEFINED, "undefined value", 0) \
   X(COPY_IN_FLIGHT, "copy in flight", 0) \
   X(RACE_READ_AFTER_WRITE, "shared race", 0) \
@@ -222,6 +227,10 @@ struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[L
 
 struct Warp {
   u8 *frame;
+  u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
+  bool tainted = false;     // something is
+  bool mirrored = false;    // the two frames are exchanged
+  u32 absent_pc = 0;        // the last shuffle that gave something undefined
   Block *block;
   u32 index;
   u32 live = 0;           // lanes that have not exited
