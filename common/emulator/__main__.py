@@ -177,6 +177,8 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
     for launch in report.launches:
         kernels.setdefault(launch.kernel, []).append(launch)
     err.print()
+    for note in report.notes:
+        err.print(f"note: {note}\n", markup=False, soft_wrap=True)
     for name, launches in kernels.items():
         total = _total(launches)
         grid, block = ("x".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block))

@@ -28,6 +28,7 @@ class Build:
     source: Path
     arch: str
     nvcc: toolchain.Nvcc = field(repr=False)
+    defines: Mapping[str, str] = field(default_factory=dict)
     extension: bool = False  # written as a PyTorch extension
 
     @property
@@ -137,7 +138,7 @@ def compile_host(
     ]
     out = toolchain.cached("kernel", key, build, keep_failures=True)
     ptx = (out / "kernel.ptx").read_text(errors="replace")
-    return Build(out / "kernel.so", ptx, source, arch, nvcc, is_extension)
+    return Build(out / "kernel.so", ptx, source, arch, nvcc, dict(defines or {}), is_extension)
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:

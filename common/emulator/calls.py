@@ -71,7 +71,7 @@ def call_launcher(
     if names is not None and len(names) != len(args):
         raise ValueError(f"{len(args)} arguments with {len(names)} names")
     with PtxCheck(build), loaded(build.ptx) as module:
-        session = Session(module, gpu, source=str(build.source), **options)
+        session = Session(module, gpu, source=str(build.source), defines=build.defines, **options)
 
         def pack(types: list[ParameterType]) -> bytes:
             called = names or parameter_names(source_text(build.source), symbol, len(types))
@@ -95,7 +95,7 @@ def call_extension(
     result: list[Any] = []
     torch = sys.modules.get("torch") if any("torch" in type(arg).__module__ for arg in args) else None
     with PtxCheck(build), loaded(build.ptx) as module:
-        session = Session(module, gpu, source=str(build.source), **options)
+        session = Session(module, gpu, source=str(build.source), defines=build.defines, **options)
         arena = session.arena
 
         def upload(name: str, array: Any) -> int:
@@ -178,6 +178,7 @@ def program(
             threads=threads,
             on_finding=on_finding,
             source=str(source),
+            defines=defines,
         )
         if into is not None:
             into.append(session)

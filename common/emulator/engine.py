@@ -19,7 +19,7 @@ import numpy as np
 
 from common.compiler import toolchain
 from common.emulator import lower, ptx
-from common.emulator.findings import NOBODY, Finding, Memory, Problem, explain
+from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Finding, Memory, Problem, explain
 from common.emulator.lower import core
 from common.emulator.ptx import PtxError
 
@@ -40,8 +40,10 @@ TRACE_SPACES = ("global", "shared", "local")
 TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
 _FINDING = np.dtype({
-    "names": ["problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc"],
-    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4"],
+    "names": [
+        "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
+    ],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8"],
 })  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def library() -> ctypes.CDLL:
         ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
         ("vm_clear_heap", None, [pointer]),
         ("vm_free_heap", None, [pointer]),
-        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer]),
+        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
@@ -138,8 +140,8 @@ class Allocation:
 @dataclass(frozen=True)
 class Place:
     """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
-    (through inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no
-    line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
+    (through inlined calls), `own_line` that in its own code, lambdas included, `inner_file` and `inner_line` the place
+    where the code stands; line 0 if the PTX has no line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
     to do instead."""
 
     pc: int
@@ -149,17 +151,19 @@ class Place:
     line: int
     inner_file: str
     inner_line: int
+    own_line: int = 0
     problem: str = ""
 
 
 @dataclass
 class LaunchResult:
-    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `trace`: dtype TRACE, in the order of
-    blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
+    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
+    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
     many ran."""
 
     counters: np.ndarray
     findings: list[Finding]
+    notes: list[Finding]
     trace: np.ndarray
     output: str
     code: int
@@ -274,14 +278,16 @@ class Module:
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
-            for part in (program.words, program.header, program.constants, program.tables)
+            for part in (program.words, program.header, program.constants, program.tables, program.flows)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers))
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
-        places = []
+        places: list[Place] = []
+        at = None
         for pc, lowered in enumerate(program.instructions):
-            at = lowered.location
+            if lowered.location and lowered.location.line:  # line 0: the compiler moved it; then its neighbour's
+                at = lowered.location
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
             places.append(
                 Place(
@@ -292,6 +298,7 @@ class Module:
                     at.call_line if at else 0,
                     files.get(at.file, "") if at else "",
                     at.line if at else 0,
+                    at.own_line if at else 0,
                     problem,
                 )
             )
@@ -400,7 +407,9 @@ class Module:
         findings = [_finding(row, info, block, grid, Memory(info, allocations)) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
-        return LaunchResult(table, findings, trace, output, code, done, time.perf_counter() - start)
+        notes = [finding for finding in findings if finding.kind == HARMLESS]
+        findings = [finding for finding in findings if finding.kind != HARMLESS]
+        return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
 
     def __del__(self):
         for handle in getattr(self, "_handles", ()):
@@ -415,7 +424,7 @@ def _thread(linear: int, block) -> tuple[int, int, int]:
 
 def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
     problem = problems()[int(row["problem"])]
-    other_thread, other_pc = int(row["other_thread"]), int(row["other_pc"])
+    other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     found = Finding(
         *(problem.name, problem.kind, info.name),
         *(_thread(int(row["block"]), grid), _thread(int(row["thread"]), block)),
@@ -423,6 +432,7 @@ def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
         *(int(row[name]) for name in ("count", "address", "size")),
         bool(problem.code),
         None if other_thread == NOBODY else _thread(other_thread, block),
+        None if other_block == SAME_BLOCK else _thread(other_block, grid),
         None if other_pc == NOBODY else info.instructions[other_pc],
     )
     return replace(found, message=explain(found, memory))

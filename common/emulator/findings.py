@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from common.emulator.engine import Allocation, KernelInfo, Place
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
+SAME_BLOCK = (1 << 64) - 1
+HARMLESS = "same value written"  # the kind of those that are notes, not findings
 SHARED_WINDOW = 1 << 56  # vm.h: generic addresses of shared memory have this bit
 
 
@@ -39,25 +41,35 @@ class Finding:
     size: int
     fatal: bool
     other_thread: tuple[int, int, int] | None
+    other_block: tuple[int, int, int] | None  # None: the same
     other_place: Place | None
     message: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
+        where = f"{self.place.file}:{self.place.own_line}" if self.place.line else "PTX"
         times = f" ({self.count} times)" if self.count > 1 else ""
         who = f"{self.kernel}, block {self.block}, thread {self.thread}"
         return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
 
     @property
     def someone(self) -> str:
-        return f"thread {self.other_thread}" if self.other_thread else "several threads"
+        block = f" of block {self.other_block}" if self.other_block else ""
+        return f"thread {self.other_thread}{block}" if self.other_thread else "several threads"
+
+    @property
+    def unordered(self) -> str:
+        """What there would have to be between two accesses to global memory."""
+        if self.other_block:
+            return "and nothing orders the two: no atomic, no fence and flag, no end of a kernel between them"
+        return "with no barrier, and no fence and flag, between them"
 
     @property
     def there(self) -> str:
         """Where the other one was, as an ending: " at line 12"."""
         if self.other_place is None:
             return ""
-        return f" at line {self.other_place.line}" if self.other_place.line else f" by '{self.other_place.text}'"
+        line = self.other_place.own_line
+        return f" at line {line}" if line else f" by '{self.other_place.text}'"
 
 
 class Memory:
@@ -70,6 +82,11 @@ class Memory:
         """`size` bytes at an address of global memory."""
         return f"{size} bytes at 0x{address:x}, {self.nearest(address, size)}"
 
+    @staticmethod
+    def past(address: int, size: int, end: int) -> str:
+        """How much of them lies past the end of what they begin in."""
+        return f", {address + size - end} of them past its end" if address + size > end else ""
+
     def nearest(self, address: int, size: int) -> str:
         if not self.allocations:
             return "where nothing is allocated"
@@ -79,16 +96,17 @@ class Memory:
             return f"{nearest.base - address} bytes before {nearest.name}"
         if past >= 0:
             return f"{past} bytes after the end of {nearest.name} ({nearest.size} bytes)"
-        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes)"
+        past = self.past(address, size, nearest.base + nearest.size)
+        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes){past}"
 
     def shared(self, offset: int) -> str:
         """A byte of the block's shared memory."""
-        name, start = next(((n, at) for n, at, _ in reversed(self.kernel.shared) if at <= offset), ("", 0))
-        inside = f" ({self.variable(name)} + {offset - start})" if name else ""
-        return f"byte {offset} of shared memory{inside}"
+        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
+        return f"byte {offset} of shared memory" + (f" ({self.variable(*found, offset)})" if found else "")
 
-    def variable(self, name: str) -> str:
-        return name
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        """That byte, as one of the variable that begins at `start`."""
+        return f"{name} + {offset - start}"
 
     def at(self, address: int) -> str:
         """Whatever lies at a generic address."""
@@ -103,9 +121,20 @@ def _waiting(f: Finding, at: Memory) -> str:
     return message
 
 
+def _undefined(f: Finding, what: str) -> str:
+    lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
+    if f.other_place is not None:  # a shuffle
+        return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
+    return f"{what} holds, {lanes}, a value that nobody has set"
+
+
 MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
+    "SHARED_PAST_END": lambda f, at: (
+        f"{f.size} bytes at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not notice, "
+        "for it gives blocks shared memory in units of 128 bytes"
+    ),
     "LOCAL_BOUNDS": lambda f, at: (
         f"{f.size} bytes at offset {f.address}, beyond the thread's {at.kernel.local_bytes} bytes of local memory"
     ),
@@ -121,6 +150,29 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     ),
     "RACE_WRITE_AFTER_WRITE": lambda f, at: (
         f"{at.shared(f.address)} is written here and by {f.someone}{f.there}, with no barrier between them"
+    ),
+    "GLOBAL_READ_AFTER_WRITE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are read here and written by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "GLOBAL_WRITE_AFTER_READ": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here and read by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here and by {f.someone}{f.there}, {f.unordered}"
+    ),
+    "SAME_VALUE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but what is "
+        "written is what was there already, so that it does no harm"
+    ),
+    "UNDEFINED_PRODUCT": lambda f, at: (
+        _undefined(f, "an operand of this product of matrices")
+        + ("" if f.other_place else ": is the accumulator not zeroed first (fill_fragment, or = {})?")
+    ),
+    "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
+    "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
+    "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
+    "SHARED_UNDEFINED": lambda f, at: (
+        f"{at.shared(f.address)} is read here, and holds what {f.someone} wrote{f.there}: a value that nobody set"
     ),
     "BARRIER_DIVERGENCE": lambda f, at: (
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"

@@ -95,7 +95,7 @@ class Library:
         in `run`. UserError for a kernel, an argument or a launch that cannot be."""
         build, symbol = self._find(kernel)
         called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
-        settings = _session_options(options)
+        settings = {**_session_options(options), "defines": build.defines}
         with PtxCheck(build):
             return calls.launch_kernel(
                 build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings

@@ -106,6 +106,7 @@ class Location:
     line: int
     call_file: int = 0  # the place in the outermost function into which this was inlined
     call_line: int = 0
+    own_line: int = 0  # in the same file: the place in that function's own code, through the lambdas that it calls
 
 
 @dataclass
@@ -191,7 +192,11 @@ _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 _SPACE = re.compile(r"\s+")
 _NAME = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"({_NAME})\s*:(?!:)")
-_LOC = re.compile(r"\.loc[ \t]+(\d+)[ \t]+(\d+)(?:[^\n]*\binlined_at[ \t]+(\d+)[ \t]+(\d+))?[^\n]*")
+_LOC = re.compile(
+    r"\.loc[ \t]+(\d+)[ \t]+(\d+)(?:[^\n]*\bfunction_name[ \t]+([\w$]+)[^\n]*\binlined_at[ \t]+(\d+)[ \t]+(\d+))?[^\n]*"
+)
+_STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
+_LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
@@ -248,6 +253,12 @@ class _Parser:
         self.position = 0
         self.module = PtxModule()
         self.root = Scope(None)
+        debug = self.text.find(".section\t.debug_str")
+        self.lambdas = {  # labels of their names
+            label
+            for label, data in (_STRING.findall(self.text, debug) if debug >= 0 else ())
+            if _LAMBDA.search(bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace"))
+        }
 
     def fail(self, message: str) -> PtxError:
         line = self.text.count("\n", 0, self.position) + 1
@@ -455,7 +466,7 @@ class _Parser:
 
     def body(self, function: Function, scope: Scope) -> None:
         text, location, depth = self.text, None, 1
-        self.inlined: dict[tuple[int, int], tuple[int, int]] = {}
+        self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
         code = function.instructions
         while True:
             if not self.skip():
@@ -478,7 +489,8 @@ class _Parser:
                     match = _LOC.match(text, self.position)
                     if match is None:
                         raise self.fail("a .loc directive that cannot be read")
-                    location = self.locate(*(int(value or 0) for value in match.groups()))
+                    file, line, name, call_file, call_line = match.groups()
+                    location = self.locate(int(file), int(line), name or "", int(call_file or 0), int(call_line or 0))
                     self.position = match.end()
                 elif text.startswith(".reg", self.position):
                     self.registers(self.until(";")[4:], scope)
@@ -503,17 +515,23 @@ class _Parser:
             else:
                 code.append(self.instruction(self.until(";"), scope, location))
 
-    def locate(self, file: int, line: int, call_file: int, call_line: int) -> Location:
+    def locate(self, file: int, line: int, name: str, call_file: int, call_line: int) -> Location:
         """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
         outwards."""
         if not call_file:
-            return Location(file, line, file, line)
-        self.inlined[file, line] = place = (call_file, call_line)
-        for _ in range(64):
-            if place not in self.inlined:
+            return Location(file, line, file, line, line)
+        self.inlined[file, line] = (name, call_file, call_line)
+        chain = [(file, line, name)]  # places, and the function that each is in, from the inside
+        place = (call_file, call_line)
+        while place in self.inlined and len(chain) < 64:
+            chain.append((*place, self.inlined[place][0]))
+            place = self.inlined[place][1:]
+        own = place
+        for file_, line_, function in reversed(chain):
+            if function not in self.lambdas or file_ != own[0]:
                 break
-            place = self.inlined[place]
-        return Location(file, line, *place)
+            own = (file_, line_)
+        return Location(file, line, *place, own[1])
 
     def instruction(self, text: str, scope: Scope, location: Location | None) -> Instruction:
         match = _INSTRUCTION.match(text)

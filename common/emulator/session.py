@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,16 +86,18 @@ class Session(Device):
         threads: int | None = None,
         on_finding: Callable[[Finding | HostFinding], None] | None = None,
         source: str = "the source",
+        defines: Mapping[str, str] | None = None,
     ):
         if threads is not None and threads < 1:
             raise UserError(f"threads is at least 1, not {threads}")
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
-        self.trace, self.on_finding, self.source = trace, on_finding, source
+        self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
         self.stubs = frozenset(readable(name).partition("<")[0] for name in self.module.kernel_names)
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}
+        self.notes: dict[tuple, Finding] = {}  # what looks harmless
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
         self.started = time.monotonic()
@@ -195,9 +197,12 @@ class Session(Device):
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                where = f"{place.file}:{place.line}: " if place.file else ""
+                where = f"{place.file}:{place.own_line}: " if place.file else ""
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
-            self.found(explain(finding, info, self.arena))
+            self.found(explain(finding, info, self.arena, self.defines))
+        for note in result.notes:
+            explained = explain(note, info, self.arena, self.defines)
+            self.notes[explained.where] = explained.again(self.notes.get(explained.where))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)
@@ -227,6 +232,7 @@ class Session(Device):
             time.monotonic() - self.started,
             {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
             places,
+            list(self.notes.values()),
             outcome,
         )
 

@@ -643,7 +643,7 @@ MISTAKES = {
     "null pointer": "mov.u64 %rd1, 16; ld.global.u32 %r3, [%rd1];",
     "misaligned": "ld.global.u32 %r3, [%rd0+2];",
     "uninitialised global read": "ld.global.u32 %r3, [%rd0];",
-    "out of bounds shared": ".shared .b32 s[4]; ld.shared.u32 %r3, [s+16];",
+    "out of bounds shared": ".shared .b32 s[4]; ld.shared.u32 %r3, [s+128];",
     "uninitialised shared read": ".shared .b32 s[4]; ld.shared.u32 %r3, [s];",
     "out of bounds local": ".local .b32 l[4]; st.local.u32 [l+16], %r0;",
 }
@@ -660,7 +660,7 @@ FATAL = {
 def test_mistakes(kind):
     c = out()
     result = launch(
-        f"setp.ne.u32 %p0, %r0, 5; @%p0 bra END; {MISTAKES[kind]} END: {OUT.format('1')}", c, grid=(2,), unwritten=(0,)
+        f"setp.ne.u32 %p0, %r0, 5; @%p0 bra END; {MISTAKES[kind]} END: {OUT.format('1')}", c, unwritten=(0,)
     )
     (finding,) = result.findings
     assert finding.kind == kind and finding.thread == (5, 0, 0) and finding.place.text in MISTAKES[kind]

@@ -34,9 +34,12 @@ from common.emulator.ptx import (
 # Flags and kinds: those of vm.h, which the machine exports; engine.library() compares them.
 FLAGS = {
     "FTZ": 1, "SAT": 2, "RELU": 16, "NOT_PRED": 64, "ONE_MASK": 128, "WARP_BARRIER": 256, "STRONG": 512,
-    "ACQUIRE": 1024, "RELEASE": 2048,
+    "ACQUIRE": 1024, "RELEASE": 2048, "SPIN": 4096, "SIGNAL": 8192, "PAST_L1": 16384, "OF_BLOCK": 32768,
+    "TRACKED": 65536,
 }  # fmt: skip
-FTZ, SAT, RELU, NOT_PRED, ONE_MASK, WARP_BARRIER, STRONG, ACQUIRE, RELEASE = FLAGS.values()
+FTZ, SAT, RELU, NOT_PRED, ONE_MASK, WARP_BARRIER, STRONG, ACQUIRE, RELEASE, _, SIGNAL, PAST_L1, OF_BLOCK, TRACKED = (
+    FLAGS.values()
+)
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 KINDS = (
     "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN", "TOGETHER",
@@ -136,6 +139,7 @@ class Lowered:
     target: object = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
     category: str = "move"
     access: int = 0  # bytes of shared memory that one thread touches at once
+    global_store: int = 0  # bytes of global memory that one thread writes at once
     guard: Register | None = None
     negated: bool = False
     text: str = ""
@@ -145,7 +149,7 @@ class Lowered:
 
 @dataclass
 class Program:
-    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`: see vm_program in launch.cpp."""
+    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`, `flows`: see vm_program in launch.cpp."""
 
     name: str
     instructions: list[Lowered]
@@ -154,6 +158,7 @@ class Program:
     header: array
     constants: array
     tables: array
+    flows: array
     static_shared: int
     shared: list[tuple[str, int, int]]  # names, offsets and sizes of the shared variables, in order
 

@@ -8,15 +8,18 @@ from array import array
 from collections.abc import Iterator
 
 from common.emulator.lower.core import (
+    ACQUIRE,
     BRANCH,
     CALL,
     CALL_POINTER,
     EXIT,
     NONE,
+    RELEASE,
     RETURN,
     SPECIALS,
     STACK_BYTES,
     TABLE,
+    TRACKED,
     Constant,
     Def,
     FrameBytes,
@@ -30,6 +33,7 @@ from common.emulator.lower.core import (
 from common.emulator.ptx import Register
 
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
+NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
 
 
@@ -179,6 +183,30 @@ def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None
         unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
 
 
+def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Register]:
+    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
+    give, and whatever comes of these."""
+    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+    readers: dict[Register, list[Lowered]] = {}
+    reached: list[Register] = list(unset)
+    for lowered in code:
+        for register in _uses(lowered):
+            readers.setdefault(register, []).append(lowered)
+        if lowered.name in sources:
+            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
+    found: set[Register] = set()
+    while reached:
+        register = reached.pop()
+        if register in found:
+            continue
+        found.add(register)
+        for lowered in readers.get(register, ()):
+            if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
+                continue  # what comes of it counts as defined: it has been reported
+            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
+    return found
+
+
 def _key(constant: Constant) -> Constant:
     return Constant(constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special)
 
@@ -186,10 +214,19 @@ def _key(constant: Constant) -> Constant:
 def encode(lowering: Lowering) -> Program:
     code = lowering.code
     slots = _Slots()
+    ranges: list[dict[Register, list[int]]] = []
+    unset: set[Register] = set()
     for unit in lowering.units:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
-        slots.assign({register: life for register, life in liveness.ranges.items() if register is not lowering.stack})
+        liveness.ranges.pop(lowering.stack, None)
+        ranges.append(liveness.ranges)
+        unset |= {register for register in liveness.before(unit.begin) if register is not lowering.stack}
+    local = any(unit.frame_bytes for unit in lowering.units)
+    undefined = _undefined(code, unset, local)
+    for lives in ranges:
+        for which in (False, True):  # what may be undefined has slots of its own
+            slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
     constants: dict[Constant, int] = {lowering.true: 0}
     for lowered in code:
@@ -228,6 +265,17 @@ def encode(lowering: Lowering) -> Program:
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
         return constants[_key(operand)]
 
+    flows = array("I")
+    if undefined:
+        flows.extend((int(local), len(unset), *map(place, unset)))
+    for pc, lowered in enumerate(code if undefined else ()):
+        targets = [operand for operand in lowered.operands if isinstance(operand, Def)]
+        used = [operand for operand in lowered.operands if isinstance(operand, Register)]
+        touched = {operand.register for operand in targets} | {*used, lowered.guard}
+        if not touched.isdisjoint(undefined):
+            lowered.flags |= TRACKED
+            flows.extend((pc, len(targets), len(used), *map(place, targets), *map(place, used)))
+
     names: dict[str, int] = {}
     words = array("I")
     always = constants[lowering.true]
@@ -245,6 +293,7 @@ def encode(lowering: Lowering) -> Program:
     functions = [begins.get(name, NONE) for name in lowering.module.functions]
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
     granule = min((lowered.access for lowered in code if lowered.access), default=16)
+    stores = [lowered.global_store for lowered in code if lowered.global_store]
     header = array(
         "I",
         (
@@ -259,6 +308,8 @@ def encode(lowering: Lowering) -> Program:
             entry.begin,
             local_bytes,
             stack,
+            int(any(lowered.name == "fence" or lowered.flags & (ACQUIRE | RELEASE) for lowered in code)),
+            int(math.log2(min(stores))) if stores else NO_GRANULE,
             len(functions),
             *functions,
         ),
@@ -272,6 +323,7 @@ def encode(lowering: Lowering) -> Program:
         header,
         array("Q", table),
         tables,
+        flows,
         lowering.static_shared,
         sorted(shared, key=lambda item: item[1]),
     )

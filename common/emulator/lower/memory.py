@@ -5,7 +5,10 @@ from __future__ import annotations
 from common.emulator.lower.core import (
     ABSENT,
     ACQUIRE,
+    OF_BLOCK,
+    PAST_L1,
     RELEASE,
+    SIGNAL,
     SPACES,
     STRONG,
     Form,
@@ -27,7 +30,8 @@ VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 def memory_order(form: Form) -> int:
     """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
     order = ACQUIRE * form.has("acquire", "acq_rel") | RELEASE * form.has("release", "acq_rel")
-    return order | STRONG * (order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt"))
+    strong = order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt")
+    return order | STRONG * strong | PAST_L1 * form.has("cg") | OF_BLOCK * form.has("cta")
 
 
 @rule("ld", "ldu")
@@ -65,7 +69,12 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     ]
     access = size * count if machine in ("shared", "generic") else 0
     out = [base, Raw(offset), Raw(shape), *registers]
-    return Lowered(f"{'ld' if load else 'st'}.{machine}", out, memory_order(form), category=kind, access=access)
+    flags = memory_order(form)
+    if load:
+        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access)
+    flags |= SIGNAL * (flags & STRONG != 0)
+    store = size * count if machine in ("global", "generic") else 0
+    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=store)
 
 
 def _is_kernel_parameter(lowering: Lowering, where) -> bool:
@@ -93,16 +102,20 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
     base, offset, wide = lowering.address(operands[0], space)
     code = SPACES.get(space, SPACES["generic"]) | wide << 8
     flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
-    access = width * count if space in ("shared", "generic") else 0
+    flags |= SIGNAL * (operation in ("exch", "cas"))
+    access = width if space in ("shared", "generic") else 0
+    store = width if space in ("global", "generic") else 0
     if count > 1:
         values = getattr(operands[1], "elements", ())
         if len(values) != count:
             raise Unsupported("its vector has another length than it says")
         out = [base, Raw(offset), Raw(code), Raw(count), *targets, *(lowering.use(v, width, type_) for v in values)]
-        return Lowered(f"atom.{operation}.vector.{type_}", out, flags, category="atomic", access=access)
+        name = f"atom.{operation}.vector.{type_}"
+        return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
     out = [targets[0], base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
     out.append(lowering.use(operands[2], width, type_) if operation == "cas" else ABSENT)
-    return Lowered(f"atom.{operation}.{type_}", out, flags, category="atomic", access=access)
+    name = f"atom.{operation}.{type_}"
+    return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
 
 
 @rule("membar", "fence")

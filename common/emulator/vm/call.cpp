@@ -29,7 +29,23 @@ static void copy_local(Warp &w, const Instr &i, u32 m) {
     const u64 from = w.reg<u64>(i.o[0])[lane] + i.o[1], to = w.reg<u64>(i.o[2])[lane] + i.o[3];
     if (!fits(b, w, i, lane, std::max(from, to), i.o[4])) return;
     memmove(local_memory(b, w, lane, to), local_memory(b, w, lane, from), i.o[4]);
+    if (u8 *bits = b.local_undefined) {
+      bits += u64(b.thread(w, lane)) * b.local_stride;
+      memmove(bits + to, bits + from, i.o[4]);
+    }
   }
+}
+
+// A lane's part of a register to memory, or from there.
+template <bool SAVE> static void move(u8 *memory, u8 *slot, int lane, u32 width) {
+  if (width) {
+    SAVE ? memcpy(memory, slot + lane * width, width) : memcpy(slot + lane * width, memory, width);
+    return;
+  }
+  u32 predicate = bits_of<u32>(slot);
+  if (SAVE) *memory = predicate >> lane & 1;
+  else predicate = (predicate & ~(1u << lane)) | u32(*memory & 1) << lane;
+  memcpy(slot, &predicate, sizeof predicate);
 }
 
 // o: stack, offset, registers. 16 bytes for each.
@@ -41,15 +57,10 @@ template <bool SAVE> static void move_registers(Warp &w, const Instr &i, u32 m) 
       const int lane = __builtin_ctz(rest);
       const u64 at = w.reg<u64>(i.o[0])[lane] + i.o[1] + 16 * (n - 2);
       if (!fits(b, w, i, lane, at, 16)) return;
-      u8 *memory = local_memory(b, w, lane, at);
-      if (width) {
-        u8 *slot = w.frame + i.o[n] + lane * width;
-        SAVE ? memcpy(memory, slot, width) : memcpy(slot, memory, width);
-      } else {
-        u32 &predicate = w.pred(i.o[n]);
-        if (SAVE) *memory = predicate >> lane & 1;
-        else predicate = (predicate & ~(1u << lane)) | u32(*memory & 1) << lane;
-      }
+      move<SAVE>(local_memory(b, w, lane, at), w.frame + i.o[n], lane, width);
+      if (!b.local_undefined) continue;
+      w.tainted |= !SAVE;  // perhaps; it will be looked for
+      move<SAVE>(b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + at, w.undefined + i.o[n], lane, width);
     }
   }
 }
@@ -116,8 +127,10 @@ static void allocate(Warp &w, const Instr &i, u32 m) {
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     u8 *local = local_memory(b, w, lane, w.reg<u64>(i.o[0])[lane]);
-    const u64 address = b.launch.heap ? b.launch.heap->allocate(bits_of<u64>(local + i.o[1])) : 0;
+    const u64 bytes = bits_of<u64>(local + i.o[1]), address = b.launch.heap ? b.launch.heap->allocate(bytes) : 0;
+    if (address && b.launch.heap_cells) b.launch.heap_cells->forget(address, bytes);  // whoever had it, freed it
     memcpy(local + i.o[2], &address, sizeof address);
+    b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[2], sizeof address);
   }
 }
 

@@ -64,9 +64,12 @@ static void write_constant(Block &b, Warp &w, const Constant &c) {
 Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   const u64 frame = align_up(program.frame_bytes, 64);
   local_stride = align_up(program.local_bytes, 16);
-  const u64 shared_bytes = align_up(launch.shared_bytes, 64) + 64;
-  const u64 total = frame * launch.warps + shared_bytes + u64(local_stride) * launch.warps * LANES + 64;
-  bytes = total + (launch.sanitize ? (launch.shared_bytes >> program.granule_log2) * sizeof(Cell) : 0);
+  const u64 shared_bytes = launch.shared_window + 64;
+  const bool follow = launch.sanitize && program.tracked;
+  const u64 locals = u64(local_stride) * launch.warps * LANES;
+  const u64 total = frame * launch.warps * (follow ? 2 : 1) + shared_bytes + locals * (follow ? 2 : 1) + 64;
+  const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
+  bytes = total + 2 * granules * sizeof(u64);
   storage.reset(new u8[total]());
   u8 *at = storage.get() + (64 - reinterpret_cast<u64>(storage.get()) % 64) % 64;
   warps.resize(launch.warps);
@@ -74,13 +77,15 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
     warps[w].frame = at;
     warps[w].block = this;
     warps[w].index = w;
-    warps[w].order.assign(launch.warps, 1);
     for (const Constant &c : program.constants)
       if (!per_block(c.special)) write_constant(*this, warps[w], c);
   }
+  for (u32 w = 0; follow && w < launch.warps; ++w, at += frame) warps[w].undefined = at;
   shared = at;
   local = at + shared_bytes;
-  if (launch.sanitize) shadow.resize((launch.shared_bytes >> program.granule_log2) + 1);
+  if (follow && program.reads_local) local_undefined = local + locals;
+  written_by.resize(granules);
+  read_by.resize(granules);
 }
 
 void Block::start(u64 block_index) {
@@ -96,12 +101,16 @@ void Block::start(u64 block_index) {
   in_vain = 0;
   traced = index >= launch.trace_first && index < launch.trace_end;
   // What nobody wrote reads as NaN in every floating type, and as -1.
-  memset(shared, 0xff, launch.shared_bytes);
+  memset(shared, 0xff, launch.shared_window);
   if (program.local_static == program.local_bytes) memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
   else for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
-  std::fill(shadow.begin(), shadow.end(), Cell{});
+  std::fill(written_by.begin(), written_by.end(), 0);
+  std::fill(read_by.begin(), read_by.end(), 0);
+  flags.clear();
+  if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
   for (Barrier &b : barriers) b = Barrier{};
   for (Warp &w : warps) {
+    start_undefined(w);
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
     w.live = threads == LANES ? ALL : (1u << threads) - 1;
     w.seq = 0;
@@ -111,8 +120,11 @@ void Block::start(u64 block_index) {
     w.watches.clear();
     w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
     if (program.stack != NO_PC) memset(w.reg<u64>(program.stack), 0, LANES * sizeof(u64));
-    std::fill(w.order.begin(), w.order.end(), 1);
-    w.oldest = 1;
+    w.time = w.oldest = w.newest = 1;
+    w.knows = {std::vector<u32>(launch.warps, 1), nullptr};
+    for (Clock &fenced : w.fenced) fenced = {};
+    w.lanes.reset();
+    w.epoch = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     for (const Constant &c : program.constants)
@@ -120,12 +132,15 @@ void Block::start(u64 block_index) {
   }
 }
 
-void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc) {
-  auto [at, fresh] = worker->findings.try_emplace(
-      {u32(problem), pc}, Finding{u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc});
-  ++at->second.count;
-  if (!fresh && index < at->second.block)
-    at->second = {u32(problem), pc, at->second.count, index, address, thread, size, other_thread, other_pc};
+void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc,
+                   u64 other_block) {
+  if (other_block == index) other_block = SAME_BLOCK;
+  const Finding finding{u32(problem), pc,         0,           index, address, thread, size, other_thread,
+                        other_pc,     other_block};
+  auto [at, fresh] = worker->findings.try_emplace({u32(problem), pc}, finding);
+  const u64 count = at->second.count + 1;
+  if (index < at->second.block) at->second = finding;
+  at->second.count = count;
 }
 
 Outcome Block::run(Worker &by) {
@@ -257,6 +272,7 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   w.watching = w.long_turns >= LONG_TURNS;
   if (w.watching) w.long_turns = 0, w.watches.clear();
   w.polls = 0;
+  if (w.tainted) look_for_taint(w);
   while (!stopped && w.live && fuel && schedule(w, chosen, limit)) {
     if (w.groups[chosen].passed >= 2) break;
     u32 pc = w.groups[chosen].pc;
@@ -265,6 +281,7 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
+      if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED) follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
       if (i.kind == Kind::TOGETHER) {
         w.groups[chosen].pc = pc;
         together = meet(w, chosen, i, active) && !stopped && ++pc != limit && fuel;
@@ -425,6 +442,10 @@ bool Block::back(Warp &w, const Instr &i, Group &group) {
 // of it that has not exited is here. True if all went: their group has moved on. Otherwise those that lack somebody wait.
 bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
   const u32 *masks = w.reg<u32>(i.target);
+  const auto go = [&](u32 lanes) {
+    if (w.tainted && i.flags & TRACKED) follow(w, i, 0, lanes);
+    i.run(w, i, lanes);
+  };
   u32 went = 0;
   for (u32 rest = active, same; rest; rest &= ~same) {
     const u32 first = __builtin_ctz(rest), named = masks[first];
@@ -435,9 +456,9 @@ bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
     if (absent) report(Problem::WARP_DIVERGENCE, i.pc, thread(w, first), named, same);
     if (const u32 outside = same & ~named) {
       report(Problem::OUTSIDE_MASK, i.pc, thread(w, __builtin_ctz(outside)), named, outside);
-      i.run(w, i, outside);
+      go(outside);
     }
-    if (same & named) i.run(w, i, same & named);
+    if (same & named) go(same & named);
     went |= same;
   }
   w.force = false;
@@ -523,13 +544,13 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
   b.expected = expected;
   // A count is in whole warps: lanes that have exited, or never were, are counted with their warp.
   b.arrived += expected && mask == w.live ? LANES : __builtin_popcount(mask);
-  b.warps_seen |= 1u << w.index;
   if (i.o[2] >= 2) {
     const u32 votes = (w.pred(i.o[4]) ^ (i.flags & NOT_PRED ? ALL : 0)) & mask;
     b.count += __builtin_popcount(votes);
     if (votes != mask) b.all = 0;
     if (votes) b.any = ALL;
   }
+  if (expected && launch.sanitize) bring(w, b);
   if (i.o[2] == 1) ++group.pc;
   else {
     const Group others{group.pc + 1, group.mask & ~mask, RUNNABLE};  // @p bar.sync: the other lanes go on
@@ -554,8 +575,9 @@ void Block::complete_barriers() {
         if (i.o[2] > 2) w.pred(i.o[3]) = (w.pred(i.o[3]) & ~g.mask) | ((i.o[2] == 3 ? b.all : b.any) & g.mask);
         ++g.pc;
         g.waiting = RUNNABLE;
+        if (b.expected && launch.sanitize) take(w, b);
       }
-    synchronise(b.expected ? b.warps_seen : ALL);
+    if (!b.expected && launch.sanitize) meet_all();
     ++changes;
     b = Barrier{};
   }

@@ -10,8 +10,10 @@
 
 namespace vm {
 
+constexpr u32 SHARED_UNIT = 128;                // bytes in which blocks are given shared memory
+constexpr u32 LONGEST_SPIN = 256;               // instructions of a loop that waits
 constexpr u64 MOST_STORAGE = 4ull << 30;        // bytes of blocks that have begun
-constexpr u64 IDLE_INSTRUCTIONS = 30'000'000;   // of blocks that only poll while nothing happens: then it is a deadlock
+constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;   // of blocks that only poll while nothing happens: then it is a deadlock
 constexpr u32 TRIES = 2;  // of a block, to go on at once when what it polled has changed; then new blocks come first
 
 static u64 resident(const Launch &l) { return l.storage.size() - l.free.size(); }
@@ -165,7 +167,7 @@ struct LaunchSpec {
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
   const u8 *params;
-  const Allocation *allocations;
+  const u64 *allocations;  // base, size, written of each
   u64 trace_first, trace_end, trace_limit, budget;
   u64 resident;
   u32 multiprocessors, cooperative;
@@ -230,13 +232,20 @@ const char *vm_problems() {
 // names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
-// bytes of local memory below the stack, where the stack's place is (or ~0); number of functions and pc of each (or ~0).
-// constants: offset, width, special, value of each. tables: length and entries of each.
-Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables) {
+// bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the global granule; number of
+// functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
+// are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
+// and their places. constants: offset, width, special, value of each. tables: length and entries of each.
+Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
+                    const u32 *flows, u32 flow_words) {
   std::vector<Handler> handlers;
+  std::vector<bool> storing;
+  std::vector<std::string> handler_names;
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
     const auto found = registry().find(std::string(at, end));
+    storing.push_back(!strncmp(at, "st.", 3));
+    handler_names.emplace_back(at, end);
     handlers.push_back(found == registry().end() ? nullptr : found->second.run);
     at = end + 1;
   }
@@ -245,7 +254,8 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   std::copy(header + 7, header + 12, p->bounds);
   p->bounds[5] = p->frame_bytes;
   p->entry = header[12], p->local_static = header[13], p->stack = header[14];
-  p->functions.assign(header + 16, header + 16 + header[15]);
+  p->fences = header[15], p->global_granule_log2 = header[16];
+  p->functions.assign(header + 18, header + 18 + header[17]);
   u64 size = 0;
   for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
   p->words.assign(words, words + size);
@@ -254,10 +264,31 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
     p->code.push_back(i);
   }
+  if (flow_words) {
+    const u32 *at = flows, *const end = flows + flow_words;
+    p->tracked = true;
+    p->reads_local = *at++;
+    p->unset.assign(at + 1, at + 1 + *at);
+    for (at += 1 + *at; at < end;) {
+      Flow &f = p->flows[at[0]];
+      f.targets = at[1], f.sources = at[2];
+      f.offsets.assign(at + 3, at + 3 + f.targets + f.sources);
+      at += 3 + f.targets + f.sources;
+    }
+    std::vector<std::string> by_pc;
+    for (const Instr &i : p->code) by_pc.push_back(handler_names[i.o[-7]]);
+    p->follow(by_pc);
+  }
   std::vector<u32> polls(1, 0);  // before each instruction
   for (const Instr &i : p->code) polls.push_back(polls.back() + (i.kind != Kind::BRANCH && i.flags & STRONG));
   for (Instr &i : p->code)
     if (i.kind == Kind::BRANCH && i.target <= i.pc && polls[i.pc] != polls[i.target]) i.flags |= STRONG;
+  std::vector<u32> stores(1, 0);  // likewise
+  for (const Instr &i : p->code) stores.push_back(stores.back() + storing[i.o[-7]]);
+  for (const Instr &i : p->code)
+    if (i.kind == Kind::BRANCH && i.target <= i.pc && i.pc - i.target < LONGEST_SPIN && stores[i.pc] == stores[i.target])
+      for (u32 pc = i.target; pc < i.pc; ++pc)
+        if (p->code[pc].flags & STRONG) p->code[pc].flags |= SPIN;
   for (u32 n = 0; n < header[5]; ++n, constants += 4)
     p->constants.push_back({u32(constants[0]), u32(constants[1]), u32(constants[2]), constants[3]});
   for (u32 n = 0; n < header[6];) {
@@ -287,8 +318,12 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->warps = (l->threads + LANES - 1) / LANES;
   l->dynamic_shared = spec->dynamic_shared;
   l->shared_bytes = program->static_shared + spec->dynamic_shared;
+  l->shared_window = (l->shared_bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT;
   l->params.assign(spec->params, spec->params + spec->param_bytes);
-  l->allocations.assign(spec->allocations, spec->allocations + spec->allocation_count);
+  for (u64 n = 0; n < spec->allocation_count; ++n) {
+    const u64 *row = spec->allocations + 3 * n;
+    l->allocations.push_back({row[0], row[1], reinterpret_cast<u8 *>(row[2])});
+  }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
   l->count = spec->count, l->sanitize = spec->sanitize;
@@ -296,6 +331,15 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->budget = spec->budget;
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
+  if (l->sanitize && program->global_granule_log2 != NO_GRANULE && l->blocks * l->warps > 1) {
+    l->races = true;
+    const auto watch = [&](u64 base, u64 bytes) {
+      l->cells.push_back(std::make_unique<Cells>(base, bytes, program->global_granule_log2));
+      return l->cells.back()->words ? l->cells.back().get() : nullptr;
+    };
+    for (Allocation &a : l->allocations) a.cells = watch(a.base, a.size);
+    if (spec->heap) l->heap_cells = watch(spec->heap->base(), spec->heap->size());
+  }
   l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
   l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks));
   l->resident = std::max<u64>(spec->resident, 1);

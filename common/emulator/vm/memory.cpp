@@ -87,7 +87,7 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
   return std::unique(seen, seen + count) - seen;
 }
 
-static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
+const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address,
                              [](u64 a, const Allocation &b) { return a < b.base; });
   if (at != l.allocations.begin() && address + bytes <= (at - 1)->base + (at - 1)->size) return &*(at - 1);
@@ -125,7 +125,11 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       }
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
-    if (p.high + bytes > size)
+    if (p.high + bytes > size && space == Space::SHARED && p.high + bytes <= b.launch.shared_window) {
+      for (u32 rest = mask; rest; rest &= rest - 1)
+        if (const int lane = __builtin_ctz(rest); address[lane] + bytes > size)
+          b.report(Problem::SHARED_PAST_END, i.pc, b.thread(w, lane), address[lane], bytes);
+    } else if (p.high + bytes > size)
       return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS,
                   [=](u64 x) { return x + bytes > size; });
   }
@@ -313,8 +317,11 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p, true);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
-    if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);
-    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i.pc, false);
+    if (space == Space::GLOBAL) {
+      note_global(w, i, mask, address, bytes, false);
+      b.race_read(w, i, mask, address, bytes, p);
+    }
+    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
   }
   u64 from[LANES];
   host_pointers(w, space, address, from);
@@ -328,10 +335,12 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
     }
     note_poll(w, i, mask, from, seen, bytes);
     for (int lane = 0; lane < LANES; ++lane) from[lane] = reinterpret_cast<u64>(seen[lane]);
-    if (i.flags & ACQUIRE) std::atomic_thread_fence(std::memory_order_acquire);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (b.launch.sanitize && space != Space::LOCAL) b.acquire(w, mask, space, address);
   }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
+  if (space == Space::LOCAL && b.launch.sanitize) undefined_load(w, mask, address, s.bytes, s.reg, s.count, i.o + 3);
 }
 
 static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
@@ -342,21 +351,33 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
-  if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
   u64 to[LANES];
   host_pointers(w, space, address, to);
   const Change change(w, space);
-  if (i.flags & RELEASE) std::atomic_thread_fence(std::memory_order_release);
-  if (i.flags & STRONG || (b.launch.sanitize && space == Space::SHARED)) {
+  const u32 undefined =
+      b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
+  const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  if (sanitize || i.flags & STRONG) {
+    alignas(64) u8 value[LANES][32];
+    for (u32 n = 0; n < s.count; ++n)
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        memcpy(value[lane] + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
+      }
+    if (sanitize && i.flags & STRONG) b.release(w, i, mask, space, address, false);
+    if (sanitize && space == Space::GLOBAL) {
+      note_global(w, i, mask, address, bytes, true);
+      b.race_write(w, i, mask, address, bytes, value, false);
+    }
+    if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
+    const bool shadow = sanitize && space == Space::SHARED;
+    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value, 0, undefined);
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      alignas(16) u8 value[32];
-      for (u32 n = 0; n < s.count; ++n) memcpy(value + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
-      if (b.launch.sanitize && space == Space::SHARED)
-        b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, value);
+      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value, 0, undefined);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
-      if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value + at, s.bytes);
-      else memcpy(there, value, bytes);
+      if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
+      else memcpy(there, value[lane], bytes);
     }
     return;
   }
@@ -435,10 +456,13 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T), p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
-  if (b.launch.sanitize && space == Space::GLOBAL) {
+  const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  if (sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false);
     note_global(w, i, mask, address, sizeof(T), true);
+    b.race_write(w, i, mask, address, sizeof(T), nullptr, true);
   }
+  if (sanitize) b.release(w, i, mask, space, address, true);
   u64 at[LANES];
   host_pointers(w, space, address, at);
   ++w.reads;
@@ -446,8 +470,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (b.launch.sanitize && space == Space::SHARED)
-      b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
+    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i);
     T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
     T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
@@ -458,7 +481,9 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
   }
   if (changed) b.changed(w, space);
-  if (i.o[0] != ALL) note_poll(w, i, mask, at, seen, sizeof(T));
+  if (i.o[0] == ALL) return;
+  note_poll(w, i, mask, at, seen, sizeof(T));
+  if (sanitize) b.acquire(w, mask, space, address);
 }
 
 template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
@@ -529,7 +554,10 @@ void register_memory(Registry &r) {
             {"st.global", access<store, 0>, stores}, {"st.shared", access<store, 1>, stores},
             {"st.local", access<store, 2>, stores}, {"st.generic", access<store, 3>, stores},
             {"ld.param", load_param, loads},
-            {"fence", [](Warp &, const Instr &, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }, "n"}});
+            {"fence", [](Warp &w, const Instr &i, u32) {  // o: beyond the block
+               std::atomic_thread_fence(std::memory_order_seq_cst);
+               if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
+             }, "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
             ATOM("cas.u16", u16, a == x ? y : a),

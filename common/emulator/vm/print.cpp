@@ -88,6 +88,7 @@ static void print(Warp &w, const Instr &i, u32 m) {
     if (b.output.size() < MOST_OUTPUT) b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]));
     const u32 result = 1;
     memcpy(local + i.o[3], &result, sizeof result);
+    b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[3], sizeof result);
   }
 }
 

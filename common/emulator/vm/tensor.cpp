@@ -26,14 +26,14 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
   ++w.reads;
   if (!b.launch.sanitize) return true;
-  if (space == Space::GLOBAL) note_global(w, i, m, address, bytes, !load);
+  if (space == Space::GLOBAL) {
+    note_global(w, i, m, address, bytes, !load);
+    if (load) b.race_read(w, i, m, address, bytes, p);
+    else b.race_write(w, i, m, address, bytes, nullptr, false);
+  }
   if (space != Space::SHARED) return true;
-  if (load) b.shadow_read(w, m, address, bytes, i.pc, for_warp);
-  else
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
-    }
+  if (load) b.shadow_read(w, m, address, bytes, i, p, for_warp);
+  else b.shadow_write(w, m, address, bytes, i, p, nullptr);
   return true;
 }
 
@@ -428,11 +428,11 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   }
   if (b.launch.sanitize) {
     b.only = nullptr;
-    if (whole) note_global(w, i, whole, from, size, false);
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      b.shadow_write(w, b.thread(w, lane), to[lane], size, i.pc, nullptr, true);
+    if (whole) {
+      note_global(w, i, whole, from, size, false);
+      b.race_read(w, i, whole, from, size, look(from, whole, size));
     }
+    b.shadow_write(w, m, to, size, i, target, nullptr, IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }
@@ -451,7 +451,7 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
       u8 *to = b.shared + copy.destination[lane];
       memcpy(to, reinterpret_cast<const void *>(copy.source[lane]), copy.copied[lane]);
       memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
-      if (b.launch.sanitize) b.shadow_land(w, b.thread(w, lane), copy.destination[lane], copy.size, copy.pc);
+      if (b.launch.sanitize) b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
     }
   }
   w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),

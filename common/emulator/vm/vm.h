@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace vm {
@@ -40,7 +42,12 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
   X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
   X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
-  X(ACQUIRE, 1024) X(RELEASE, 2048)
+  X(ACQUIRE, 1024) X(RELEASE, 2048) \
+  X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
+  X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
+  X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
+  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
+  X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 enum Flag : u32 {
 #define X(name, value) name = value,
   FLAGS(X)
@@ -77,8 +84,6 @@ struct Instr {
   u32 count;      // operands
 };
 
-enum class Space : u32 { GLOBAL, SHARED, LOCAL };
-
 // What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
 // if it goes on. findings.py has the sentences.
 #define PROBLEMS(X) \
@@ -98,15 +103,25 @@ enum class Space : u32 { GLOBAL, SHARED, LOCAL };
   X(ENDLESS, "endless loop", 702) \
   X(WATCHDOG, "endless loop", 702) \
   X(UNKNOWN_INSTRUCTION, "unknown instruction", 719) \
+  X(SHARED_PAST_END, "out of bounds shared", 0) \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0) \
   X(WARP_DIVERGENCE, "warp divergence", 0) \
   X(OUTSIDE_MASK, "lane outside its mask", 0) \
   X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
   X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
+  X(UNDEFINED_PRODUCT, "undefined value", 0) \
+  X(UNDEFINED_ADDRESS, "undefined value", 0) \
+  X(UNDEFINED_BRANCH, "undefined value", 0) \
+  X(UNDEFINED_STORE, "undefined value", 0) \
+  X(SHARED_UNDEFINED, "undefined value", 0) \
   X(COPY_IN_FLIGHT, "copy in flight", 0) \
   X(RACE_READ_AFTER_WRITE, "shared race", 0) \
   X(RACE_WRITE_AFTER_READ, "shared race", 0) \
-  X(RACE_WRITE_AFTER_WRITE, "shared race", 0)
+  X(RACE_WRITE_AFTER_WRITE, "shared race", 0) \
+  X(GLOBAL_READ_AFTER_WRITE, "global race", 0) \
+  X(GLOBAL_WRITE_AFTER_READ, "global race", 0) \
+  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0) \
+  X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
   PROBLEMS(X)
@@ -118,8 +133,10 @@ struct Finding {
   u32 problem, pc;
   u64 count, block, address;
   u32 thread, size, other_thread, other_pc;
+  u64 other_block;
 };
 constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
+constexpr u64 SAME_BLOCK = ~0ull;
 
 // What an instruction did, summed over the launch.
 struct Counters {
@@ -141,12 +158,48 @@ struct TraceRow {
 };
 enum TraceKind : u8 { LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA };
 
-struct Allocation { u64 base, size; u8 *written; };  // written: one byte per byte, 0 = never; null = all initialised
+// ---- what has happened before what: see order.cpp for how it is known, shadow.cpp and races.cpp for its use ----
+
+// Of another block: what its warp did before a time of that block has happened before. `key`: block << 6 | warp + 1,
+// or block << 6 for all of its warps.
+struct Known { u64 key; u32 time; };
+constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
+using Past = std::vector<Known>;  // sorted by key
+using PastPointer = std::shared_ptr<const Past>;
+
+// What a warp knows, or what it has made known: of its own block, time[v] for each warp v; and of other blocks.
+struct Clock {
+  std::vector<u32> time;
+  PastPointer others;
+};
+
+void join(Clock &to, const Clock &from);
+PastPointer join(const PastPointer &a, const PastPointer &b);
+u32 known(const PastPointer &past, u64 block, u32 warp);
+
+enum Reach { WITHIN, BEYOND };  // of a fence: the block, or more
+
+// Times that lanes of one warp know of each other, where these differ: [knows][of].
+struct LaneTimes { u32 of[LANES][LANES]; };
+
+// What memory locations pass on: whoever reads the flag knows what its writer knew.
+using Flags = std::unordered_map<u64, Clock>;
+
+// ---- memory, lanes and warps ----
+
+class Cells;
+struct Allocation {
+  u64 base, size;
+  u8 *written;     // one byte per byte, 0 = never; null = all initialised
+  Cells *cells = nullptr;  // races.cpp; null = not looked after
+};
 
 struct Program;
 struct Launch;
 struct Block;
 struct Worker;
+
+enum class Space : u32 { GLOBAL, SHARED, LOCAL };
 
 // Lanes of one warp that stand at the same pc.
 struct Group {
@@ -174,6 +227,10 @@ struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[L
 
 struct Warp {
   u8 *frame;
+  u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
+  bool tainted = false;     // something is
+  bool mirrored = false;    // the two frames are exchanged
+  u32 absent_pc = 0;        // the last shuffle that gave something undefined
   Block *block;
   u32 index;
   u32 live = 0;           // lanes that have not exited
@@ -189,8 +246,12 @@ struct Warp {
   u64 now = 0;              // the clock, for an instruction that asks
   Poll poll;
   std::vector<Watch> watches;
-  std::vector<u32> order; // order[w]: what warp w did before this tick has happened before what this warp does now
-  u32 oldest = 0;         // the smallest of them
+  // What has happened before what this warp does now: order.cpp.
+  u32 time = 1;                      // stamps its accesses
+  Clock knows, fenced[2];            // now; at its last fence, of either reach
+  u32 oldest = 1, newest = 1;        // of what it knows: of all, and of all others
+  std::unique_ptr<LaneTimes> lanes;  // where its lanes know different things of each other
+  u32 epoch = 0, epoch_time = 0;     // races.cpp
   std::vector<Copy> copies;         // in flight
   u32 copy_group[LANES] = {};       // number of the group that each lane is filling
 

@@ -10,7 +10,7 @@ namespace vm {
 static void shuffle(Warp &w, const Instr &i, u32 m) {
   alignas(64) u32 source[LANES], out[LANES];
   memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
-  u32 inside = 0;
+  u32 inside = 0, absent = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     const s32 b = w.reg<u32>(i.o[3])[lane] & 31, c = w.reg<u32>(i.o[4])[lane];
     const s32 clamp = c & 31, segment = c >> 8 & 31;
@@ -24,11 +24,13 @@ static void shuffle(Warp &w, const Instr &i, u32 m) {
       default: from = first | (b & ~segment), ok = from <= last;
     }
     if (!ok) from = lane;
+    absent |= u32(~m >> (from & 31) & 1) << lane;
     inside |= u32(ok) << lane;
     out[lane] = source[from & 31];
   }
   if (i.o[0] != ALL) blend<1>(w.reg<u32>(i.o[0]), out, m);
   if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (inside & m);
+  if (absent & m) w.block->absent(w, i, absent & m);
 }
 
 // vote.sync. o: d, predicate, mode (0 ballot, 1 all, 2 any, 3 uni)
@@ -105,8 +107,8 @@ void register_warp(Registry &r) {
   enter(r, {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"}, {"vote", vote, "d0 s0 n"}, {"vote.ballot", vote, "d4 s0 n"},
             {"match.b32", match<u32>, "d4? d0? s4 n"}, {"match.b64", match<u64>, "d4? d0? s8 n"},
             {"isspacep", is_space, "d0 s8 n"}, {"cvta", convert_address, "d* s* n n n n"},
-            {"bar.warp", [](Warp &w, const Instr &, u32) {
-               if (w.block->launch.sanitize) w.block->synchronise_lanes(w);
+            {"bar.warp", [](Warp &w, const Instr &, u32 m) {
+               if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
              }, ""},
             {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
             {"elect", [](Warp &w, const Instr &i, u32 m) {
