@@ -19,8 +19,8 @@ struct Results {
 };
 
 __device__ double atomic_multiply(double *target, double factor) {
-  unsigned long long *bits = reinterpret_cast<unsigned long long *>(target), before = *bits, expected;
-  do {
+  unsigned long long *bits = reinterpret_cast<unsigned long long *>(target), before = 0, expected;
+  do {  // the first guess may be wrong: the CAS says what is there
     expected = before;
     before = atomicCAS(bits, expected, __double_as_longlong(__longlong_as_double(expected) * factor));
   } while (before != expected);
