@@ -117,6 +117,7 @@ struct Launch {
   std::mutex flag_mutex;
   std::unordered_map<u64, PastPointer> flags;
   std::atomic<u64> flag_count{0};
+  std::atomic_flag atomics = ATOMIC_FLAG_INIT;  // held while an atomic is noted and done
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 budget;                           // instructions that a block's warps may execute together
@@ -187,6 +188,7 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
   Flags flags;                         // in shared memory
+  u64 seen[64] = {};                   // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
   u64 changes = 0;                     // of shared memory, and meetings at barriers
   u64 executed = 0;                    // instructions, of all warps
@@ -225,6 +227,7 @@ struct Block {
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
+  void note_seen(u32 mask, const u64 *address);
   void race_write(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32], bool atomic);
   // What has happened before what: order.cpp.
   void meet_lanes(Warp &, u32 mask);
@@ -267,7 +270,7 @@ struct Block {
   void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, u64 mine);
   void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, u64 mine, bool same_value);
   u32 epoch(Warp &);
-  bool ordered_globally(const Warp &, u64 word, u64 mine) const;
+  bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine) const;
   void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word);
   void read_cells(Warp &, const Instr &, const Cells &, int lane, u32 lanes, u64 address, u32 bytes, u64 mine);
   void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value);

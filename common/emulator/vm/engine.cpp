@@ -107,6 +107,7 @@ void Block::start(u64 block_index) {
   std::fill(written_by.begin(), written_by.end(), 0);
   std::fill(read_by.begin(), read_by.end(), 0);
   flags.clear();
+  std::fill(std::begin(seen), std::end(seen), 0);
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
   for (Barrier &b : barriers) b = Barrier{};
   for (Warp &w : warps) {

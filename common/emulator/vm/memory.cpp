@@ -447,6 +447,18 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 }
 
 // ---- atomics ----
+
+// What the sanitizer notes of an atomic in global memory, and the atomic itself, are one: no other block comes between.
+struct Together {
+  std::atomic_flag *const flag;
+  Together(Block &b, bool wanted) : flag(wanted && b.launch.workers.size() > 1 ? &b.launch.atomics : nullptr) {
+    while (flag && flag->test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  ~Together() {
+    if (flag) flag->clear(std::memory_order_release);
+  }
+};
+
 // o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
 
 template <class T, class F>
@@ -457,6 +469,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  const Together together(b, sanitize && space == Space::GLOBAL);
   if (sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false);
     note_global(w, i, mask, address, sizeof(T), true);

@@ -207,6 +207,7 @@ void Block::acquire(Warp &w, u32 mask, Space space, const u64 *address) {
       if (const auto flag = flags.find(address[__builtin_ctz(rest)]); flag != flags.end()) learn(w, flag->second);
     return;
   }
+  if (launch.races.load(std::memory_order_relaxed)) note_seen(mask, address);
   if (!launch.flag_count.load(std::memory_order_relaxed)) return;
   Clock clock;
   {

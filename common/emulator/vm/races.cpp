@@ -60,9 +60,20 @@ u32 Epochs::enter(Worker &worker, Epoch epoch) {
   return number;
 }
 
+static u64 bit_of(u64 address) { return (address & ~u64(3)) * 0x9e3779b97f4a7c15ull >> 52; }
+
+void Block::note_seen(u32 mask, const u64 *address) {
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const u64 bit = bit_of(address[__builtin_ctz(rest)]);
+    seen[bit / 64] |= 1ull << bit % 64;
+  }
+}
+
 // Does something order what the word says before what the warp does now? `mine`: the word for that.
-bool Block::ordered_globally(const Warp &w, u64 word, u64 mine) const {
+bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine) const {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
+  const u64 bit = bit_of(address);  // who has seen the value of an atomic comes after it, as far as that place goes
+  if (word & R_STRONG && !((word | mine) & R_BLOCK) && seen[bit / 64] >> bit % 64 & 1) return true;
   if (e.block == index) return e.warp == w.index || word & mine & R_STRONG || e.time < w.knows.time[e.warp];
   if (word & mine & R_STRONG && !((word | mine) & R_BLOCK)) return true;
   return e.time < known(w.knows.others, e.block, e.warp);
@@ -87,7 +98,7 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
   for (u64 at = first; at <= last; ++at) {
     const u64 begin = std::max(at << cells.shift, offset), behind = (begin - offset) >> bytes_log2;
     const u64 me = mine + (behind << R_LANE_SHIFT);
-    if (const u64 word = get(written + at); word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, word, me)) {
+    if (const u64 word = get(written + at); word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
       report_race(word & R_SAME ? Problem::SAME_VALUE : Problem::GLOBAL_READ_AFTER_WRITE, w, i, lane + int(behind),
                   cells.origin + begin, bytes, word);
     }
@@ -116,7 +127,8 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
   for (u64 at = first; at <= last; ++at) {
     const u64 word = get(written + at), one = get(read + at), other = get(second + at);
     const auto races = [&](u64 earlier) {
-      return earlier && earlier >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, earlier, mine);
+      return earlier && earlier >> EPOCH_SHIFT != my_epoch &&
+             !ordered_globally(w, cells.origin + (at << cells.shift), earlier, mine);
     };
     if (!races(word) && !races(one) && !races(other)) {
       put(written + at, mine);
