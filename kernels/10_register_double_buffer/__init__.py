@@ -16,7 +16,7 @@ stage = Stage(
         "SWIZZLE": (0, 1),
         "GROUP_M": (1, 12),
     },
-    multiples={"M": 128, "N": 256, "K": "BLOCK_K"},
+    multiples={"M": 128, "N": 256, "K": 64},
     alignment=16,
     counters=("instructions.integer", "instructions.barrier", "instructions.ldmatrix"),
 )
