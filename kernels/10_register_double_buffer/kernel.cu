@@ -26,7 +26,7 @@
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16: the elements of A, B and C
 #endif
 #ifndef STAGES
-#define STAGES 3  // tiles in the ring: STAGES - 1 slices in flight while one is multiplied
+#define STAGES 3  // tiles in the ring, 2 where the GPU has no room for them: one is multiplied, the others in flight
 #endif
 #ifndef BLOCK_K
 #define BLOCK_K 64  // depth of a K slice: 64 or, as in the stages before, 32
