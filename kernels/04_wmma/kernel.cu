@@ -4,8 +4,8 @@
 // Idea      A tensor core multiplies small matrices: a product of 16 × 16 tiles is 4096 multiply-adds, which a warp
 //           gets done with two instructions. WMMA hands the tiles over as 'fragments', spread over the registers
 //           of the warp in a layout that is unspecified: they can be loaded, multiplied and stored, but not looked
-//           into. A larger tile and a deeper slice feed the tensor cores better; BLOCK_N and BLOCK_K tell their
-//           shares apart: with 128 and 16 everything but the multiplication is as large as in stage 03.
+//           into. The tile and the slice are twice as large as in stage 03, to feed the tensor cores; BLOCK_N=128
+//           and BLOCK_K=16 are stage 03's, and tell what each of the three changes is worth.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

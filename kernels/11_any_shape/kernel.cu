@@ -1,7 +1,7 @@
 // Stage 11 · any shape: the matrix product that a program would call.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], row-major (B_TRANSPOSED: B is given as [N, K]); fp32 accumulation.
-// Idea      What stage 10 leaves out, at no cost to what it does. Where a tile or a slice reaches over an edge, copies
+// Idea      What stage 10 leaves out, around the same main loop. Where a tile or a slice reaches over an edge, copies
 //           write zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C;
 //           this is a kernel of its own, so that whole tiles run without a test. Problems with too few tiles to occupy
 //           the multiprocessors get smaller ones. B may be transposed; fp32 runs on the tensor cores as TF32. And four
