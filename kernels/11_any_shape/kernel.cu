@@ -106,6 +106,13 @@ __device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void
                : "memory");
 }
 
+// 4 bytes from shared memory, whatever they mean.
+__device__ __forceinline__ unsigned load_shared(unsigned address) {
+  unsigned x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+
 // Closes a group: the copies this thread has issued since the last one.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -246,13 +253,13 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
       for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
         const bool inside = a_row + row < rows_left && a_col < k_left;
         const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
-        cp_async_16_or_zeros(target, inside ? a_chunk : reinterpret_cast<const char *>(A), inside);
+        cp_async_16_or_zeros(target, a_chunk, inside);
       }
       for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
         const bool inside = b_row + row < b_rows && b_col < b_cols;
         const unsigned target = b_target + stage + row * Tiles::B_COLS * sizeof(Element);
         if (b_chunks) {
-          cp_async_16_or_zeros(target, inside ? b_chunk : reinterpret_cast<const char *>(B), inside);
+          cp_async_16_or_zeros(target, b_chunk, inside);
         } else {  // rows of B that start anywhere: element by element, through registers
           Chunk chunk;
           for (int v = 0; v < VECTOR; ++v) {
@@ -274,23 +281,28 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
 
   // 3. Shared -> registers: the ldmatrix of a step of k. Where they read in stage 0 of the ring is computed once.
   unsigned a[2][TILES_M][4], b[2][TILES_N][2];  // two sets of fragments, used in turn
-  unsigned a_address[STEPS], b_address[B_TRANSPOSED ? STEPS : TILES_N / 2];
+  constexpr int B_ADDRESSES = B_TRANSPOSED ? STEPS : TF32 ? 4 : TILES_N / 2;
+  unsigned a_address[STEPS], b_address[B_ADDRESSES];
 #pragma unroll
   for (int step = 0; step < STEPS; ++step) {  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
     const int row = warp_row + lane % 16;
     const int col = step * MMA_K + lane / 16 * VECTOR;
     a_address[step] = shared_address(&ring->A[row][swizzle<BLOCK_K>(row, col)]);
-    if constexpr (B_TRANSPOSED) {  // rows of B are columns of C: chunk 0 | 1 of rows 0-7, then of rows 8-15
-      const int row = warp_col + lane / 16 * 8 + lane % 8;
-      const int col = step * MMA_K + lane / 8 % 2 * VECTOR;
-      b_address[step] = shared_address(&ring->B[row][swizzle<BLOCK_K>(row, col)]);
-    }
   }
 #pragma unroll
-  for (int n = 0; n < TILES_N; n += 2) {  // rows of B are k: .trans puts k along the registers, as mma wants it
-    const int row = lane % 16;
-    const int col = warp_col + n * MMA_N + lane / 16 * 8;
-    if constexpr (!B_TRANSPOSED) b_address[n / 2] = shared_address(&ring->B[row][swizzle<BLOCK_N>(row, col)]);
+  for (int i = 0; i < B_ADDRESSES; ++i) {
+    int row, col;
+    if constexpr (B_TRANSPOSED) {  // rows of B are columns of C. Matrices: chunk 0 | 1 of rows 0-7, then of rows 8-15
+      row = warp_col + lane / 16 * 8 + lane % 8;
+      col = i * MMA_K + lane / 8 % 2 * VECTOR;
+    } else if constexpr (!TF32) {  // rows of B are k: .trans puts k along the registers, as mma wants it
+      row = lane % 16;
+      col = warp_col + i * 2 * MMA_N + lane / 16 * 8;
+    } else {  // .trans moves 16-bit elements, these have 32: one by one, k = lane % 4 (+ 4), column = lane / 4
+      row = lane % 4;
+      col = warp_col + i * MMA_N + lane / 4;
+    }
+    b_address[i] = shared_address(&ring->B[row][swizzle<Tiles::B_COLS>(row * B_ROW_STEP, col)]);
   }
   const auto load_fragments = [&](int step, unsigned stage) {
     const int set = step % 2;
@@ -307,13 +319,12 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
       } else if constexpr (!TF32) {
         ldmatrix_x4_trans(b[set][n][0], b[set][n][1], b[set][n + 1][0], b[set][n + 1][1],
                           b_address[n / 2] + stage + step * MMA_K * BLOCK_N * sizeof(Element));
-      } else {  // .trans moves 16-bit elements, these have 32: lane by lane, k = lane % 4 (+ 4), column = lane / 4
+      } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = step * MMA_K + i % 2 * 4 + lane % 4;
-          const int col = warp_col + (n + i / 2) * MMA_N + lane / 4;
-          const Tiles *tiles = reinterpret_cast<const Tiles *>(shared + stage);
-          b[set][n + i / 2][i % 2] = __float_as_uint(float(tiles->B[row][swizzle<BLOCK_N>(row * B_ROW_STEP, col)]));
+        for (int i = 0; i < 4; ++i) {  // two registers each of two tiles; the XOR repeats every four tiles
+          const int tile = n + i / 2;
+          const int offset = (step * MMA_K + i % 2 * 4) * BLOCK_N + tile / 4 * 4 * MMA_N;
+          b[set][tile][i % 2] = load_shared(b_address[tile % 4] + stage + offset * sizeof(Element));
         }
       }
     }
