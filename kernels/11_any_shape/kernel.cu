@@ -414,7 +414,8 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
         }
         __syncwarp();  // the warp waits for its own writers: the patch is complete
 #pragma unroll
-        for (int chunk = lane; chunk < 8 * WARP_N / VECTOR; chunk += 32) {
+        for (int first = 0; first < 8 * WARP_N / VECTOR; first += 32) {
+          const int chunk = first + lane;
           const int patch_row = chunk / (WARP_N / VECTOR);
           const int patch_col = chunk % (WARP_N / VECTOR) * VECTOR;
           *reinterpret_cast<Chunk *>(&C[(size_t)(row - lane / 4 + patch_row) * N + col + patch_col]) =
