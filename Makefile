@@ -33,18 +33,18 @@ lab: $(READY)
 lint: lint-python lint-types lint-cuda
 
 lint-python: $(LINTERS)
-	$(BIN)ruff check
-	$(BIN)ruff format --check
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
 
 lint-types: $(LINTERS)
-	$(BIN)mypy
+	$(RUN) -m mypy
 
 lint-cuda: $(LINTERS)
 	$(BIN)clang-format --dry-run --Werror $(CODE)
 
 format: $(LINTERS)
-	$(BIN)ruff check --fix-only
-	$(BIN)ruff format
+	$(RUN) -m ruff check --fix-only
+	$(RUN) -m ruff format
 	$(BIN)clang-format -i $(CODE)
 
 setup: $(READY)
