@@ -102,8 +102,8 @@ def _measure_size(
     rows: list[dict] = []
     for entry in entries:
         kernel = entry.kernel
-        own = kernel.stage.spec.like(spec, shape)
         try:
+            own = kernel.stage.spec.like(spec, shape)
             kernel.check_shape(*own)
         except UserError as error:
             notes.append(f"{kernel.dtype} {size}: without {kernel.label}: {error}")

@@ -59,6 +59,14 @@ class Attention(Problem):
         b, h, n, d = shape
         return str(n) if (b, h) == (max(1, TOKENS // n), WIDTH // d) else f"{b}x{h}x{n}"
 
+    def like(self, other: Problem, shape: Shape) -> Shape:
+        if len(shape) == len(self.axes):
+            return shape
+        b, h, h_kv, n, n_kv, d = shape
+        if (h, n) != (h_kv, n_kv):
+            raise UserError(f"{other.format(shape)} has heads of its own for keys, or as many keys as it likes")
+        return b, h, n, d
+
     def check(self, shape: Shape, variants: Variants) -> None:
         if shape[3] != variants.get("HEAD_DIM", shape[3]):
             raise UserError(f"HEAD_DIM is {variants['HEAD_DIM']}, not {shape[3]}: --variant HEAD_DIM={shape[3]}")

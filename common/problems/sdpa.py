@@ -62,6 +62,8 @@ class Sdpa(Attention):
             raise UserError(f"H, the heads of Q, is a multiple of H_KV, those of K and V: not {h} of {h_kv}")
 
     def like(self, other: Problem, shape: Shape) -> Shape:
+        if len(shape) == len(self.axes):
+            return shape
         b, h, n, d = shape
         return b, h, h, n, n, d
 

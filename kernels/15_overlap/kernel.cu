@@ -38,7 +38,7 @@
 #define FRAGMENTS_AHEAD 1  // 1: each step of a product loads the fragments of the next one; 0: its own
 #endif
 #ifndef SPREAD_COPIES
-#define SPREAD_COPIES 1  // 1: a tile is copied in parts, with the steps of a product; 0: all at once, before them
+#define SPREAD_COPIES 1  // 1: tiles of 128 columns are copied in parts, with the steps of a product; 0: before them
 #endif
 #ifndef LAZY_RESCALE
 #define LAZY_RESCALE 1  // 1: O and l are corrected only when a maximum has grown by more than 8; 0: for every tile
@@ -63,6 +63,7 @@ constexpr int PAIRS = HEAD_DIM / 64;                  // of tiles of K or V in a
 constexpr int K_STEPS = TILES_KV / 2 / PAIRS;         // steps that share a fragment of Q
 constexpr int V_STEPS = TILES_D / 2 / PAIRS;          // steps that share a fragment of P
 constexpr int ROW_BYTES = HEAD_DIM * 2;
+constexpr bool SPREAD = SPREAD_COPIES && HEAD_DIM == 128;  // half as many bytes are copied faster at once
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -228,19 +229,24 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   const Element *k_source = K + head_start + copy_row * HEAD_DIM + copy_col;  // of the tile that is copied next
   const Element *v_source = V + head_start + copy_row * HEAD_DIM + copy_col;
   const int kv_tiles = N / BLOCK_KV;
+  const auto copy_part = [&](int part, unsigned target, const Element *source) {
+    cp_async_16(target + part * COPY_ROWS * ROW_BYTES, source + part * COPY_ROWS * HEAD_DIM);
+  };
   const auto copy_with_step = [&](int step, unsigned target, const Element *source) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-      if (step == (SPREAD_COPIES ? part * STEPS / PARTS : 0)) {
-        cp_async_16(target + part * COPY_ROWS * ROW_BYTES, source + part * COPY_ROWS * HEAD_DIM);
-      }
+      if (step == part * STEPS / PARTS) copy_part(part, target, source);
     }
   };
+  const auto copy_at_once = [&](unsigned target, const Element *source) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) copy_part(part, target, source);
+  };
   copy_rows(tiles.Q, Q + block_start);
-  copy_rows(tiles.K[0], K + head_start);
+  copy_at_once(k_target, k_source);
   cp_async_commit();
-  if (kv_tiles > 1) copy_rows(tiles.K[1], K + head_start + BLOCK_KV * HEAD_DIM);
-  copy_rows(tiles.V[0], V + head_start);
+  if (kv_tiles > 1) copy_at_once(k_target + TILE_BYTES, k_source + BLOCK_KV * HEAD_DIM);
+  copy_at_once(v_target, v_source);
   cp_async_commit();
   k_source += 2 * BLOCK_KV * HEAD_DIM;
   v_source += BLOCK_KV * HEAD_DIM;
@@ -262,10 +268,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
 
   // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
-  const auto compute_scores = [&](int tile) {
-    const unsigned k_tile = k_address + tile % 2 * TILE_BYTES;
-    const unsigned target = k_target + (tile + 1) % 2 * TILE_BYTES;
-    const bool copies = tile > 0 && tile + 1 < kv_tiles;  // the first two tiles are under way
+  const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned k_tile = k_address + stage;
     unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];  // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
       const int d = step / K_STEPS * MMA_K;
@@ -294,7 +298,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + FRAGMENTS_AHEAD < STEPS) load_fragments(step + FRAGMENTS_AHEAD);
-      if (copies) copy_with_step(step, target, k_source);
+      if (SPREAD && copies) copy_with_step(step, k_target + next_stage, k_source);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % K_STEPS * PAIRS * 2 + tile_of_step;
@@ -305,7 +309,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
         }
       }
     }
-    if (copies) k_source += BLOCK_KV * HEAD_DIM;
   };
 
   // 4. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m: the
@@ -362,10 +365,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   };
 
   // 5. O += P · V: this warp's queries, all columns, while the next tile of V is copied.
-  const auto add_values = [&](int tile) {
-    const unsigned v_tile = v_address + tile % 2 * TILE_BYTES;
-    const unsigned target = v_target + (tile + 1) % 2 * TILE_BYTES;
-    const bool copies = tile + 1 < kv_tiles;
+  const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned v_tile = v_address + stage;
     unsigned v[2][2 * PAIRS][2];  // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
 #pragma unroll
@@ -380,7 +381,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + FRAGMENTS_AHEAD < STEPS) load_fragments(step + FRAGMENTS_AHEAD);
-      if (copies) copy_with_step(step, target, v_source);
+      if (SPREAD && copies) copy_with_step(step, v_target + next_stage, v_source);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % V_STEPS * PAIRS * 2 + tile_of_step;
@@ -391,22 +392,31 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
         }
       }
     }
-    if (copies) v_source += BLOCK_KV * HEAD_DIM;
   };
 
   cp_async_wait<1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
   __syncthreads();
-  compute_scores(0);
+  compute_scores(0, 0, false);
   softmax();
+  unsigned stage = 0;  // offset in the rings, in bytes, of the tile of V that is read; the next tile of K is in the other
   for (int tile = 0; tile < kv_tiles; ++tile) {
     cp_async_wait<0>();  // each thread waits for its own copies of this tile of V and the next of K, then all for all:
     __syncthreads();     // they are complete, and the tiles that are overwritten next have been read by all
-    add_values(tile);
+    const unsigned other = TILE_BYTES - stage;
+    if (!SPREAD) {
+      if (tile + 1 < kv_tiles) copy_at_once(v_target + other, v_source);
+      if (tile + 2 < kv_tiles) copy_at_once(k_target + stage, k_source);
+      cp_async_commit();
+    }
+    add_values(stage, other, tile + 1 < kv_tiles);
     if (tile + 1 < kv_tiles) {
-      compute_scores(tile + 1);
+      compute_scores(other, stage, tile + 2 < kv_tiles);
       cp_async_commit();
       softmax();
     }
+    k_source += BLOCK_KV * HEAD_DIM;
+    v_source += BLOCK_KV * HEAD_DIM;
+    stage = other;
   }
 
   // 6. Divide by the sums; round once, and store two neighbours at a time.

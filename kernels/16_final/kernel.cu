@@ -35,6 +35,9 @@
 #ifndef CAUSAL
 #define CAUSAL 0  // 1: query i sees keys 0 to i only, as torch's is_causal has it
 #endif
+#ifndef COPY_GROUP
+#define COPY_GROUP 2  // parts
+#endif
 #ifndef MAX_WARP_Q
 #define MAX_WARP_Q 32  // queries per warp where there are enough of them: 16 or 32
 #endif
@@ -174,11 +177,20 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
 }
 
-template <int BLOCK_Q>
+// Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp, and more tiles in flight.
+template <int WARP_Q>
+struct Tiling {
+  static constexpr int BLOCK_Q = WARPS * WARP_Q;                                           // queries per block
+  static constexpr int STAGES = WARP_Q == 16 ? 3 : 2;                                      // tiles in each ring
+  static constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // the registers last for them
+  static constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before
+};
+
+template <int BLOCK_Q, int STAGES>
 struct Shared {  // row-major, in swizzled chunks; written and read by the whole block
   alignas(128) Element Q[BLOCK_Q][HEAD_DIM];
-  alignas(128) Element K[2][BLOCK_KV][HEAD_DIM];  // the tile that is read, and the one that arrives
-  alignas(128) Element V[2][BLOCK_KV][HEAD_DIM];
+  alignas(128) Element K[STAGES][BLOCK_KV][HEAD_DIM];  // the tile that is read, and those that arrive
+  alignas(128) Element V[STAGES][BLOCK_KV][HEAD_DIM];
 };
 
 struct Strides { long long batch, head, row; };  // in elements
@@ -201,18 +213,20 @@ __device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
   return (address ^ col % 64 * 2) + col / 64 * 128;
 }
 
-template <int WARP_Q>
-constexpr int blocks_per_sm() { return (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0); }  // the registers last for them
-
 // RAGGED: the last tile of queries or of keys reaches over the end.
 template <int WARP_Q, bool RAGGED>
-__global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_kernel(
+__global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attention_kernel(
     const __grid_constant__ Arguments arguments) {
-  constexpr int BLOCK_Q = WARPS * WARP_Q;
+  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
   constexpr int TILES_Q = WARP_Q / MMA_M;
+  constexpr int STAGES = Tiling<WARP_Q>::STAGES;
+  constexpr bool SPREAD = Tiling<WARP_Q>::SPREAD;
   static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
+  static_assert(STAGES == 2 || STAGES == 3, "the stage before is the second behind");
+  static_assert(!SPREAD || STAGES == 2, "two groups of copies for each tile are counted as one");
   extern __shared__ __align__(128) unsigned char shared[];
-  Shared<BLOCK_Q> &tiles = *reinterpret_cast<Shared<BLOCK_Q> *>(shared);
+  using Tiles = Shared<BLOCK_Q, STAGES>;
+  Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of a
   // tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
@@ -230,6 +244,12 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
+  // Of the tiles, so many hold keys that the first of this warp's queries sees all of, and keys that the last one sees any of.
+  const int first_query = (tile_row + warp_row) / packed;
+  const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
+  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
+  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
+  const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
   const auto row_offset = [&](const Strides &strides, int row) {
     const int query = packed == 1 ? row : row / packed;
     return batch * strides.batch + (head + row - query * packed) * strides.head + query * strides.row;
@@ -254,27 +274,31 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
       arguments.V + batch * arguments.v.batch + kv_head * arguments.v.head + first_key * arguments.v.row + copy_col;
   const long long k_step = COPY_ROWS * arguments.k.row;
   const long long v_step = COPY_ROWS * arguments.v.row;
-  const auto copy_part = [&](int tile, int part, unsigned target, const Element *&source, long long step,
-                             const Element *inside_address) {
-    target += tile % 2 * TILE_BYTES + part * COPY_ROWS * ROW_BYTES;
-    if (RAGGED) {
-      const bool inside = first_key + tile * BLOCK_KV + part * COPY_ROWS < arguments.n_kv;
-      cp_async_16_or_zeros(target, inside ? source : inside_address, inside);
-    } else {
-      cp_async_16(target, source);
-    }
+  int k_left = arguments.n_kv - first_key;  // rows of K from the part that is copied next to the end
+  int v_left = k_left;
+  const auto copy_part = [&](int part, unsigned target, const Element *&source, long long step, int &left,
+                             const Element *anywhere) {
+    target += part * COPY_ROWS * ROW_BYTES;
+    if (RAGGED) cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
+    else cp_async_16(target, source);
     source += step;
+    left -= COPY_ROWS;
   };
-  const auto copy_tile = [&](int tile, unsigned target, const Element *&source, long long step, const Element *inside) {
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) copy_part(tile, part, target, source, step, inside);
+  const auto copy_k = [&](int part, unsigned stage) {
+    copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
   };
-  const auto copy_with_step = [&](int step_of_product, int tile, unsigned target, const Element *&source, long long step,
-                                  const Element *inside) {
+  const auto copy_v = [&](int part, unsigned stage) {
+    copy_part(part, v_target + stage, v_source, v_step, v_left, arguments.V);
+  };
+  const auto with_step = [&](int step, auto copy, unsigned stage) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-      if (step_of_product == part * STEPS / PARTS) copy_part(tile, part, target, source, step, inside);
+      if (step == part / COPY_GROUP * COPY_GROUP * STEPS / PARTS) copy(part, stage);
     }
+  };
+  const auto at_once = [&](auto copy, unsigned stage) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) copy(part, stage);
   };
   const unsigned q_target = target_in(tiles.Q[0]);
 #pragma unroll
@@ -283,11 +307,14 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
     const Element *source = arguments.Q + row_offset(arguments.q, inside ? tile_row + copy_row + row : 0) + copy_col;
     cp_async_16_or_zeros(q_target + row * ROW_BYTES, source, inside);
   }
-  copy_tile(0, k_target, k_source, k_step, arguments.K);
+  at_once(copy_k, 0);
   cp_async_commit();
-  if (kv_tiles > 1) copy_tile(1, k_target, k_source, k_step, arguments.K);
-  copy_tile(0, v_target, v_source, v_step, arguments.V);
-  cp_async_commit();
+#pragma unroll
+  for (int tile = 0; tile < STAGES - 1; ++tile) {
+    if (tile + 1 < kv_tiles) at_once(copy_k, (tile + 1) * TILE_BYTES);
+    if (tile < kv_tiles) at_once(copy_v, tile * TILE_BYTES);
+    cp_async_commit();
+  }
 
   // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
   const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
@@ -306,9 +333,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
 
   // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
-  const auto compute_scores = [&](int tile) {
-    const unsigned k_tile = k_address + tile % 2 * TILE_BYTES;
-    const bool copies = tile > 0 && tile + 1 < kv_tiles;  // the first two tiles are under way
+  const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned k_tile = k_address + stage;
     unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];        // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
       const int d = step / K_STEPS * MMA_K;
@@ -337,7 +363,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + 1 < STEPS) load_fragments(step + 1);
-      if (copies) copy_with_step(step, tile + 1, k_target, k_source, k_step, arguments.K);
+      if (SPREAD && copies) with_step(step, copy_k, next_stage);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % K_STEPS * PAIRS * 2 + tile_of_step;
@@ -354,8 +380,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   // key that the row sees, so that every row has a finite maximum from then on.
   const auto mask = [&](int tile) {
     if constexpr (RAGGED || CAUSAL) {
+      if (tile < whole_tiles) return;
       const int first = (first_tile + tile) * BLOCK_KV;
-      if (first + BLOCK_KV <= arguments.n_kv && !(CAUSAL && first + BLOCK_KV - 1 > (tile_row + warp_row) / packed)) return;
 #pragma unroll
       for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
@@ -428,9 +454,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   };
 
   // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied.
-  const auto add_values = [&](int tile) {
-    const unsigned v_tile = v_address + tile % 2 * TILE_BYTES;
-    const bool copies = tile + 1 < kv_tiles;
+  const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
+    const unsigned v_tile = v_address + stage;
     unsigned v[2][2 * PAIRS][2];  // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
 #pragma unroll
@@ -445,7 +470,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + 1 < STEPS) load_fragments(step + 1);
-      if (copies) copy_with_step(step, tile + 1, v_target, v_source, v_step, arguments.V);
+      if (SPREAD && copies) with_step(step, copy_v, next_stage);
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % V_STEPS * PAIRS * 2 + tile_of_step;
@@ -458,26 +483,37 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
     }
   };
 
-  // The last tile may hold no key that this warp's queries see: others need it.
-  const auto sees = [&](int tile) {
-    return !CAUSAL || (first_tile + tile) * BLOCK_KV <= (tile_row + warp_row + WARP_Q - 1) / packed;
-  };
-  cp_async_wait<1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
+  cp_async_wait<STAGES - 1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
   __syncthreads();
-  compute_scores(0);
-  mask(0);
-  softmax();
+  if (!idle) {
+    compute_scores(0, 0, false);
+    mask(0);
+    softmax();
+  }
+  // Offsets in the rings, in bytes: this tile of V is read from `stage`, the next one of K from the stage behind it; a tile
+  // of K is written to `stage`, one of V to the stage before it.
+  unsigned stage = 0;
+  const auto stage_after = [&](unsigned stage) { return stage == (STAGES - 1) * TILE_BYTES ? 0 : stage + TILE_BYTES; };
   for (int tile = 0; tile < kv_tiles; ++tile) {
-    cp_async_wait<0>();  // each thread waits for its own copies of this tile of V and the next of K, then all for all:
-    __syncthreads();     // they are complete, and the tiles that are overwritten next have been read by all
-    if (sees(tile)) add_values(tile);
-    cp_async_commit();  // V's copies, also of warps that see no more: they are for others
-    if (tile + 1 < kv_tiles && sees(tile + 1)) {
-      compute_scores(tile + 1);
-      cp_async_commit();
+    cp_async_wait<STAGES - 2>();  // each thread waits for its copies of this tile of V and the next of K, then all for all:
+    __syncthreads();              // they are complete, and the tiles that are overwritten next have been read by all
+    const unsigned after = stage_after(stage);
+    const unsigned before = STAGES == 2 ? after : stage_after(after);
+    const bool copies_v = tile + STAGES - 1 < kv_tiles;
+    const bool copies_k = tile + STAGES < kv_tiles;
+    if (!SPREAD) {
+      if (copies_v) at_once(copy_v, before);
+      if (copies_k) at_once(copy_k, stage);
+    }
+    if (tile < seen_tiles) add_values(stage, before, copies_v);
+    cp_async_commit();  // also of warps that see no more: their copies are for others
+    if (tile + 1 < kv_tiles && tile + 1 < seen_tiles) {
+      compute_scores(after, stage, copies_k);
+      if (SPREAD) cp_async_commit();
       mask(tile + 1);
       softmax();
     }
+    stage = after;
   }
 
   // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and leave as
@@ -524,39 +560,53 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm<WARP_Q>()) attention_ke
   }
 }
 
-// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A warp per query.
-__global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts, int rows) {
+// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds up
+// some of the parts, a lane some of the columns.
+__global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  const int row = blockIdx.x * WARPS + threadIdx.x / 32;  // of all batches, heads and queries
+  __shared__ float warp_o[WARPS][HEAD_DIM];
+  __shared__ float warp_sum[WARPS];
+  const int row = blockIdx.x;  // of all batches, heads and queries
+  const size_t rows = gridDim.x;
+  const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if (row >= rows) return;
   float largest = -INFINITY;
-  for (int part = 0; part < parts; ++part) {
-    largest = fmaxf(largest, arguments.partial_LSE[(size_t)part * rows + row]);
-  }
+  for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, arguments.partial_LSE[part * rows + row]);
+#pragma unroll
+  for (int bit = 16; bit >= 1; bit /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
   float sum = 0;
   float o[COLUMNS] = {};
-  for (int part = 0; part < parts; ++part) {
-    const size_t place = (size_t)part * rows + row;
+#pragma unroll 8
+  for (int part = warp; part < parts; part += WARPS) {
+    const size_t place = part * rows + row;
     const float weight = exp2_approx(arguments.partial_LSE[place] - largest);
     sum += weight;
 #pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) o[i] += weight * arguments.partial_O[place * HEAD_DIM + lane * COLUMNS + i];
+    for (int i = 0; i < COLUMNS; ++i) o[i] += weight * arguments.partial_O[place * HEAD_DIM + i * 32 + lane];
+  }
+  if (lane == 0) warp_sum[warp] = sum;
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i) warp_o[warp][i * 32 + lane] = o[i];
+  __syncthreads();  // everybody waits for everybody: the sums of all warps are complete
+  if (threadIdx.x >= HEAD_DIM / 2) return;
+  float total = 0, first = 0, second = 0;
+#pragma unroll
+  for (int each = 0; each < WARPS; ++each) {
+    total += warp_sum[each];
+    first += warp_o[each][threadIdx.x * 2];
+    second += warp_o[each][threadIdx.x * 2 + 1];
   }
   const int query = row % arguments.n;
   const int head = row / arguments.n % arguments.heads;
   const int batch = row / arguments.n / arguments.heads;
   Element *target = arguments.O + batch * arguments.o.batch + head * arguments.o.head + query * arguments.o.row;
-#pragma unroll
-  for (int i = 0; i < COLUMNS; i += 2) {
-    *reinterpret_cast<unsigned *>(&target[lane * COLUMNS + i]) = round_pair<Element>(o[i] / sum, o[i + 1] / sum);
-  }
-  if (arguments.LSE && lane == 0) arguments.LSE[row] = (largest + log2f(sum)) * LN_2;
+  *reinterpret_cast<unsigned *>(&target[threadIdx.x * 2]) = round_pair<Element>(first / total, second / total);
+  if (arguments.LSE && threadIdx.x == 0) arguments.LSE[row] = (largest + log2f(total)) * LN_2;
 }
 
 template <int WARP_Q>
 cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
-  constexpr int BLOCK_Q = WARPS * WARP_Q;
+  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
   const int rows = arguments.n * arguments.packed;
   const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
   const int kv_tiles = ceil_div(arguments.n_kv, BLOCK_KV);
@@ -565,14 +615,13 @@ cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStrea
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
   if (blocks > INT_MAX || splits > 65535) return cudaErrorInvalidValue;
   const auto kernel = ragged ? attention_kernel<WARP_Q, true> : attention_kernel<WARP_Q, false>;
-  const int shared_bytes = sizeof(Shared<BLOCK_Q>);  // more than 48 KB must be asked for
+  const int shared_bytes = sizeof(Shared<BLOCK_Q, Tiling<WARP_Q>::STAGES>);  // more than 48 KB must be asked for
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  const int all_rows = batches * arguments.heads * arguments.n;
-  combine_kernel<<<ceil_div(all_rows, WARPS), THREADS, 0, stream>>>(arguments, splits, all_rows);
+  combine_kernel<<<batches * arguments.heads * arguments.n, THREADS, 0, stream>>>(arguments, splits);
   return cudaGetLastError();
 }
 
