@@ -402,7 +402,11 @@ class Kernel:
         device = inputs[0].device
         launch = self.launcher(device)
         values = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments.values()]
-        return lambda kept=arguments: launch(device.index, *values)
+
+        def call(kept: object = arguments) -> None:
+            launch(device.index, *values)
+
+        return call
 
     # ---- in the emulator ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ class _Unknown:
     """Asked last where kernels.NAME is: the error for a stage that is not there names those that are."""
 
     @staticmethod
-    def find_spec(module: str, *_: object) -> None:
+    def find_spec(module: str, *where: object) -> None:
         package, _, name = module.rpartition(".")
         if package == __name__ and name != "__main__":
             try:
@@ -23,4 +23,4 @@ class _Unknown:
                 raise ModuleNotFoundError(str(error), name=module) from None
 
 
-sys.meta_path.append(_Unknown)  # type: ignore[arg-type]
+sys.meta_path.append(_Unknown)

@@ -52,7 +52,7 @@ def signature(source: Path, symbol: str) -> dict[str, type]:
         )
     parameters: dict[str, type] = {}
     for parameter in found[1].split(","):
-        kind, name = re.fullmatch(r"\s*(.*?)\s*(\w+)\s*", parameter, re.DOTALL).groups()  # type: ignore[union-attr]
+        kind, name = re.findall(r"^\s*(.*?)\s*(\w+)\s*$", parameter, re.DOTALL)[0]
         plain = " ".join(kind.replace("const", " ").split())
         if "*" in kind or plain == "cudaStream_t":
             parameters[name] = ctypes.c_void_p
