@@ -6,6 +6,7 @@ torch until a kernel runs, so that --help is quick.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ class Stage:
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
+    function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -162,6 +164,12 @@ class Stage:
             ]
             chosen += [default, *others]
         return chosen
+
+    def __getattr__(self, name: str) -> Any:
+        """The function that the stage has for people: kernels.load("16").attention."""
+        if name.startswith("_") or name != self.function:
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+        return getattr(importlib.import_module(f"{self.package}.{name}"), name)
 
     def __call__(self, *inputs: Tensor, **variants: int) -> Tensor | Tensors:
         """Run the stage: on CUDA tensors on the current stream of their GPU, on CPU tensors in the emulator.
@@ -385,13 +393,17 @@ class Kernel:
     def _takes(self, shape: Shape) -> bool:
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
-    def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream."""
+    def arguments(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream.
+
+        `changed` has other values for some of them than the problem gives."""
         spec = self.stage.spec
         shape = spec.shape(inputs, self.variants)
         scratch = spec.scratch(shape, self.variants, inputs[0].device)
         tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
-        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs))}
+        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs)), **(changed or {})}
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
@@ -427,20 +439,27 @@ class Kernel:
     # ---- in the emulator ---------------------------------------------------------------------------------------------
 
     def emulate(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, refused_is_error: bool = True, **options: Any
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        changed: Mapping[str, Any] | None = None,
+        refused_is_error: bool = True,
+        **options: Any,
     ) -> Report:
-        """Run in the emulator on CPU tensors; `options` are those of emulator.run.
+        """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
+        `options` those of emulator.run.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         from common import emulator
 
-        arguments, spec = self.arguments(inputs, outputs), self.stage.spec
+        arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = emulator.run(
                 self.source,
                 spec.symbol,
-                [*arguments.values(), None],
+                [*map(_stretch, arguments.values()), None],
                 names=[*arguments, "stream"],
                 defines=self.defines,
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
@@ -453,6 +472,14 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+
+def _stretch(argument: Any) -> Any:
+    """A tensor with gaps or rows in another order as the stretch of memory that it lies in, one-dimensional."""
+    if not hasattr(argument, "data_ptr") or argument.is_contiguous():
+        return argument
+    length = 1 + sum((size - 1) * stride for size, stride in zip(argument.shape, argument.stride()))
+    return argument.as_strided((length,), (1,))
 
 
 def _integer(source: Path, name: str, text: str) -> int:
