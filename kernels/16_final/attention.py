@@ -143,8 +143,9 @@ class Plan:
         else:
             lse_address = None if lse is None else lse.data_ptr()
             if self.parts:
-                parts = self.empty_parts().data_ptr()
-                self.launch(*addresses, target.data_ptr(), lse_address, parts, parts + self.part_bytes)
+                parts = self.empty_parts()  # kept until both kernels are launched: other threads allocate, too
+                first = parts.data_ptr()
+                self.launch(*addresses, target.data_ptr(), lse_address, first, first + self.part_bytes)
             else:
                 self.launch(*addresses, target.data_ptr(), lse_address, None, None)
         return o if target is o else o.copy_(target), lse
@@ -178,12 +179,7 @@ def _built(dtype: str, device: torch.device, head_dim: int, is_causal: bool) -> 
 def _in_place(tensor: Tensor) -> bool:
     """Whether a kernel can read or write a tensor where it lies, if it begins at a multiple of ROW_BYTES."""
     sizes, strides, elements = tensor.shape, tensor.stride(), ROW_BYTES // tensor.element_size()
-    if strides[3] != 1:
-        return False
-    for axis in (0, 1, 2):
-        if strides[axis] % elements and sizes[axis] > 1:
-            return False
-    return True
+    return strides[3] == 1 and all(not strides[axis] % elements or sizes[axis] <= 1 for axis in (0, 1, 2))
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -232,12 +228,14 @@ def check(
     for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
         if not isinstance(flag, bool):
             raise UserError(f"attention: {name} is True or False, not {flag!r}")
-    if scale is None:
-        return
-    if isinstance(scale, (bool, Tensor)) or not hasattr(scale, "__float__"):
+    if isinstance(scale, (bool, Tensor)) or not (scale is None or hasattr(scale, "__float__")):
         raise UserError(f"attention: scale is a number or None, not {scale!r}")
-    if not math.isfinite(ctypes.c_float(scale * LOG2_E).value):
-        raise UserError(f"attention: scale is a finite number, in fp32 and times log2 e, and here {scale}")
+    try:
+        finite = scale is None or math.isfinite(ctypes.c_float(float(scale) * LOG2_E).value)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise UserError(f"attention: scale is finite in fp32, times log2 e, and here {scale}")
 
 
 def _check_tensors(q: object, k: object, v: object) -> None:
