@@ -23,7 +23,7 @@ from common import accuracy, counts, course
 from common.compiler import toolchain
 from common.errors import UserError
 from common.hardware import GPUS
-from common.results import tables
+from common.results import runs, tables
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
 
@@ -219,6 +219,22 @@ def profile(stage: Stage) -> Markdown:
     return _recorded(tables.profile_table(stage.name))
 
 
+def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
+    """What ncu measured besides counters, as recorded; names are those of common/measure/ncu.py: "stall: barrier"."""
+    found = [
+        r for r in runs.recorded(kind="profile", name=stage.name, dtype=dtype) if set(names) & set(r.row["metrics"])
+    ]
+    if not found:
+        return Markdown(
+            f"*No profile of {stage.name} recorded yet: `python -m {stage.package} profile` on a GPU makes one.*"
+        )
+    body = [
+        [r.row["size"], *(f"{r.row['metrics'][name]:,.1f}" if name in r.row["metrics"] else "–" for name in names)]
+        for r in found
+    ]
+    return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
+
+
 def ladder(part: str, dtype: str, *sizes: str) -> Markdown:
     """The recorded speed of all stages of a part in one dtype."""
     return _recorded(tables.ladder_table(part, dtype, *sizes))
@@ -264,7 +280,7 @@ def stages() -> Markdown:
 def limits() -> Markdown:
     """What one multiprocessor has, per compute capability."""
     head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
-    rows = {
+    rows: dict[str, Sequence[object]] = {
         "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],
         "warps resident per SM, at most": [gpu.warps for gpu in GPUS],
         "blocks resident per SM, at most": [gpu.blocks for gpu in GPUS],
