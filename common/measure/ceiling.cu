@@ -1,7 +1,7 @@
 // The ceilings: what the arithmetic units deliver when nothing else is in the way.
 //
 // Problem   How many TFLOP/s can a kernel reach that multiplies with mma.sync, or with fp32 FMAs? How many exponentials
-//           per clock? Each block repeats the inner loop of a perfect kernel: no global memory, no barriers, no
+//           or maxima per clock? Each block repeats the inner loop of a perfect kernel: no global memory, no barriers, no
 //           addresses to compute.
 // Idea      OPERATION=0: a warp multiplies a 64 × 16 fragment of A by a 16 × 64 fragment of B into 128 accumulators
 //           per lane: 4 × 8 instructions m16n8k16 per step, or twice as many m16n8k8 for TF32. With 16 warps a warp
@@ -9,12 +9,13 @@
 //           without conflicts.
 //           OPERATION=1: each thread adds to 32 independent accumulators with FMA.
 //           OPERATION=2: each thread takes powers of two of 8 independent numbers.
+//           OPERATION=3: each thread takes maxima of 16 numbers and a neighbour, as a row's maximum does.
 //
-//   level  | OPERATION=0                         | OPERATION=1         | OPERATION=2
-//   -------+-------------------------------------+---------------------+----------------------
-//   grid   | one block per SM                    | one block per SM    | one block per SM
-//   block  | 8 or 16 warps                       | 32 warps            | 32 warps
-//   warp   | 64 × 64 × 16 or 32 × 64 × 16 a step | 32 FMAs per lane    | 8 powers per lane
+//   level  | OPERATION=0                             | OPERATION=1          | OPERATION=2    | OPERATION=3
+//   -------+-----------------------------------------+----------------------+----------------+----------------
+//   grid   | one block per SM                        | one block per SM     | as 1           | as 1
+//   block  | 8 or 16 warps                           | 32 warps             | as 1           | as 1
+//   warp   | 64 × 64 × 16 or 32 × 64 × 16 per step   | 32 FMAs per lane     | 8 per lane     | 16 per lane
 
 #include <cstdint>
 #include <cuda_bf16.h>
@@ -27,7 +28,7 @@
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16 | float (TF32): the operands of mma.sync
 #endif
 #ifndef OPERATION
-#define OPERATION 0  // 0: mma.sync; 1: fp32 FMA; 2: powers of two
+#define OPERATION 0  // 0: mma.sync; 1: fp32 FMA; 2: powers of two; 3: fp32 maxima
 #endif
 #ifndef SHARED
 #define SHARED 0  // 0: the operands stay in registers; 1: ldmatrix reads them anew at each step
@@ -45,10 +46,11 @@ constexpr int TILES_N = WARP_N / MMA_N;
 constexpr int TILES_K = STEP_K / MMA_K;
 constexpr int FMAS = 32;
 constexpr int POWERS = 8;
+constexpr int MAXIMA = 16;
 constexpr int SCALAR_WARPS = 32;  // of a block that does not use the tensor cores
 constexpr int UNROLLED = SHARED ? 1 : 4;  // in one turn of the loop ptxas would read the same fragments only once
 
-static_assert(OPERATION >= 0 && OPERATION <= 2, "OPERATION is 0, 1 or 2");
+static_assert(OPERATION >= 0 && OPERATION <= 3, "OPERATION is 0, 1, 2 or 3");
 static_assert(SHARED == 0 || SHARED == 1, "SHARED is 0 or 1");
 static_assert(OPERATION == 0 || SHARED == 0, "only mma.sync can have its operands in shared memory");
 
@@ -204,9 +206,28 @@ __global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) power_kernel(float *sink
   note(stamps, 1);
 }
 
+// sink and stamps as above
+__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) maximum_kernel(float *sink, Stamp *stamps, int steps) {
+  uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
+  float x[MAXIMA];
+  for (int i = 0; i < MAXIMA; ++i) x[i] = normal(state);
+  note(stamps, 0);
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < MAXIMA; ++i) {
+      asm volatile("max.f32 %0, %0, %1;" : "+f"(x[i]) : "f"(x[(i + 5) % MAXIMA]));
+    }
+  }
+  float sum = 0.0f;
+  for (int i = 0; i < MAXIMA; ++i) sum += x[i];
+  sink[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  note(stamps, 1);
+}
+
 // Run `steps` steps of one block of `warps` warps on each SM of the current device. sink: one float per thread, stamps:
 // one per block. operations, on the host: what a block does in floating-point operations, two for each multiplication
-// with its addition, or in powers of two.
+// with its addition, in powers of two or in maxima.
 extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, double *operations, int steps, int warps,
                                       cudaStream_t stream) {
   int device = 0, sms = 0;
@@ -228,9 +249,12 @@ extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, double *operat
   } else if (OPERATION == 1) {
     *operations = 2.0 * FMAS * threads * steps;
     fma_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
-  } else {
+  } else if (OPERATION == 2) {
     *operations = POWERS * threads * steps;
     power_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
+  } else {
+    *operations = MAXIMA * threads * steps;
+    maximum_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   }
   return cudaGetLastError();
 }

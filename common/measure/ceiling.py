@@ -87,7 +87,16 @@ POWERS = Ceiling(
     per_clock="power/clock/SM",
     warps=(32,),
 )
-ALL = (*LIMITS.values(), LDMATRIX, POWERS)
+MAXIMA = Ceiling(
+    "ALU",
+    "fp32 maxima (ALU pipe), operands from registers",
+    "fp32",
+    operation=3,
+    unit="10¹²/s",
+    per_clock="maximum/clock/SM",
+    warps=(32,),
+)
+ALL = (*LIMITS.values(), LDMATRIX, POWERS, MAXIMA)
 
 
 def needed(keys: Sequence[str]) -> list[Ceiling]:

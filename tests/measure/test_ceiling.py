@@ -21,7 +21,7 @@ NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
 def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     """In SASS: one tensor instruction per tile, ldmatrix only if asked for, and nothing in local memory."""
     functions = sass.functions(ceiling.SOURCE, setting.defines, "90")
-    kernel_name = (f"mma_kernelILi{warps}E", "fma_kernel", "power_kernel")[setting.operation]
+    kernel_name = (f"mma_kernelILi{warps}E", "fma_kernel", "power_kernel", "maximum_kernel")[setting.operation]
     unit = "fp32" if setting.operation else "tensor cores"
     (kernel,) = (code for name, code in functions.items() if kernel_name in name)
     jumps = ((int(i.text.split()[-1], 16), i.address) for i in kernel if i.opcode == "BRA")
@@ -30,7 +30,7 @@ def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     work = {name: counter.total() for name, counter in loop.items()}
     if setting.operation:
         (opcode, count), *rest = loop["fp32"].most_common()
-        assert opcode.startswith(("FFMA", "MUFU.EX2")[setting.operation - 1]) and not rest
+        assert opcode.startswith(("FFMA", "MUFU.EX2", "FMNMX")[setting.operation - 1]) and not rest
         assert count >= 32 and count % 32 == 0
         assert sum(work.values()) - count < count / 8
     else:
@@ -62,9 +62,9 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
         claimed.append(operations.item())
         counted.append(report.counters)
         sinks.append(sink)
-    kind = ("mma", "fma", "float")[setting.operation]
+    kind = ("mma", "fma", "float", "float")[setting.operation]
     more = (counted[1][f"instructions.{kind}"] - counted[0][f"instructions.{kind}"]) / SMS
-    per_instruction = (2 * 16 * 8 * ceiling_k(setting), 2 * 32, 32 / 2)[setting.operation]  # a power, a negation
+    per_instruction = (2 * 16 * 8 * ceiling_k(setting), 2 * 32, 32 / 2, 32)[setting.operation]  # a power has a negation
     assert claimed[1] - claimed[0] == more * per_instruction > 0
     assert torch.isfinite(sinks[1]).all()
 
