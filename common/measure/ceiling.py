@@ -139,9 +139,11 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     settings = []
     for warps in ceiling.warps:
         call, operations, stamped = bind(ceiling, warps)
-        clocks = statistics.median(stamped().clocks for _ in range(levels.RUNS))
-        settings.append((clocks, warps, call, operations))
-    clocks, warps, call, operations = min(settings, key=lambda setting: setting[0])
+        stamps = [stamped() for _ in range(levels.RUNS)]
+        clocks = statistics.median(run.clocks for run in stamps)
+        mhz = statistics.median(run.mhz for run in stamps)
+        settings.append((clocks, mhz, warps, call, operations))
+    clocks, mhz, warps, call, operations = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
     with nvml.Monitor(device) as monitor:
         samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
@@ -152,7 +154,7 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         "name": ceiling.name,
         "value": operations / ms["median"] / 1e9,
         "unit": ceiling.unit,
-        "per_clock": {"value": operations / sms / clocks, "unit": ceiling.per_clock},
+        "per_clock": {"value": operations / sms / clocks, "unit": ceiling.per_clock, "mhz": round(mhz, 1)},
         "warps": warps,
         "ms": ms,
         **monitor.summary(),
@@ -172,9 +174,11 @@ def _cache() -> Path:
 
 
 def limits(keys: Sequence[str]) -> dict[str, dict]:
-    """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now."""
+    """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now.
+
+    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock."""
     path = _cache()
-    run = runs.load(path) if path.exists() else metadata("ceiling")
+    run = runs.load(path) if path.exists() else head()
     known = {row["key"] for row in run["rows"]}
     new = [each for each in needed(keys) if each.key not in known]
     if new:
@@ -182,10 +186,25 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
         run["rows"] += [measure(each) for each in new]
         runs.save(run, path)
     rows = {row["key"]: row for row in run["rows"]}
+    per_clock = {key: row["per_clock"] for key, row in rows.items()}
     return {
-        each.key: {"name": rows[each.key]["name"], "tflops": rows[each.key]["value"], "date": run["date"]}
+        each.key: {
+            "name": rows[each.key]["name"],
+            "tflops": per_clock[each.key]["value"]
+            * run["sms"]
+            * (run["highest_mhz"] or per_clock[each.key]["mhz"])
+            / 1e6,
+            "date": run["date"],
+        }
         for each in needed(keys)
     }
+
+
+def head() -> dict:
+    """The head of a ceiling run: with the number of SMs, and the highest clock that they can have, in MHz, if known."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    made = {"sms": properties.multi_processor_count, "highest_mhz": nvml.current().highest_sm_clock()}
+    return metadata("ceiling") | made
 
 
 def build() -> None:
@@ -213,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not torch.cuda.is_available():
             raise UserError("ceilings are times: they need a GPU. Recorded ones are in docs/results/")
-        run = metadata("ceiling")
+        run = head()
         with terminal.progress("building"):
             build()
         with terminal.progress("ceilings", total=len(ALL) + levels.COUNT) as update:

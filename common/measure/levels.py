@@ -199,11 +199,13 @@ class Levels:
 
     def caches(self) -> Iterator[dict]:
         steps = 4096
-        for key, name, wide, amount, unit in (
-            ("L1", "L1: loads of 16 bytes per lane that hit", 1, L1_HALF, "byte/clock/SM"),
-            ("L1 requests", "L1: loads of 4 bytes per lane that hit", 0, L1_HALF / 128, "request/clock/SM"),
+        requests = L1_HALF / 128
+        for key, name, *how, amount, unit in (
+            ("L1", "L1: loads of 16 bytes per lane that hit", 1, 0, L1_HALF, "byte/clock/SM"),
+            ("L1 requests", "L1: loads of 4 bytes per lane that hit", 0, 0, requests, "request/clock/SM"),
+            ("L1 broadcasts", "L1: loads of 4 bytes, one for all lanes, that hit", 0, 1, requests, "request/clock/SM"),
         ):
-            own = (wide, self.sink, self.stamps, self.memory, self.sms, steps)
+            own = (*how, self.sink, self.stamps, self.memory, self.sms, steps)
             yield self.per_clock(key, name, amount * steps, self.runs(self.sms, self.rates.launch_l1, *own), unit)
         chunks = self.in_l2 // CHUNK
         mb = self.in_l2 >> 20
@@ -317,4 +319,4 @@ class Levels:
             yield from part()
 
 
-COUNT = 23  # rows, for a progress bar
+COUNT = 24  # rows, for a progress bar

@@ -163,11 +163,13 @@ __global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
   if (threadIdx.x == 0) copied[blockIdx.x] = rows_copied;
 }
 
-// Each block reads its own two halves of L1_HALF bytes in turn, one per step. Word: what a lane reads at once.
-template <class Word>
+// Each block reads its own two halves of L1_HALF bytes in turn, one per step. Word: what a lane reads at once. BROADCAST:
+// all lanes of a warp read the first one's word instead.
+template <class Word, bool BROADCAST>
 __global__ void __launch_bounds__(THREADS, 1) l1_kernel(uint32_t *sink, Stamp *stamps, const Word *memory, int steps) {
   constexpr int LOADS = L1_HALF / (THREADS * sizeof(Word)), HALF = LOADS * THREADS;
-  const Word *mine = memory + (long long)blockIdx.x * 2 * HALF + threadIdx.x;
+  const int thread = BROADCAST ? threadIdx.x / WARP * WARP : threadIdx.x;
+  const Word *mine = memory + (long long)blockIdx.x * 2 * HALF + thread;
   const auto read = [mine](int step) {
     const Word *from = mine + step % 2 * HALF;
     Word v[LOADS];
@@ -259,13 +261,15 @@ extern "C" cudaError_t launch_both(uint32_t *sink, Stamp *stamps, uint4 *memory,
   return cudaGetLastError();
 }
 
-// memory: 64 KB per block. wide: 16 bytes per lane and load, else 4.
-extern "C" cudaError_t launch_l1(int wide, uint32_t *sink, Stamp *stamps, void *memory, int blocks, int steps,
-                                 cudaStream_t stream) {
+// memory: 64 KB per block. wide: 16 bytes per lane and load, else 4; broadcast: 4, the same for all lanes.
+extern "C" cudaError_t launch_l1(int wide, int broadcast, uint32_t *sink, Stamp *stamps, void *memory, int blocks,
+                                 int steps, cudaStream_t stream) {
   if (wide) {
-    l1_kernel<<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint4 *)memory, steps);
+    l1_kernel<uint4, false><<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint4 *)memory, steps);
+  } else if (broadcast) {
+    l1_kernel<uint32_t, true><<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint32_t *)memory, steps);
   } else {
-    l1_kernel<<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint32_t *)memory, steps);
+    l1_kernel<uint32_t, false><<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint32_t *)memory, steps);
   }
   return cudaGetLastError();
 }

@@ -83,6 +83,22 @@ def test_every_kernel_has_a_ceiling_that_is_measured():
     ]
 
 
+@pytest.mark.parametrize("highest, tflops", [(2000.0, 528.0), (None, 475.2)])
+def test_the_peak_is_what_an_sm_does_per_clock_at_the_highest_clock(monkeypatch, tmp_path, highest, tflops):
+    """Whatever clock it was measured at: 2000 FLOP · 132 SMs · 2000 MHz; a GPU that names no highest clock has its own."""
+    row = {"key": "mma.sync fp16", "name": "mma.sync", "value": 410.0, "unit": "TFLOP/s"}
+    row["per_clock"] = {"value": 2000.0, "unit": "FLOP/clock/SM", "mhz": 1800.0}
+    measured = []
+    monkeypatch.setattr(ceiling, "_cache", lambda: tmp_path / "cache.json")
+    head = ceiling.metadata("ceiling") | {"sms": 132, "highest_mhz": highest}
+    monkeypatch.setattr(ceiling, "head", lambda: head)
+    monkeypatch.setattr(ceiling, "measure", lambda each: measured.append(each.key) or row)
+    for _ in range(2):
+        peak = ceiling.limits(["mma.sync fp16", "mma.sync fp16"])["mma.sync fp16"]
+        assert peak["tflops"] == pytest.approx(tflops) and peak["name"] == "mma.sync"
+    assert measured == ["mma.sync fp16"]  # once per GPU
+
+
 def test_without_a_gpu_nothing_is_measured(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert ceiling.main([]) == 2

@@ -97,15 +97,18 @@ def test_copies_run_beside_ldmatrix_until_it_is_done():
     check_stamps(made["stamps"])
 
 
-@pytest.mark.parametrize(("wide", "words"), ((1, 4), (0, 1)))
-def test_l1_is_read_half_by_half(wide, words):
+@pytest.mark.parametrize(("wide", "broadcast"), ((1, 0), (0, 0), (0, 1)))
+def test_l1_is_read_half_by_half(wide, broadcast):
     steps = 5
-    arguments = {"wide": wide, **results(levels.THREADS), "memory": WORDS.clone(), "blocks": BLOCKS, "steps": steps}
-    report, made = launch(levels.RATES, "launch_l1", **arguments)
-    assert report.counters["global_load_sectors"] * 32 == BLOCKS * (steps + 2) * levels.L1_HALF
-    if not wide:
-        assert report.counters["global_load_requests"] * 128 == BLOCKS * (steps + 2) * levels.L1_HALF
+    arguments = {"wide": wide, "broadcast": broadcast, **results(levels.THREADS), "memory": WORDS.clone()}
+    report, made = launch(levels.RATES, "launch_l1", **arguments, blocks=BLOCKS, steps=steps)
+    requests = BLOCKS * (steps + 2) * levels.L1_HALF // (512 if wide else 128)
+    assert report.counters["global_load_requests"] == requests
+    assert report.counters["global_load_sectors"] == requests * (16 if wide else 1 if broadcast else 4)
+    words = 4 if wide else 1
     halves = WORDS.view(BLOCKS, 2, -1, levels.THREADS, words).to(torch.int64).sum((2, 4))
+    if broadcast:
+        halves = halves.view(BLOCKS, 2, -1, LANES)[..., :1].expand(-1, -1, -1, LANES).reshape(BLOCKS, 2, -1)
     expected = halves[:, [step % 2 for step in range(steps)]].sum(1)
     assert made["sink"].view(BLOCKS, -1).equal(wrapped(expected))
     check_stamps(made["stamps"])
@@ -211,8 +214,9 @@ LOOPS = {  # function -> what the loop that is timed consists of, beside a few i
     (levels.RATES, "shared_load_kernelILb1E"): {"LDSM.16.M88.4": 4},
     (levels.RATES, "shared_store_kernel"): {"STS.128": 4},
     (levels.RATES, "both_kernel"): {"LDGSTS.E.BYPASS.128": 16},
-    (levels.RATES, "l1_kernelI5uint4E"): {"LDG.E.128": 2},
-    (levels.RATES, "l1_kernelIjE"): {"LDG.E": 8},
+    (levels.RATES, "l1_kernelI5uint4Lb0E"): {"LDG.E.128": 2},
+    (levels.RATES, "l1_kernelIjLb0E"): {"LDG.E": 8},
+    (levels.RATES, "l1_kernelIjLb1E"): {"LDG.E": 8},
     (levels.RATES, "sweep_kernel"): {"LDG.E.128": 8},
     (levels.RATES, "copy_kernel"): {"LDG.E.128": 8, "STG.E.128": 8},
     (levels.LATENCIES, "chase_kernelILb1E"): {"LDG.E.64": levels.LINKS},
@@ -300,8 +304,8 @@ def fake_levels(monkeypatch):
             copied.fill_(steps * 32)  # half a step's rows, as the other half of the warps would do in the same time
             note(stamps, 1, steps * 512 * 32 * (1 + loads) / SPEEDS[name])
         elif name == "launch_l1":
-            wide, _, stamps, _, blocks, steps = arguments
-            note(stamps, blocks, steps * 32 * 1024 / (SPEEDS[name] if wide else 96.0))
+            wide, broadcast, _, stamps, _, blocks, steps = arguments
+            note(stamps, blocks, steps * 32 * 1024 / (SPEEDS[name] if wide else 72.0 if broadcast else 96.0))
         elif name == "launch_sweep":
             _, stamps, _, _, blocks, steps, _ = arguments
             note(stamps, blocks, steps * 128 * 1024 / SPEEDS[name])
@@ -348,6 +352,7 @@ def test_rates_are_what_was_moved_over_the_clocks_it_took(fake_levels):
     assert found["ldmatrix + cp.async"]["parts"] == pytest.approx({"ldmatrix": 55, "cp.async": 55}, rel=1e-3)
     assert found["cp.async"]["parts"]["ldmatrix"] == 0
     assert rate["L1"] == pytest.approx(64, rel=1e-3) and rate["L1 requests"] == pytest.approx(96 / 128, rel=1e-3)
+    assert rate["L1 broadcasts"] == pytest.approx(72 / 128, rel=1e-3)
     assert found["L2"]["per_clock"]["value"] == pytest.approx(40, rel=1e-3)
     assert rate["L2"] == pytest.approx(40 * SMS * MHZ * 1e6 / 1e12, rel=1e-3)
     assert rate["L2, one SM"] == pytest.approx(40 * MHZ * 1e6 / 1e12, rel=1e-3)
