@@ -200,12 +200,12 @@ class Levels:
     def caches(self) -> Iterator[dict]:
         steps = 4096
         requests = L1_HALF / 128
-        for key, name, *how, amount, unit in (
+        for key, name, wide, broadcast, amount, unit in (
             ("L1", "L1: loads of 16 bytes per lane that hit", 1, 0, L1_HALF, "byte/clock/SM"),
             ("L1 requests", "L1: loads of 4 bytes per lane that hit", 0, 0, requests, "request/clock/SM"),
             ("L1 broadcasts", "L1: loads of 4 bytes, one for all lanes, that hit", 0, 1, requests, "request/clock/SM"),
         ):
-            own = (*how, self.sink, self.stamps, self.memory, self.sms, steps)
+            own = (wide, broadcast, self.sink, self.stamps, self.memory, self.sms, steps)
             yield self.per_clock(key, name, amount * steps, self.runs(self.sms, self.rates.launch_l1, *own), unit)
         chunks = self.in_l2 // CHUNK
         mb = self.in_l2 >> 20

@@ -85,7 +85,7 @@ def test_every_kernel_has_a_ceiling_that_is_measured():
 
 @pytest.mark.parametrize("highest, tflops", [(2000.0, 528.0), (None, 475.2)])
 def test_the_peak_is_what_an_sm_does_per_clock_at_the_highest_clock(monkeypatch, tmp_path, highest, tflops):
-    """Whatever clock it was measured at: 2000 FLOP · 132 SMs · 2000 MHz; a GPU that names no highest clock has its own."""
+    """Whatever clock it was measured at: 2000 FLOP · 132 SMs · 2000 MHz, or that clock if no highest one is known."""
     row = {"key": "mma.sync fp16", "name": "mma.sync", "value": 410.0, "unit": "TFLOP/s"}
     row["per_clock"] = {"value": 2000.0, "unit": "FLOP/clock/SM", "mhz": 1800.0}
     measured = []
