@@ -201,10 +201,13 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
 
 
 def head() -> dict:
-    """The head of a ceiling run: with the number of SMs, and the highest clock that they can have, in MHz, if known."""
+    """The head of a ceiling run, with what the GPU has: SMs, their highest clock in MHz if it is known, memory."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    made = {"sms": properties.multi_processor_count, "highest_mhz": nvml.current().highest_sm_clock()}
-    return metadata("ceiling") | made
+    return metadata("ceiling") | {
+        "sms": properties.multi_processor_count,
+        "highest_mhz": nvml.current().highest_sm_clock(),
+        "memory_bytes": properties.total_memory,
+    }
 
 
 def build() -> None:
