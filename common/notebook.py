@@ -23,7 +23,7 @@ from common import accuracy, counts, course
 from common.compiler import toolchain
 from common.errors import UserError
 from common.hardware import GPUS
-from common.results import tables
+from common.results import runs, tables
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
 
@@ -226,6 +226,22 @@ def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
 def profile(stage: Stage) -> Markdown:
     """The hardware's counters beside the emulator's, as recorded."""
     return _recorded(tables.profile_table(stage.name))
+
+
+def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
+    """What ncu measured besides counters (names of common/measure/ncu.py: "L2 hit rate", "stall: barrier"), as recorded."""
+    found = [
+        r for r in runs.recorded(kind="profile", name=stage.name, dtype=dtype) if set(names) & set(r.row["metrics"])
+    ]
+    if not found:
+        return Markdown(
+            f"*No profile of {stage.name} recorded yet: `python -m {stage.package} profile` on a GPU makes one.*"
+        )
+    body = [
+        [r.row["size"], *(f"{r.row['metrics'][name]:,.1f}" if name in r.row["metrics"] else "–" for name in names)]
+        for r in found
+    ]
+    return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
 
 
 def ladder(part: str, dtype: str, *sizes: str) -> Markdown:

@@ -27,7 +27,7 @@ class Load:
     place: int
     use: int
     between: int
-    operand: str  # "A" or "B"
+    transposed: bool  # ldmatrix.trans
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
     if not any(i.opcode.startswith("HMMA") for i in body):
         raise UserError("this kernel has no loop with tensor instructions")
     places: dict[str, list[int]] = {kind: [] for kind in _KINDS.values()}
-    operand, first_use, writer = {}, {}, {}  # of a load, by its place; which load wrote a register
+    transposed, first_use, writer = {}, {}, {}  # of a load, by its place; which load wrote a register
     for place, i in enumerate(body * (turns + 1)):  # one more turn, in which the last loads are used
         kind = _KINDS[i.opcode.split(".")[0]]
         places[kind].append(place)
@@ -71,13 +71,13 @@ def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
                     if register in writer:
                         first_use.setdefault(writer[register], place)
         elif kind == "loads":
-            operand[place] = "B" if ".MT" in i.opcode else "A"
+            transposed[place] = ".MT" in i.opcode
             writer |= dict.fromkeys(range(registers[0], registers[0] + int(i.opcode.rsplit(".", 1)[1])), place)
     length = len(body) * turns
     loads = []
     for place, use in first_use.items():
         if place < length:
-            loads.append(Load(place, use, sum(place < mma < use for mma in places["mma"]), operand[place]))
+            loads.append(Load(place, use, sum(place < mma < use for mma in places["mma"]), transposed[place]))
     shown = {kind: tuple(at for at in places[kind] if at < length) for kind in ("mma", "copies", "barriers")}
     return Loop(loads=tuple(sorted(loads, key=lambda load: load.place)), length=length, **shown)
 
@@ -91,8 +91,10 @@ def sass_loop(kernel: Kernel, arch: str = "90", function: str = "", turns: int =
     return main_loop(found[0], turns)
 
 
-def fragments(loops: Mapping[str, Loop]) -> Picture:
-    """When fragments are loaded and when they are first used, in the order of one warp's instructions."""
+def fragments(loops: Mapping[str, Loop], operands: tuple[str, str] = ("ldmatrix", "ldmatrix.trans")) -> Picture:
+    """When fragments are loaded and when they are first used, in the order of one warp's instructions.
+
+    `operands` are the names of what `ldmatrix` and what `ldmatrix.trans` bring."""
     lanes = {name: _lanes(loop.loads) for name, loop in loops.items()}
     heights = [max(lanes[name]) + 5 for name in loops]
     takeaway = "Copies and ldmatrix between a barrier and the next mma: " + ", ".join(
@@ -106,7 +108,7 @@ def fragments(loops: Mapping[str, Loop]) -> Picture:
         end = max(max(loop.length, *(load.use for load in loop.loads)) for loop in loops.values())
         for axes, (name, loop) in zip(panels, loops.items()):
             for load, lane in zip(loop.loads, lanes[name]):
-                hue = CONFLICT if not load.between else {"A": HUES[0], "B": HUES[4]}[load.operand]
+                hue = CONFLICT if not load.between else HUES[4 if load.transposed else 0]
                 long = load.use - load.place
                 axes.add_patch(Rectangle((load.place, lane + 4.1), long, 0.8, linewidth=0, facecolor=hue))
             axes.vlines(np.array(loop.mma) + 0.5, 0.1, 1.3, color="#777777", linewidth=1.8)
@@ -122,8 +124,8 @@ def fragments(loops: Mapping[str, Loop]) -> Picture:
         panels[-1].set_xlabel("the warp's ldmatrix, mma, copies and barriers, in the order of the machine code")
         figure.legend(
             handles=[
-                Patch(color=HUES[0], label="A: from ldmatrix to first mma"),
-                Patch(color=HUES[4], label="B: likewise"),
+                Patch(color=HUES[0], label=f"{operands[0]}: from ldmatrix to first mma"),
+                Patch(color=HUES[4], label=f"{operands[1]}: likewise"),
                 Patch(color=CONFLICT, label="no mma between: the warp waits"),
                 Patch(color="#C09000", label="copy"),
                 Patch(color="#CC3311", label="barrier"),

@@ -70,7 +70,7 @@ class Request:
 
 
 class Traced:
-    """The memory accesses that one block of a kernel executed, and the pictures of them.
+    """The memory accesses that one block of a kernel executed in its first launch, and the pictures of them.
 
     `report` is the emulator's whole report, `requests` the block's accesses as warps issued them.
     """
@@ -79,7 +79,7 @@ class Traced:
         self.report, self.label, self.outputs, self.block = report, label, tuple(outputs), block
         self.tensors = report.tensors
         self.mosaic = mosaic
-        rows = report.trace[report.trace["block"] == block]
+        rows = report.trace[(report.trace["launch"] == 0) & (report.trace["block"] == block)]
         if not len(rows):
             raise UserError(f"{label}: block {block} made no memory access; the grid is {report.launches[0].grid}")
         self.rows = rows[np.lexsort((rows["thread"], rows["space"], rows["seq"], rows["thread"] // layout.WARP))]
@@ -88,18 +88,28 @@ class Traced:
 
     @cached_property
     def _all(self) -> list[tuple[int, str, Request]]:
-        """(space, tensor name, request) of every request, warp by warp, in the order of execution."""
+        """(space, tensor name, request) of every request, warp by warp, in the order of execution.
+
+        One whose lanes go to several tensors (a pointer that differs from lane to lane) is there once for each."""
         rows = self.rows
         warp = rows["thread"] // layout.WARP
         keys = np.stack([warp, rows["seq"], rows["space"]], 1).astype(np.int64)
         starts = np.flatnonzero(np.r_[True, np.any(np.diff(keys, axis=0) != 0, axis=1)])
-        return [self._request(rows[a:b]) for a, b in zip(starts, np.r_[starts[1:], len(rows)])]
+        found = []
+        for begin, end in zip(starts, np.r_[starts[1:], len(rows)]):
+            request = rows[begin:end]
+            names = (
+                self._tensors_at(request["addr"]) if request["space"][0] == GLOBAL else np.array([""] * len(request))
+            )
+            for name in dict.fromkeys(names.tolist()):
+                found.append((int(request["space"][0]), name, self._request(request[names == name])))
+        return found
 
-    def _request(self, rows: np.ndarray) -> tuple[int, str, Request]:
+    def _request(self, rows: np.ndarray) -> Request:
         first = rows[0]
-        place, space = self.report.source(first), int(first["space"])
+        place = self.report.source(first)
         verb = VERBS.get(int(first["kind"])) or ("store" if "store" in place.category else "load")  # WMMA does both
-        request = Request(
+        return Request(
             warp=int(first["thread"]) // layout.WARP,
             order=int(first["seq"]),
             pc=int(first["pc"]),
@@ -111,10 +121,13 @@ class Traced:
             line=place.line,
             ptx=re.sub(r"^@!?\S+\s+", "", place.text),
         )
-        return space, self._tensor_at(int(first["addr"])) if space == GLOBAL else "", request
 
-    def _tensor_at(self, address: int) -> str:
-        return next((name for name, a in self.tensors.items() if a.base <= address < a.base + a.size), "")
+    def _tensors_at(self, addresses: np.ndarray) -> np.ndarray:
+        """The names of the tensors at these addresses, "" where there is none."""
+        names = np.full(len(addresses), "", dtype=object)
+        for name, place in self.tensors.items():
+            names[(addresses >= place.base) & (addresses < place.base + place.size)] = name
+        return names
 
     def requests(self, tensor: str | None = None, *, warp: int | None = None, verb: str | None = None) -> list[Request]:
         """Requests to a tensor in global memory, or (tensor None) to shared memory, of all warps or of one."""
@@ -219,7 +232,7 @@ class Traced:
     def registers(self, tensor: str | None = None, warp: int = 0, lane: int = 0) -> Picture:
         """Which elements of an output one thread holds: those that it stores."""
         self._own(warp)
-        tensor = tensor or self.outputs[-1]
+        tensor = tensor or self.outputs[0]
         accesses = self._accesses(tensor, [r for r in self.requests(tensor) if r.verb in ("store", "atomic")])
         mine = accesses["thread"] == warp * layout.WARP + lane
         rows = len(np.unique(accesses["row"][mine]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common import fragments
+from common.figures import fragments
 
 LANE, SLOT = np.meshgrid(np.arange(32), np.arange(4), indexing="ij")
 C_INDEX = (LANE // 4 + SLOT // 2 * 8) * 8 + LANE % 4 * 2 + SLOT % 2  # PTX ISA: C of mma.m16n8k16

@@ -1,16 +1,14 @@
-"""Figures and the arithmetic behind them: what they show is what the emulator executed and counted."""
+"""What is traced and drawn of it: what the emulator executed and counted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import kernels  # noqa: E402
-from common import figures, layout, notebook, show  # noqa: E402
-from common.cli import main  # noqa: E402
-from common.errors import UserError  # noqa: E402
+import kernels
+from common.errors import UserError
+from common.figures import draw, layout, trace
 
 LANE = np.arange(32)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -30,74 +28,49 @@ extern "C" cudaError_t launch(const float *x, float *y) {
 
 
 @pytest.fixture(scope="module")
-def naive() -> show.Traced:
-    return show.trace(kernels.load("01"))
+def naive() -> trace.Traced:
+    return trace.run(kernels.load("01"))
 
 
 @pytest.fixture(scope="module")
-def thread_tile() -> show.Traced:
-    return show.trace(kernels.load("03"))
+def thread_tile() -> trace.Traced:
+    return trace.run(kernels.load("03"))
 
 
 @pytest.fixture(scope="module")
-def snippet() -> show.Traced:
-    return show.snippet(BROADCAST_AND_COLUMN, x=torch.arange(1024.0).reshape(32, 32), y=torch.zeros(32))
+def snippet() -> trace.Traced:
+    return trace.snippet(BROADCAST_AND_COLUMN, x=torch.arange(1024.0).reshape(32, 32), y=torch.zeros(32))
 
 
-def headline(picture: figures.Picture) -> str:
+def headline(picture: draw.Picture) -> str:
     return picture.texts[0].get_text().replace("\n", " ")
 
 
-# ---- the rules of sectors and banks ----
+KNOWN: dict[tuple, tuple[int, int]] = {}
 
 
-@pytest.mark.parametrize(
-    ("addresses", "size", "count"),
-    [
-        (LANE * 4, 4, 4),  # 128 neighbouring bytes
-        (LANE * 2, 2, 2),
-        (LANE * 16, 16, 16),
-        (LANE * 0, 4, 1),  # a broadcast
-        (LANE * 32, 4, 32),  # a sector per lane
-        (LANE * 2 + 16, 2, 3),  # 64 bytes that begin in the middle of a sector
-        (np.array([30]), 4, 2),  # one access across the border of two sectors
-    ],
-)
-def test_sectors(addresses, size, count):
-    assert len(layout.sectors(addresses, size)) == count
+def banks(request: trace.Request) -> tuple[int, int]:
+    """Wavefronts and conflicts; the same pattern, lines of 128 bytes further on, is served alike."""
+    offsets = request.addresses - request.addresses.min() // layout.LINE * layout.LINE
+    key = (offsets.tobytes(), request.lanes.tobytes(), request.size, request.is_load)
+    if key not in KNOWN:
+        KNOWN[key] = request.banks.count, request.banks.conflicts
+    return KNOWN[key]
 
 
-@pytest.mark.parametrize(
-    ("addresses", "size", "count", "minimum"),
-    [
-        (LANE * 4, 4, 1, 1),
-        (LANE * 2, 2, 1, 1),  # two lanes share a word
-        (LANE * 0, 4, 1, 1),
-        (LANE * 8, 4, 2, 1),
-        (LANE * 128, 4, 32, 1),
-        (LANE * 132, 4, 1, 1),  # a padded column
-        (LANE * 8, 8, 2, 2),  # half a warp at a time
-        (LANE * 16, 16, 4, 4),  # a quarter at a time
-        (LANE * 32, 16, 8, 4),
-        (LANE * 128, 16, 32, 4),
-        (LANE[:8] * 16, 16, 1, 1),  # one quarter is active
-    ],
-)
-def test_wavefronts(addresses, size, count, minimum):
-    served = layout.wavefronts(addresses, size)
-    assert (served.count, served.minimum, served.conflicts) == (count, minimum, count - minimum)
-    words = {(w, b) for w, b, turn in zip(served.wavefront, served.bank, served.word)}
-    assert len(words) == len(set(zip(served.wavefront, served.bank, served.word))), "a bank delivers one word at a time"
-    assert set(served.lane) == set(range(len(addresses)))
+def one_block(stage) -> tuple[int, ...]:
+    """A shape that makes a grid of one block."""
+    kernel = stage.kernel()
+    if stage.problem == "gemm":
+        return tuple(max(kernel.multiples.get(axis, 1), 32) for axis in stage.spec.axes)
+    return stage.spec.parse(f"1x1x{kernel.multiples.get('N', 64)}", kernel.variants)
 
 
-@pytest.mark.parametrize("stage", [s for s in kernels.ladder() if s.problem == "gemm"], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
     for dtype in {stage.dtypes[0], stage.dtypes[-1]}:
-        kernel = stage.kernel(dtype)
-        shape = [max(kernel.multiples.get(axis, 1), 32) for axis in stage.spec.axes]
-        traced = show.trace(kernel, shape)
+        traced = trace.run(stage.kernel(dtype), one_block(stage))
         assert traced.report.launches[0].grid == (1, 1, 1)
         moved = [r for tensor in traced.tensors for r in traced.requests(tensor)]
         for group, place, verbs in (
@@ -115,30 +88,9 @@ def test_rules_equal_the_emulators_counters(stage):
                 pairs = [layout.copied_sectors(source.addresses, targets) for source, targets in traced.copied()]
                 costs["sectors"] = sum(map(len, pairs))
             else:
-                costs["wavefronts"] = sum(r.banks.count for r in found)
-                costs["conflicts"] = sum(r.banks.conflicts for r in found)
-            assert costs == {what: traced.report.counters[f"{group}_{what}"] for what in costs}, (kernel.label, group)
-
-
-# ---- layouts without a kernel ----
-
-
-@pytest.mark.parametrize(("width", "plain"), [(8, 1), (16, 2), (32, 4), (64, 8), (128, 8)])
-def test_padding_and_xor_cure_column_reads(width, plain):
-    """Eight rows of 16 bytes, as ldmatrix reads them: conflicts by the row's length, none once cured."""
-    for column in range(0, width, 8):
-        assert layout.column_read(width=width, column=column).count == plain
-        assert layout.column_read(width=width, column=column, padding=8).count == (1 if width >= 16 else 2)
-        assert layout.column_read(width=width, column=column, xor=True).count == 1
-
-
-@pytest.mark.parametrize("width", [16, 32, 64, 128])
-def test_xor_is_a_permutation_of_chunks(width):
-    row, column = np.divmod(np.arange(64 * width), width)
-    offsets = layout.tile_offset(row, column, width=width, element=2, xor=True)
-    assert sorted(offsets) == list(range(0, 64 * width * 2, 2))
-    assert np.array_equal(offsets // (width * 2), row), "it stays in its row"
-    assert np.array_equal(offsets % 16, column * 2 % 16), "chunks of 16 bytes stay whole"
+                served = [banks(request) for request in found]
+                costs["wavefronts"], costs["conflicts"] = (sum(each) for each in (zip(*served) if served else ((), ())))
+            assert costs == {what: traced.report.counters[f"{group}_{what}"] for what in costs}, (traced.label, group)
 
 
 # ---- what is traced ----
@@ -156,7 +108,7 @@ def test_naive_lanes_are_a_row_or_a_column_of_c(naive):
     accesses = naive._accesses("C", naive.requests("C"))
     assert np.array_equal(accesses["row"], accesses["thread"] // 32)
     assert np.array_equal(accesses["column"], accesses["thread"] % 32)
-    scattered = show.trace(kernels.load("01"), COALESCED=0)
+    scattered = trace.run(kernels.load("01"), COALESCED=0)
     accesses = scattered._accesses("C", scattered.requests("C"))
     assert np.array_equal(accesses["row"], accesses["thread"] % 32)
     assert np.array_equal(accesses["column"], accesses["thread"] // 32)
@@ -172,7 +124,7 @@ def test_thread_tile_owns_what_its_header_says(thread_tile):
 
 
 def test_another_block_touches_another_tile():
-    traced = show.trace(kernels.load("01"), block=3)
+    traced = trace.run(kernels.load("01"), block=3)
     accesses = traced._accesses("C", traced.requests("C"))
     assert (accesses["row"].min(), accesses["column"].min()) == (32, 32)
 
@@ -203,7 +155,7 @@ def test_every_figure_draws_and_is_small(thread_tile):
         assert png.startswith(PNG) and 2_000 < len(png) < 120_000, stem
         stems.append(stem)
     kinds = {stem.partition("-")[0] for stem in stems}
-    assert kinds == set(show.FIGURES) - {"copies"} and len(stems) == len(set(stems))
+    assert kinds == set(trace.FIGURES) - {"copies"} and len(stems) == len(set(stems))
 
 
 GUARDED = """
@@ -226,14 +178,14 @@ extern "C" cudaError_t launch(const float4 *x, float4 *y, int lanes) {
 
 def test_a_load_under_a_predicate_is_served_as_a_load():
     """Neighbours want the same 16 bytes: half a warp at a time, in the figures as in the counters."""
-    traced = show.snippet(GUARDED, x=torch.zeros(128), y=torch.zeros(128), lanes=32)
+    traced = trace.snippet(GUARDED, x=torch.zeros(128), y=torch.zeros(128), lanes=32)
     (load,) = traced.requests(verb="load")
     assert load.is_load and load.banks.count == 2 == traced.report.counters["shared_load_wavefronts"]
 
 
 def test_a_copy_is_drawn_with_its_sectors():
     """Rows of 80 bytes part the halves of a sector; rows of 64 bytes, permuted by XOR, do not."""
-    padded, swizzled = (show.trace(kernels.load(name)) for name in ("07", "09"))
+    padded, swizzled = (trace.run(kernels.load(name)) for name in ("07", "09"))
     assert headline(padded.copies("A")).endswith(
         "24 sectors from L2 where 16 hold the data: halves of a sector go to different ones"
     )
@@ -250,8 +202,8 @@ def test_numbers_on_the_lanes(thread_tile):
 
 
 def test_ranges():
-    assert figures.ranges([3, 1, 2, 8, 0]) == "0–3, 8"
-    assert figures.ranges([5]) == "5"
+    assert draw.ranges([3, 1, 2, 8, 0]) == "0–3, 8"
+    assert draw.ranges([5]) == "5"
 
 
 @pytest.mark.parametrize(
@@ -262,8 +214,8 @@ def test_ranges():
         (lambda t: t.sectors("A", index=10_000), "no number 10000"),
         (lambda t: t.banks(), "0 kinds of shared-memory request"),
         (lambda t: t.threads("A", when="never"), "first, before or all"),
-        (lambda t: show.trace(kernels.load("01"), block=4), "block 4 made no memory access"),
-        (lambda t: show.trace(kernels.load("03"), (64, 128, 16)), "M a multiple of 128"),
+        (lambda t: trace.run(kernels.load("01"), block=4), "block 4 made no memory access"),
+        (lambda t: trace.run(kernels.load("03"), (64, 128, 16)), "M a multiple of 128"),
     ],
 )
 def test_what_cannot_be_shown_is_said(naive, call, words):
@@ -271,64 +223,28 @@ def test_what_cannot_be_shown_is_said(naive, call, words):
         call(naive)
 
 
-# ---- the verb ----
+TWO_TENSORS = """
+__global__ void first(const float *x, const float *y, float *z) {
+  z[threadIdx.x] = *(threadIdx.x % 4 ? x + threadIdx.x : y + threadIdx.x);
+}
+__global__ void second(float *z) { z[threadIdx.x] += 1; }
+extern "C" cudaError_t launch(const float *x, const float *y, float *z) {
+  first<<<1, 32>>>(x, y, z);
+  second<<<1, 32>>>(z);
+  return cudaGetLastError();
+}
+"""
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        main("kernels.02_block_tile", ["show", *words])
-    return exit_.value.code
+def test_a_request_to_two_tensors_is_seen_in_both_and_a_second_launch_in_neither():
+    traced = trace.snippet(TWO_TENSORS, x=torch.ones(32), y=torch.zeros(32), z=torch.zeros(32))
+    (x,), (y,), z = (traced.requests(name) for name in "xyz")
+    assert list(y.lanes) == list(range(0, 32, 4)) and sorted([*x.lanes, *y.lanes]) == list(range(32))
+    assert x.order == y.order and [request.verb for request in z] == ["store"]
+    assert "each element of x once, each element of y once" in headline(traced.footprint())
 
 
-def test_show_writes_files_and_prints_their_paths(tmp_path, capsys):
-    assert run("sectors", "--dtype", "fp32", "--output", str(tmp_path)) == 0
-    printed = capsys.readouterr().out.split()
-    assert sorted(printed) == sorted(str(path) for path in tmp_path.iterdir())
-    assert {path.name for path in tmp_path.iterdir()} == {f"02_block_tile-fp32-sectors-{t}.png" for t in "ABC"}
-    assert all(path.read_bytes().startswith(PNG) for path in tmp_path.iterdir())
-
-
-def test_show_writes_one_file_by_its_suffix(tmp_path):
-    target = tmp_path / "c.svg"
-    assert run("threads", "--tensor", "C", "--output", str(target)) == 0
-    assert "<svg" in target.read_text()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("nonsense",),
-        ("threads", "--tensor", "Q"),
-        ("threads", "--output", "x.png"),  # several figures, one file
-        ("registers",),  # one output per thread: nothing to draw
-        ("threads", "--lane", "32"),
-        ("threads", "--warp", "32"),
-        ("threads", "--block", "4"),
-        ("threads", "--sizes", "64", "128"),
-    ],
-)
-def test_show_refuses(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run(*words) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
-# ---- quotes ----
-
-
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
-def test_phases_are_quoted_whole_and_in_order(stage):
-    source = stage.source.read_text()
-    last = 0
-    for number in range(1, 20):
-        try:
-            shown = notebook.phase(stage, number).data
-        except UserError:
-            break
-        where, _, code = shown.partition("```cpp\n")
-        first, end = (int(word) for word in where.split("lines ")[1].split(":")[0].split("–"))
-        lines = source.splitlines()[first - 1 : end]
-        assert first > last and f"// {number}. " in lines[0]
-        assert [line.strip() for line in code.removesuffix("\n```").splitlines()] == [line.strip() for line in lines]
-        last = end
-    assert number > 3, "a kernel has numbered phases"
+def test_registers_are_those_of_the_first_output():
+    """Attention that also returns log-sum-exp: a thread's elements of O."""
+    traced = trace.run(kernels.load("16").kernel("fp16", {"CAUSAL": 1}))
+    assert traced.outputs == ("O", "LSE") and "elements of O" in headline(traced.registers())

@@ -1,4 +1,4 @@
-"""The order in which blocks take the tiles of an output, and what that does to L2."""
+"""Matrix products: the order in which blocks take the tiles of C, and what of A and B they then share in L2."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.patches import Patch
 
 from common import emulator
+from common.errors import UserError
 from common.figures.draw import FAINT, HUES, INK, STYLE, Picture, bare, picture, rectangles
 
 if TYPE_CHECKING:
@@ -28,13 +29,17 @@ def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
 
 
 def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, int]]:
-    """([tiles_m, tiles_n]: which block wrote each tile of C in the emulator, (rows, columns) of a tile)."""
+    """([tiles_m, tiles_n]: which block wrote each tile of C in the emulator, (rows, columns) of a tile).
+
+    UserError for a kernel whose problem is no matrix product."""
     spec = kernel.stage.spec
+    if spec.name != "gemm":
+        raise UserError(f"{kernel.label} computes {spec.formula}: it has no tiles of C")
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
     outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
     trace = emulator.Trace(max_rows=16_000_000)
     report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, trace=trace)
-    block, _ = report.writers(spec.output_names(kernel.variants)[0])
+    block, _ = report.writers("C")
     rows, columns = np.nonzero(block == block[0, 0])
     tile = int(rows.max()) + 1, int(columns.max()) + 1
     return block[:: tile[0], :: tile[1]], tile

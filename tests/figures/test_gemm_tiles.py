@@ -1,0 +1,41 @@
+"""The order of a matrix product's tiles: held to what the emulator executes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernels
+from common.errors import UserError
+from common.figures import gemm_tiles
+
+
+@pytest.mark.parametrize("group_m", [1, 8])
+def test_the_order_of_blocks_is_the_executed_one(group_m: int):
+    """Ten rows of tiles: the last group is lower than the others."""
+    kernel = kernels.load("09").kernel("fp16", {"GROUP_M": group_m})
+    executed, tile = gemm_tiles.executed_order(kernel, (10 * 128, 2 * 256, 32))
+    assert tile == (128, 256)
+    assert np.array_equal(executed, gemm_tiles.order(10, 2, group_m))
+
+
+def test_the_traffic_of_one_wave_is_its_outline():
+    """4 × 4 tiles of 128 × 256 in one wave: all rows and all columns once, of 16 that each ask for their own."""
+    found = gemm_tiles.traffic((512, 1024, 64), (128, 256), group_m=4, running=16)
+    assert (found.a, found.b, found.asked) == (512 * 64 * 2, 1024 * 64 * 2, 16 * (128 + 256) * 64 * 2)
+    stripes = gemm_tiles.traffic((512, 1024, 64), (128, 256), group_m=1, running=4)
+    assert (stripes.a, stripes.b) == (128 * 64 * 2, 1024 * 64 * 2)
+
+
+def test_pictures_say_what_the_model_counts():
+    orders = {f"GROUP_M = {group}": gemm_tiles.order(16, 12, group) for group in (1, 12)}
+    picture = gemm_tiles.waves(orders, (128, 256), running=36)
+    assert picture.texts[0].get_text().startswith("36 blocks at a time need 3,456 rows and columns of A and B with")
+    picture = gemm_tiles.group_sizes((4096,), (128, 256), chosen=12)
+    assert "GROUP_M = 12 against 1: 1% fewer at 4096" in picture.texts[0].get_text()
+
+
+def test_other_problems_have_no_such_tiles():
+    kernel = kernels.load("12").kernel()
+    with pytest.raises(UserError, match="has no tiles of C"):
+        gemm_tiles.executed_order(kernel, (1, 1, 64, 128))
