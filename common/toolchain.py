@@ -174,9 +174,9 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str) -> Path:
     def build(out: Path) -> None:
         run([cxx, *flags, source, "-o", out / product])
 
-    key = [*source_texts(source), cxx, run([cxx, "-dumpfullversion"]), *flags, product]
+    key = [*source_texts(source), cxx, _told(cxx, "-dumpfullversion"), *flags, product]
     if "-march=native" in flags:  # the cache may be shared by machines with different processors
-        key.append(run([cxx, "-march=native", "-Q", "--help=target"]))
+        key.append(_told(cxx, "-march=native", "-Q", "--help=target"))
     return cached(Path(product).stem, key, build) / product
 
 
@@ -210,6 +210,12 @@ def run(command: Sequence[object]) -> str:
     if done.returncode:
         raise UserError(done.stdout.strip() or f"{Path(words[0]).name} failed with exit status {done.returncode}")
     return done.stdout
+
+
+@lru_cache
+def _told(*command: str) -> str:
+    """What a tool says of itself; it is asked once."""
+    return run(command)
 
 
 def _define_flags(defines: Mapping[str, str] | None) -> list[str]:

@@ -190,7 +190,7 @@ using Flags = std::unordered_map<u64, Clock>;
 class Cells;
 struct Allocation {
   u64 base, size;
-  u8 *written;     // one byte per byte, 0 = never; null = all initialised
+  u8 *written;     // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
