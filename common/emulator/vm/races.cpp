@@ -202,7 +202,7 @@ const Cells *Block::cells_of(u64 address, u32 bytes) const {
 void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const Pattern &p) {
   if (!launch.races.load(std::memory_order_relaxed)) return;
   const u32 now = epoch(w);
-  const bool strong = i.flags & (STRONG | PAST_L1);
+  const bool strong = i.flags & (STRONG | PAST_L1 | TENTATIVE);
   if (p.row && only) {
     if (const Cells *cells = cells_of(p.low, bytes))
       read_cells(w, i, *cells, 0, LANES, p.low, bytes, word_of(now, i, 0, strong));

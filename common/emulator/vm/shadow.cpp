@@ -47,7 +47,9 @@ static u64 stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags =
          u64(other) << OTHER_SHIFT | std::min<u64>(i.pc, PC_MASK);
 }
 
-static u64 strength(const Instr &i) { return !(i.flags & STRONG) ? 0 : i.flags & SPIN ? BY_STRONG : BY_VOLATILE; }
+static u64 strength(const Instr &i) {
+  return i.flags & (SPIN | TENTATIVE) ? BY_STRONG : i.flags & STRONG ? BY_VOLATILE : 0;
+}
 
 // Two accesses of the same kind, the earlier one perhaps unordered with the later: both, as far as a word can say it.
 static u64 merged(u64 earlier, u64 later, bool unordered) {
