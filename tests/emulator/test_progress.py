@@ -258,8 +258,7 @@ def run(name: str, blocks: int, threads: int, cores: int | None = None):
 )
 def test_what_is_legal_ends(name, blocks, threads, turns, cores):
     report, _, count, other = run(name, blocks, threads, cores)
-    told = {"global race"} if name == "plain_poll" else set()  # it ends, but a plain load is no way to wait
-    assert report.status == 0 and {finding.kind for finding in report.findings} == told, report
+    assert report.ok, report
     assert count[0] == blocks * threads * turns
     assert report.seconds < 5
     if name == "look_back":

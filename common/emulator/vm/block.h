@@ -221,14 +221,16 @@ struct Block {
 
   // Shared memory: shadow.cpp.
   void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &, bool for_warp);
-  void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &,
-                    const u8 (*value)[32], u64 more = 0, u32 undefined = 0);
+  void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const u8 (*value)[32],
+                    u64 more = 0, u32 undefined = 0);
+  bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);
   void race_write(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32], bool atomic);
+  bool race_write_row(Warp &, const Instr &, u64 address, u32 bytes);
   // What has happened before what: order.cpp.
   void meet_lanes(Warp &, u32 mask);
   void fence(Warp &, bool beyond);

@@ -26,6 +26,7 @@ struct Rounding {
 };
 
 static inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+static inline double flushed(double x) { return x; }
 static inline float canonical(float x) { return x == x ? x : as<float>(0x7fffffffu); }
 static inline double canonical(double x) { return x; }
 static inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }  // NaN gives 0
@@ -38,6 +39,8 @@ template <class T, class F, class... S> static inline void compute(Warp &w, cons
     lanes(m, d, [f](auto... x) { return T(canonical(T(f(x...)))); }, s...);
     return;
   }
+  if (sizeof(T) == 4 && (i.flags & (FTZ | SAT | ROUND_MASK)) == FTZ)
+    return lanes(m, d, [f](auto... x) { return flushed(canonical(T(f(T(flushed(x))...)))); }, s...);
   alignas(64) T result[LANES];
   const bool ftz = sizeof(T) == 4 && i.flags & FTZ, sat = i.flags & SAT;
   {

@@ -84,15 +84,15 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
     }
     return __builtin_popcountll(touched);
   }
-  u64 seen[2 * LANES];
+  alignas(64) u64 sector[LANES];  // far apart; an access lies within one, for it is aligned and has 32 bytes at most
+  for (u32 lane = 0; lane < LANES; ++lane) sector[lane] = mask >> lane & 1 ? address[lane] >> 5 : ~u64(lane);
   u32 count = 0;
-  for (int lane = 0; lane < LANES; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    seen[count++] = address[lane] >> 5;
-    seen[count++] = (address[lane] + bytes - 1) >> 5;
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const u32 lane = __builtin_ctz(rest);
+    const u64 mine = sector[lane];
+    count += u32(__builtin_ctz(ballot([mine](u64 other) { return other == mine; }, sector))) == lane;
   }
-  std::sort(seen, seen + count);
-  return std::unique(seen, seen + count) - seen;
+  return count;
 }
 
 const Allocation *find(const Launch &l, u64 address, u32 bytes) {
@@ -333,6 +333,47 @@ static void copy_strong(void *to, const void *from, u32 bytes) {
   }
 }
 
+// All lanes, side by side: what lies there, element by element.
+template <class T> static void spread(Warp &w, const Instr &i, u32 count, const u8 *from) {
+  for (u32 n = 0; n < count; ++n) {
+    if (i.o[3 + n] == ALL) continue;
+    T *to = w.reg<T>(i.o[3 + n]);
+    if (count == 1) memcpy(to, from, LANES * sizeof(T));
+    else for (int lane = 0; lane < LANES; ++lane) to[lane] = bits_of<T>(from + (lane * count + n) * sizeof(T));
+  }
+}
+template <class T> static void collect(Warp &w, const Instr &i, u32 count, u8 *to) {
+  for (u32 n = 0; n < count; ++n) {
+    const T *from = w.reg<T>(i.o[3 + n]);
+    if (count == 1) memcpy(to, from, LANES * sizeof(T));
+    else for (int lane = 0; lane < LANES; ++lane) memcpy(to + (lane * count + n) * sizeof(T), from + lane, sizeof(T));
+  }
+}
+
+static u8 *host_address(const Block &b, Space space, u64 address) {
+  return space == Space::SHARED ? b.shared + address : reinterpret_cast<u8 *>(address);
+}
+
+static void load_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 low) {
+  const u8 *from = host_address(*w.block, space, low);
+  switch (s.bytes) {
+    case 2: return spread<u16>(w, i, s.count, from);
+    case 4: return spread<u32>(w, i, s.count, from);
+    case 8: return spread<u64>(w, i, s.count, from);
+    default: return spread<Wide>(w, i, s.count, from);
+  }
+}
+
+static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 low) {
+  u8 *to = host_address(*w.block, space, low);
+  switch (s.bytes) {
+    case 2: return collect<u16>(w, i, s.count, to);
+    case 4: return collect<u32>(w, i, s.count, to);
+    case 8: return collect<u64>(w, i, s.count, to);
+    default: return collect<Wide>(w, i, s.count, to);
+  }
+}
+
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
@@ -348,9 +389,10 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
     }
     if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
   }
+  ++w.reads;
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) return load_row(w, i, s, space, p.low);
   u64 from[LANES];
   host_pointers(w, space, address, from);
-  ++w.reads;
   alignas(64) u8 seen[LANES][32];
   if (i.flags & STRONG) {
     for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -376,12 +418,21 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
-  u64 to[LANES];
-  host_pointers(w, space, address, to);
   const Change change(w, space);
   const u32 undefined =
       b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined) {
+    bool usual = !sanitize;
+    if (sanitize && space == Space::SHARED) usual = b.shadow_write_row(w, p.low, bytes, i);
+    else if (sanitize && b.only) usual = b.race_write_row(w, i, p.low, bytes);
+    if (usual) {
+      if (sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true, p);
+      return store_row(w, i, s, space, p.low);
+    }
+  }
+  u64 to[LANES];
+  host_pointers(w, space, address, to);
   if (sanitize || i.flags & STRONG) {
     alignas(64) u8 value[LANES][32];
     for (u32 n = 0; n < s.count; ++n)
@@ -396,10 +447,9 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     }
     if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
     const bool shadow = sanitize && space == Space::SHARED;
-    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value, 0, undefined);
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value, 0, undefined);
+      if (shadow) b.shadow_write(w, 1u << lane, address, bytes, i, value, 0, undefined);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
       if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
       else memcpy(there, value[lane], bytes);

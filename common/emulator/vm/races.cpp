@@ -219,6 +219,27 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
   }
 }
 
+// The usual store: of a row that nobody else has touched. False if it needs a closer look.
+bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
+  if (!launch.races.load(std::memory_order_relaxed)) return true;
+  const Cells *cells = cells_of(address, bytes);
+  if (!cells) return true;
+  if (!(bytes >> cells->shift)) return false;
+  const u64 mine = word_of(epoch(w), i, 0, i.flags & STRONG), my_epoch = mine >> EPOCH_SHIFT;
+  const u64 first = (address - cells->origin) >> cells->shift;
+  const u32 log2 = __builtin_ctz(bytes) - cells->shift, n = LANES << log2;
+  u64 *written = cells->words + first, *read = written + cells->count, *second = read + cells->count, foreign = 0;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    const u64 word = written[c], one = read[c];
+    foreign |= (word ? (word >> EPOCH_SHIFT) ^ my_epoch : 0) | (one ? (one >> EPOCH_SHIFT) ^ my_epoch : 0) | second[c];
+  }
+  if (foreign) return false;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) written[c] = mine + (u64(c >> log2) << R_LANE_SHIFT), read[c] = 0;
+  return true;
+}
+
 void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],
                        bool atomic) {
   if (!launch.races.load(std::memory_order_relaxed)) return;

@@ -37,7 +37,7 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   }
   if (space != Space::SHARED) return true;
   if (load) b.shadow_read(w, m, address, bytes, i, p, for_warp);
-  else b.shadow_write(w, m, address, bytes, i, p, nullptr);
+  else b.shadow_write(w, m, address, bytes, i, nullptr);
   return true;
 }
 
@@ -490,7 +490,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
       note_global(w, i, whole, from, size, false, origin);
       b.race_read(w, i, whole, from, size, origin);
     }
-    b.shadow_write(w, m, to, size, i, target, nullptr, IN_FLIGHT);
+    b.shadow_write(w, m, to, size, i, nullptr, IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }

@@ -6,31 +6,46 @@
 
 namespace vm {
 
-// shfl.sync. o: d, predicate (or ~0), a, lane or delta, clamp and segment, mode (0 up, 1 down, 2 bfly, 3 idx)
-static void shuffle(Warp &w, const Instr &i, u32 m) {
-  alignas(64) u32 source[LANES], out[LANES];
+enum ShuffleMode { UP, DOWN, BUTTERFLY, INDEX };
+
+// shfl.sync. o: d, predicate (or ~0), a, lane or delta, clamp and segment, mode
+template <int MODE> static void shuffle_by(Warp &w, const Instr &i, u32 m) {
+  alignas(64) u32 source[LANES], out[LANES], from[LANES], inside[LANES];
+  const u32 *b = w.reg<u32>(i.o[3]), *c = w.reg<u32>(i.o[4]);
   memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
-  u32 inside = 0, absent = 0;
+#pragma GCC ivdep
   for (int lane = 0; lane < LANES; ++lane) {
-    const s32 b = w.reg<u32>(i.o[3])[lane] & 31, c = w.reg<u32>(i.o[4])[lane];
-    const s32 clamp = c & 31, segment = c >> 8 & 31;
+    const s32 delta = b[lane] & 31, clamp = c[lane] & 31, segment = c[lane] >> 8 & 31;
     const s32 last = (lane & segment) | (clamp & ~segment), first = lane & segment;
-    s32 from = 0;
-    bool ok = false;
-    switch (i.o[5]) {
-      case 0: from = lane - b, ok = from >= last; break;
-      case 1: from = lane + b, ok = from <= last; break;
-      case 2: from = lane ^ b, ok = from <= last; break;
-      default: from = first | (b & ~segment), ok = from <= last;
-    }
-    if (!ok) from = lane;
-    absent |= u32(~m >> (from & 31) & 1) << lane;
-    inside |= u32(ok) << lane;
-    out[lane] = source[from & 31];
+    const s32 wanted = MODE == UP     ? lane - delta
+                       : MODE == DOWN ? lane + delta
+                       : MODE == BUTTERFLY ? lane ^ delta
+                                           : first | (delta & ~segment);
+    const bool ok = MODE == UP ? wanted >= last : wanted <= last;
+    from[lane] = ok ? wanted : lane;
+    inside[lane] = ok;
   }
-  if (i.o[0] != ALL) blend<1>(w.reg<u32>(i.o[0]), out, m);
-  if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (inside & m);
-  if (absent & m) w.block->absent(w, i, absent & m);
+  for (int lane = 0; lane < LANES; ++lane) out[lane] = source[from[lane] & 31];
+  if (i.o[0] != ALL) {
+    if (m == ALL) memcpy(w.reg<u32>(i.o[0]), out, sizeof out);
+    else blend<1>(w.reg<u32>(i.o[0]), out, m);
+  }
+  if (i.o[1] != ALL) {
+    const u32 truth = ballot([](u32 x) { return x; }, inside);
+    w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (truth & m);
+  }
+  if (m == ALL) return;
+  const u32 absent = ballot([m](u32 lane) { return !(m >> (lane & 31) & 1); }, from) & m;
+  if (absent) w.block->absent(w, i, absent);
+}
+
+static void shuffle(Warp &w, const Instr &i, u32 m) {
+  switch (i.o[5]) {
+    case UP: return shuffle_by<UP>(w, i, m);
+    case DOWN: return shuffle_by<DOWN>(w, i, m);
+    case BUTTERFLY: return shuffle_by<BUTTERFLY>(w, i, m);
+    default: return shuffle_by<INDEX>(w, i, m);
+  }
 }
 
 // vote.sync. o: d, predicate, mode (0 ballot, 1 all, 2 any, 3 uni)
@@ -63,10 +78,16 @@ template <class T> static void match(Warp &w, const Instr &i, u32 m) {
 
 // redux.sync. o: d, a
 template <class T, class F> static void reduce(Warp &w, const Instr &i, u32 m, F f) {
-  T sum = w.reg<T>(i.o[1])[__builtin_ctz(m)];
-  for (u32 rest = m & (m - 1); rest; rest &= rest - 1) sum = f(sum, w.reg<T>(i.o[1])[__builtin_ctz(rest)]);
-  for (int lane = 0; lane < LANES; ++lane)
-    if (m >> lane & 1) w.reg<T>(i.o[0])[lane] = sum;
+  T part[LANES], *out = w.reg<T>(i.o[0]);
+  memcpy(part, w.reg<T>(i.o[1]), sizeof part);
+  T sum = part[__builtin_ctz(m)];
+  if (m == ALL) {
+    for (int half = LANES / 2; half; half /= 2)
+      for (int lane = 0; lane < half; ++lane) part[lane] = f(part[lane], part[lane + half]);
+    return void(std::fill(out, out + LANES, part[0]));
+  }
+  for (u32 rest = m & (m - 1); rest; rest &= rest - 1) sum = f(sum, part[__builtin_ctz(rest)]);
+  for (u32 rest = m; rest; rest &= rest - 1) out[__builtin_ctz(rest)] = sum;
 }
 #define REDUX(name, T, expr) \
   {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }, \
