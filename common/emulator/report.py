@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.compiler.symbols import readable
-from common.emulator import engine
+from common.emulator import arrays, engine, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
-from common.emulator.memory import Allocation, Arena
+from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
 
 Dim = tuple[int, int, int]
@@ -75,7 +76,8 @@ class Counters:
     cp_async_bytes: int = 0
 
     def __iadd__(self, other: Counters) -> Counters:
-        for name in _FIELDS:
+        self.instructions.update(other.instructions)
+        for name in _FIELDS[1:]:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -92,6 +94,7 @@ class Counters:
 
 
 _FIELDS = tuple(item.name for item in fields(Counters))
+_NUMBERS = frozenset(_FIELDS[1:])
 
 
 @dataclass(frozen=True)
@@ -104,18 +107,21 @@ class Finding:
     block: Dim
     thread: Dim
     file: str
-    line: int  # in the kernel's file: of the outermost call, if the instruction was inlined from a header
+    line: int  # in the kernel, or in a lambda of it: of the call, if the instruction was inlined from elsewhere
     ptx: str
     count: int = 1
+    call_line: int = 0  # of the lambda, if the line is in one
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
+        called = f" (called at line {self.call_line})" if self.call_line else ""
         lines = [
             f"{self.kind}: {self.message}",
-            f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}",
+            f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
         ]
-        if text := linecache.getline(self.file, self.line).strip():
-            lines.append(f"    {self.line:>4} | {text}")
+        for line in filter(None, (self.call_line, self.line)):
+            if text := linecache.getline(self.file, line).strip():
+                lines.append(f"    {line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
         if self.count > 1:
             lines.append(f"    and {self.count - 1} more of this kind at this line")
@@ -124,7 +130,7 @@ class Finding:
     @property
     def where(self) -> tuple[object, ...]:
         """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
-        return self.kind, self.kernel, self.file, self.line or self.ptx
+        return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
 
     def again(self, earlier: Finding | None) -> Finding:
         """This finding, or the earlier one of the same kind and line with this one counted in."""
@@ -158,7 +164,8 @@ class Report:
     `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
     the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
     and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
-    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it.
+    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
+    that look harmless, because what is written is what was there: they do not count as findings.
     """
 
     status: int
@@ -170,7 +177,10 @@ class Report:
     trace: np.ndarray
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
-    arena: Arena = field(repr=False)
+    arena: AddressMap = field(repr=False)
+    notes: list[Finding] = field(default_factory=list)
+    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    result: Any = None  # what a function of a PyTorch extension returned
 
     @property
     def ok(self) -> bool:
@@ -179,8 +189,9 @@ class Report:
     def __str__(self) -> str:
         blocks = [str(finding) for finding in self.findings]
         if self.status:
-            blocks.append(f"the launcher returned CUDA error {self.status}: {self.error}")
-        return "\n\n".join(blocks) or "no findings"
+            blocks.append(self.outcome or f"the launcher returned CUDA error {self.status}: {self.error}")
+        blocks = blocks or ["no findings"]
+        return "\n\n".join([*blocks, *(f"note: {note}" for note in self.notes)])
 
     def raise_if_findings(self) -> None:
         """CheckFailed with the report, if there is anything to report."""
@@ -197,7 +208,7 @@ class Report:
         rows = self.trace[self.trace["space"] == GLOBAL]
         offset = rows["addr"].astype(np.int64) - place.base
         inside = (offset >= 0) & (offset < place.size)
-        return rows[inside], offset[inside] // place.tensor.element_size()
+        return rows[inside], offset[inside] // place.itemsize
 
     def element(self, row: np.void) -> str:
         """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
@@ -208,20 +219,20 @@ class Report:
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
         place = self.tensors[name]
-        item = place.tensor.element_size()
+        item = place.itemsize
         rows, first = self.accesses(name)
         stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
             is_store = np.array([place.category.startswith("store") for place in launch.code])
             stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
-        block = np.full(place.tensor.numel(), -1, np.int64)
+        block = np.full(place.size // item, -1, np.int64)
         thread = block.copy()
         for size in np.unique(rows["size"]):
             same = rows["size"] == size
             for step in range(max(1, int(size) // item)):
                 block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
-        shape = tuple(place.tensor.shape)
+        shape = place.shape
         return block.reshape(shape), thread.reshape(shape)
 
 
@@ -238,47 +249,64 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
 }
 
 
+_SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
+
+
 def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tuple[str, int], Counters]]:
     """The engine's counters per instruction as those of the launch, and of each source line."""
-    total, lines = Counters(), {}
-    for pc in np.flatnonzero(table["warps"]):
-        row, place = {name: int(table[name][pc]) for name in table.dtype.names}, code[pc]
-        one = Counters()
-        one.instructions[place.category] = row["warps"]
+    executed = np.flatnonzero(table["warps"])
+    rows = table[executed]
+    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2))
+    keys: dict[tuple[str, int, str, str], int] = {}  # file, line, category as it is called, and as it counts
+    group = np.empty(len(executed), np.int64)
+    for position, pc in enumerate(executed.tolist()):
+        place = code[pc]
         category = place.category
-        if category.endswith(".generic"):  # an address of any space: what it cost says which it was
-            category = category.replace(
-                "generic", "global" if row["sectors"] else "shared" if row["wavefronts"] else "local"
-            )
-        if group := _MEMORY.get(category):
-            for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
-                if f"{group}_{name}" in _FIELDS:
-                    setattr(one, f"{group}_{name}", row[name])
-        total += one
-        lines.setdefault((place.file, place.line), Counters()).__iadd__(one)
+        if category.endswith(".generic"):
+            category = category.replace("generic", _SPACES[space[position]])
+        group[position] = keys.setdefault((place.file, place.line, place.category, category), len(keys))
+    sums = {name: np.bincount(group, rows[name].astype(float), len(keys)) for name in table.dtype.names}
+    total, lines = Counters(), {}
+    for (file, line, kind, category), number in keys.items():
+        for counters in (total, lines.setdefault((file, line), Counters())):
+            counters.instructions[kind] += int(sums["warps"][number])
+            if group_ := _MEMORY.get(category):
+                for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
+                    if (field_ := f"{group_}_{name}") in _NUMBERS:
+                        setattr(counters, field_, getattr(counters, field_) + int(sums[name][number]))
     return total, lines
 
 
-def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: Arena) -> Finding:
-    """An engine's finding with its addresses in the words of the tensors and of the shared arrays."""
-    what = f"{found.size} bytes at {arena.describe(found.address)}"
-    place = next(((name, offset) for name, offset in reversed(kernel.shared) if offset <= found.address), None)
-    at = f"byte {found.address} of shared memory"
-    message = found.message.replace(at, f"{at} ({readable(place[0])} + {found.address - place[1]})" if place else at)
-    if found.kind in ("out of bounds global", "null pointer"):
-        message = what
-    elif found.kind == "uninitialised global read":
-        message = f"{what}, which nobody has written"
-    elif found.kind == "misaligned" and arena.find(found.address):
-        message = f"{what}: the address is no multiple of {found.size}"
+class _Memory(findings.Memory):
+    """Addresses in the words of the tensors and of the source's variables."""
+
+    def __init__(self, kernel: engine.KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
+        super().__init__(kernel, ())
+        self.arena, self.source, self.defines = arena, source, defines
+
+    def globally(self, address: int, size: int) -> str:
+        found = self.arena.find(address)
+        past = self.past(address, size, found.base + found.size) if found else ""
+        return f"{size} bytes at {self.arena.describe(address)}{past}"
+
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        plain = readable(name)
+        shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
+        inside = not size or offset < start + size
+        return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"
+
+    def at(self, address: int) -> str:
+        return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
+
+
+def explain(
+    found: findings.Finding, kernel: engine.KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+) -> Finding:
+    """A finding of the machine in the words of the source, which was compiled with these macros."""
+    place = found.place
+    memory = _Memory(kernel, arena, place.file, defines or {})
     return Finding(
-        found.kind,
-        message,
-        readable(found.kernel),
-        found.block,
-        found.thread,
-        found.place.file,
-        found.place.line,
-        found.place.text,
-        found.count,
+        *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
+        *(place.file, place.own_line, place.text, found.count),
+        place.line if place.line != place.own_line else 0,
     )
