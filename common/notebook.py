@@ -163,8 +163,12 @@ def check(
 
 
 def speed(stage: Stage, *dtypes: str) -> Markdown:
-    """The stage's recorded GPU runs, and with which GPU and when they were recorded."""
-    return _recorded(tables.stage_table(stage.name, *dtypes))
+    """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
+
+    `dtypes`: by default the stage's first."""
+    chosen = dtypes or stage.dtypes[:1]
+    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
