@@ -146,9 +146,9 @@ def speed_table(part: str, name: str, *dtypes: str, gpu: str | None = None, **se
             if label:
                 body.append([f"{label}, {dtype}", *(r and tflops(r.row["tflops"]) for r in rows)])
         ratios = {
-            "× previous": [number(r and r.times(r.previous)) for r in own],
-            "% of the library": [number(r and r.times(r.peer), "{:.0%}") for r in own],
-            "% of the bound": [number(_share(bounds.of(r)) if r else None, "{:.0%}") for r in own],
+            "× previous": [number(r.times(r.previous)) if r else None for r in own],
+            "% of the library": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
+            "% of the bound": [number(_share(bounds.of(r)), "{:.0%}") if r else None for r in own],
         }
         body += [[f"{label}, {dtype}", *cells] for label, cells in ratios.items() if any(cells)]
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
@@ -335,10 +335,13 @@ def short_stall(name: str) -> str:
 SIGNIFICANT = 0.05  # of the measured time: what needs less is not shown
 
 
-def verdict(part: str, stage: str, dtype: str, size: str, gpu: str | None = None, **settings: int) -> str:
+def verdict(
+    part: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
+) -> str:
     """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
 
     Where something is not recorded yet, what, and how to record it."""
+    settings = settings or {}
     names = settings_named({"dtype": dtype, "settings": settings})
     found = [r for r in ladder(part, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
     if not found:
