@@ -1,6 +1,8 @@
-# make bench   check and compare the stages: timed on a GPU, or counted in the emulator
-# make test    run the tests
-# make lab     open the notebooks
+# make bench    check and compare the stages: timed on a GPU, or counted in the emulator
+# make test     run the tests
+# make lab      open the notebooks
+# make lint     check style and types: ruff, mypy, clang-format
+# make format   write the style
 #
 # Each makes its own virtual environment first, in .venv, if there is none yet. To use a Python that has everything
 # already (see pyproject.toml), name it: make test PYTHON=python3 VENV=
@@ -8,25 +10,49 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
+BIN := $(if $(VENV),$(VENV)/bin/)
 READY := $(if $(VENV),$(VENV)/.ready)
+LINTERS := $(if $(VENV),$(VENV)/.linters)
+CODE = $(shell find kernels common examples -name '*.cu' -o -name '*.cpp' -o -name '*.h' 2>/dev/null | sort)
 
-.PHONY: bench test lab setup clean
+.PHONY: bench test lab lint lint-python lint-types lint-cuda format setup tools clean
 .DEFAULT_GOAL := bench
 
 bench: $(READY)
 	@echo "== The ladder: each stage checked, then compared with the one before it"
 	$(RUN) -m kernels bench
 
-# The notebooks come last and alone: each must run within a minute.
-test: $(READY)
-	@echo "== Tests: kernels, harness and emulator, then the notebooks one by one"
-	$(RUN) -m pytest -q -n 2 --dist worksteal --ignore tests/test_notebooks.py
-	$(RUN) -m pytest -q tests/test_notebooks.py
+# Notebooks are tests like the others; each must run within a minute of its own processor time.
+test: tools $(READY)
+	@echo "== Tests: kernels, harness, emulator and notebooks, on every core"
+	$(RUN) -m pytest -q -n auto --dist worksteal --durations 15
 
 lab: $(READY)
 	$(RUN) -m jupyterlab notebooks/00_start_here.ipynb
 
+lint: lint-python lint-types lint-cuda
+
+lint-python: $(LINTERS)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+
+lint-types: $(LINTERS)
+	$(RUN) -m mypy
+
+lint-cuda: $(LINTERS)
+	$(BIN)clang-format --dry-run --Werror $(CODE)
+
+format: $(LINTERS)
+	$(RUN) -m ruff check --fix-only
+	$(RUN) -m ruff format
+	$(BIN)clang-format -i $(CODE)
+
 setup: $(READY)
+
+# What the tests need besides what pip brings: nm (binutils) reads what compiled kernels ask of the CUDA runtime.
+tools:
+	@missing=; for tool in bash g++ nm; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then echo "error: the tests need$$missing; try: apt install bash g++ binutils"; exit 2; fi
 
 # Without a GPU torch's CPU build is enough, and 20 times smaller; where its own index cannot be reached, PyPI's has to do.
 $(VENV)/.ready: pyproject.toml
@@ -44,6 +70,11 @@ $(VENV)/.ready: pyproject.toml
 	fi
 	@echo "== the other packages"
 	@$(VENV)/bin/pip install -q -e .
+	@touch $@
+
+$(VENV)/.linters: $(VENV)/.ready
+	@echo "== ruff, mypy, clang-format"
+	@$(VENV)/bin/pip install -q -e '.[lint]'
 	@touch $@
 
 clean:

@@ -101,12 +101,11 @@ def rows(counts: Sequence[Counts], about: Sequence[str] = ()) -> list[tuple[str,
     """(name, value per column, whether the stage is about it): counters, then derived figures; no all-zero rows."""
     names = sorted(dict.fromkeys(name for column in counts for name in column), key=_order)
     derived = [derive(column) for column in counts]
-    table = [(name, [column.get(name, 0) for column in counts], name in about) for name in names]
-    table += [
-        (name, [column.get(name) for column in derived], False)
-        for name in DERIVED
-        if any(name in column for column in derived)
-    ]
+    table: list[tuple[str, list[float | None], bool]] = []
+    for name in names:
+        table.append((name, [column.get(name, 0) for column in counts], name in about))
+    for name in DERIVED:
+        table.append((name, [column.get(name) for column in derived], False))
     return [row for row in table if any(row[1])]
 
 

@@ -228,7 +228,7 @@ def profile(stage: Stage) -> Markdown:
 
 
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
-    """What ncu measured besides counters (names of common/measure/ncu.py, such as "L2 hit rate"), as recorded."""
+    """What ncu measured besides counters, as recorded; names are those of common/measure/ncu.py: "stall: barrier"."""
     found = [
         r for r in runs.recorded(kind="profile", name=stage.name, dtype=dtype) if set(names) & set(r.row["metrics"])
     ]
@@ -303,7 +303,7 @@ def stages() -> Markdown:
 def limits() -> Markdown:
     """What one multiprocessor has, per compute capability."""
     head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
-    rows = {
+    rows: dict[str, Sequence[object]] = {
         "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],
         "warps resident per SM, at most": [gpu.warps for gpu in GPUS],
         "blocks resident per SM, at most": [gpu.blocks for gpu in GPUS],

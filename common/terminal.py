@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console, ConsoleDimensions, Group
 from rich.progress import (
@@ -39,7 +39,7 @@ class _Console(Console):
 
     least = WIDTH
 
-    @property
+    @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
         width, height = super().size
         return ConsoleDimensions(max(self.least, width), height)
@@ -131,7 +131,7 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[..., No
         with Progress(*columns, console=err, transient=True) as display:
             task = display.add_task(text, total=total)
 
-            def update(text: str | None = None, **change: float) -> None:
+            def update(text: str | None = None, **change: Any) -> None:
                 display.update(task, description=text, **change)
 
             yield update

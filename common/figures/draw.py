@@ -10,12 +10,15 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 from PIL import Image
 
@@ -52,6 +55,11 @@ STYLE = {
 DPI = 100
 
 
+def styled() -> AbstractContextManager[None]:
+    """What is drawn inside looks as all our figures do."""
+    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
+
+
 class Picture(Figure):
     """A matplotlib figure that displays itself in a notebook, with no pyplot state behind it."""
 
@@ -68,8 +76,8 @@ def picture(width: float, height: float, takeaway: str, source: str = "") -> Pic
     lines = textwrap.wrap(takeaway, int(width * 10.2))
     head = 0.08 + 0.185 * len(lines) + (0.2 if source else 0) + 0.06  # inches above the axes
     height += head
-    figure = Picture(figsize=(width, height), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / height))
+    below = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height))
+    figure = Picture(figsize=(width, height), layout=below, facecolor="white")
     figure.text(0.08 / width, 1 - 0.08 / height, "\n".join(lines), va="top", fontsize=11, fontweight="bold", color=INK)
     if source:
         size = min(8.5, 0.97 * width * 72 / (0.61 * len(source)))
@@ -121,7 +129,7 @@ def rectangles(
         ],
         axis=1,
     )
-    axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors=edge, linewidths=line))
+    axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors=edge, linewidths=line))
     if labels is None:
         return
     sizes = {}  # label -> (points, whether it is turned)
@@ -160,7 +168,7 @@ def banks(addresses, size: int, lanes=None, what: str = "request", source: str =
     lines = np.searchsorted(rows, row_of_word)
     tall = len(rows) + served.count > 24  # then the two panels stand side by side, in smaller cells
     cell = 0.18 if tall else 0.27
-    with matplotlib.rc_context(STYLE):
+    with styled():
         if tall:
             figure = picture(13.5, 1.2 + cell * max(len(rows), served.count), takeaway, source)
             above, below = figure.subplots(1, 2)
@@ -245,7 +253,7 @@ def sectors(
     per_line = layout.LINE // element
     unit = layout.SECTOR // element
     height = 0.24
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(10, 0.85 + height * len(lines), takeaway, source)
         axes = figure.subplots()
         y = np.searchsorted(lines, touched * layout.SECTOR // layout.LINE)
@@ -314,7 +322,7 @@ def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -
     panels = {"global memory": sources, "shared memory": targets}
     most = max(len(np.unique(offsets // layout.LINE)) for offsets in panels.values())
     cell = 0.24 if most <= 12 else 0.17
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(10, 0.85 + cell * most, takeaway, source)
         for axes, (title, offsets) in zip(figure.subplots(1, 2), panels.items()):
             lines = np.unique(offsets // layout.LINE)
@@ -355,7 +363,7 @@ def threads(
     boxes = _joined(_by_box(thread, row, column, width))
     several = any(len({who // layout.WARP for who in box[4]}) > 1 for box in boxes)
     across, down = _cell(boxes, 0.26, 9.0)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         if (
             lane is None
             and len(boxes) <= 1100
@@ -530,12 +538,12 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
 
     panels[name] has "shape" (rows, columns), arrays "thread", "row", "column", "width" of accesses, and "title".
     """
-    rows = [list(line) for line in mosaic.split(";")] if mosaic else [list(panels)]
+    rows: list[Any] = [list(line) for line in mosaic.split(";")] if mosaic else [list(panels)]
     place = {name: (y, x) for y, line in enumerate(rows) for x, name in enumerate(line) if name != "."}
     heights = [max(panels[n]["shape"][0] for n in line if n != ".") for line in rows]
     widths = [max(panels[line[x]]["shape"][1] for line in rows if line[x] != ".") for x in range(len(rows[0]))]
     scale = min(7.5 / sum(widths), 5.2 / sum(heights))
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(max(7.5, 2.0 + scale * sum(widths)), 1.0 + 0.45 * len(rows) + scale * sum(heights), takeaway)
         axes_of = figure.subplot_mosaic(rows, empty_sentinel=".", height_ratios=heights, width_ratios=widths)
         for name in place:
@@ -577,7 +585,7 @@ RHYTHM = ("global load", "async copy", "shared store", "shared load", "global st
 def rhythm(lanes_of_time: dict[str, np.ndarray], length: int, what: str) -> Picture:
     """In which order one warp makes its memory requests: one track per kind, a mark per request."""
     tracks = [name for name in RHYTHM if name in lanes_of_time]
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(10, 0.6 + 0.36 * len(tracks), what)
         axes = figure.subplots()
         for y, name in enumerate(tracks):

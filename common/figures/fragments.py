@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
@@ -21,12 +21,12 @@ from common.figures.draw import (
     GRID,
     HUES,
     INK,
-    STYLE,
     Picture,
     bare,
     picture,
     plural,
     rectangles,
+    styled,
 )
 
 CELL = 0.25  # inches
@@ -83,11 +83,11 @@ def tiles(
     panels[name] is (title, Fragment); axes_names[name] names its rows and columns. A box is what a lane holds in one
     register of neighbouring elements.
     """
-    grid = [list(line) for line in mosaic.split(";")]
+    grid: list[Any] = [list(line) for line in mosaic.split(";")]
     shapes = {name: shown.lane.shape for name, (_, shown) in panels.items()}
     heights = [max(shapes[n][0] for n in line if n != ".") for line in grid]
     widths = [max(shapes[line[x]][1] for line in grid if line[x] != ".") for x in range(len(grid[0]))]
-    with matplotlib.rc_context(STYLE):
+    with styled():
         size = (0.6 * len(widths) + CELL * sum(widths), 0.5 + 0.6 * len(heights) + CELL * sum(heights))
         figure = picture(max(7.5, size[0]), size[1], what, source)
         found = figure.subplot_mosaic(grid, empty_sentinel=".", height_ratios=heights, width_ratios=widths)
@@ -152,7 +152,7 @@ def bank_groups(requests: Mapping[str, Sequence[int]], what: str, columns: int =
     """
     lines = -(-len(requests) // columns)
     inch = (0.55, 0.24)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(columns * (8 * inch[0] + 1.1), lines * (8 * inch[1] + 0.75) + 0.3, what)
         every = np.atleast_1d(figure.subplots(lines, columns)).ravel()
         for axes, (title, addresses) in zip(every, requests.items()):
@@ -207,7 +207,7 @@ def mix(counts: Mapping[str, Mapping[str, int]], what: str) -> Picture:
     )
     total = np.array([found["instructions"] for found in counts.values()])
     values = np.c_[values, total - values.sum(1)]
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(10, 0.75 + 0.42 * len(counts), what)
         for axes, shown, title in zip(
             figure.subplots(1, 2, sharey=True),
@@ -241,7 +241,7 @@ def mix(counts: Mapping[str, Mapping[str, int]], what: str) -> Picture:
 
 def quad(rounds: Mapping[str, np.ndarray], takeaway: str) -> Picture:
     """Who holds which pair: rounds[title] is [lane, word] of 4 · lane + word, by where the pair was at the start."""
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(9.6, 1.55, takeaway)
         for axes, (title, words) in zip(figure.subplots(1, len(rounds)), rounds.items()):
             lane, word = np.mgrid[0:4, 0:4]

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from matplotlib.patches import Patch
 
 from common import emulator
 from common.errors import UserError
-from common.figures.draw import FAINT, HUES, INK, STYLE, Picture, bare, picture, rectangles
+from common.figures.draw import FAINT, HUES, INK, Picture, bare, picture, rectangles, styled
 
 if TYPE_CHECKING:
     from common.stage import Kernel
@@ -53,14 +52,14 @@ def waves(orders: Mapping[str, np.ndarray], tile: tuple[int, int], running: int)
     needs = {}
     for name, blocks in orders.items():
         now = blocks < running
-        needs[name] = now.any(1), now.any(0)
+        needs[name] = np.asarray(now.any(1)), np.asarray(now.any(0))
     sums = {name: int(a.sum() * tile[0] + b.sum() * tile[1]) for name, (a, b) in needs.items()}
-    most, least = max(sums, key=sums.get), min(sums, key=sums.get)
+    most, least = max(sums, key=lambda name: sums[name]), min(sums, key=lambda name: sums[name])
     takeaway = (
         f"{running} blocks at a time need {sums[most]:,} rows and columns of A and B with {most}, "
         f"{sums[least]:,} with {least}"
     )
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(0.6 + (unit * (wide + 1.5) + 0.35) * len(orders), 1.0 + down * (high + 2), takeaway)
         for axes, (name, blocks) in zip(figure.subplots(1, len(orders), squeeze=False)[0], orders.items()):
             rows, columns = needs[name]
@@ -139,7 +138,7 @@ def group_sizes(
     for size, row in found.items():
         before, after = (row[groups.index(group)] for group in (1, chosen))
         saved.append(f"{1 - (after.a + after.b) / (before.a + before.b):.0%} fewer at {size}")
-    with matplotlib.rc_context(STYLE):
+    with styled():
         takeaway = f"Different bytes that {running} blocks read, GROUP_M = {chosen} against 1: {', '.join(saved)}"
         figure = picture(9.8, 3.1, takeaway)
         for axes, (size, row) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], found.items()):

@@ -83,8 +83,8 @@ def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None
                 rows.append((count + words.index(word), words.index(word), word % BANKS, word, int(lane)))
         count += max(len(words) for words in queue.values())
         minimum += 1
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    return Wavefronts(*columns, count=count, minimum=minimum)
+    wavefront, turn, bank, word, lane = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    return Wavefronts(wavefront, turn, bank, word, lane, count, minimum)
 
 
 def copied_sectors(sources: np.ndarray, targets: np.ndarray) -> list[tuple[int, int]]:

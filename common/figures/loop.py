@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
 from common.compiler import sass
 from common.compiler.sass import Instruction
 from common.errors import UserError
-from common.figures.draw import CONFLICT, HUES, STYLE, Picture, bare, picture
+from common.figures.draw import CONFLICT, HUES, Picture, bare, picture, styled
 
 if TYPE_CHECKING:
     from common.stage import Kernel
@@ -60,7 +59,9 @@ def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
     if not any(i.opcode.startswith("HMMA") for i in body):
         raise UserError("this kernel has no loop with tensor instructions")
     places: dict[str, list[int]] = {kind: [] for kind in _KINDS.values()}
-    transposed, first_use, writer = {}, {}, {}  # of a load, by its place; which load wrote a register
+    transposed: dict[int, bool] = {}  # of a load, by its place
+    first_use: dict[int, int] = {}  # likewise
+    writer: dict[int, int] = {}  # which load wrote a register
     for place, i in enumerate(body * (turns + 1)):  # one more turn, in which the last loads are used
         kind = _KINDS[i.opcode.split(".")[0]]
         places[kind].append(place)
@@ -102,7 +103,7 @@ def fragments(loops: Mapping[str, Loop], operands: tuple[str, str] = ("ldmatrix"
         f"in {name}"
         for name, loop in loops.items()
     )
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(12, 0.75 + sum(0.1 * h + 0.4 for h in heights), takeaway)
         panels = figure.subplots(len(loops), 1, height_ratios=heights, squeeze=False, sharex=True)[:, 0]
         end = max(max(loop.length, *(load.use for load in loop.loads)) for loop in loops.values())

@@ -1,10 +1,10 @@
 """What the buffers of shared memory hold, turn by turn: a timeline drawn from the copies and reads of one warp.
 
 The trace of a block has each `cp.async` twice, by its global and by its shared address: so the tensor that it reads and
-the buffer that it writes can be read off. Copies between two `cp.async.commit_group` are a group, and what a group brings
-is a slice: of the tensors that come together in every group (A and B of a product), or of one tensor (K, V). A slice is
-*in flight* from the first of its copies until the wait before its first read. That this wait waits long enough, and that
-a barrier follows, is for the sanitizer to find out.
+the buffer that it writes can be read off. Copies between two `cp.async.commit_group` are a group, and what a group
+brings is a slice: of the tensors that come together in every group (A and B of a product), or of one tensor (K, V). A
+slice is *in flight* from the first of its copies until the wait before its first read. That this wait is long enough,
+and that a barrier follows, is for the sanitizer to find out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from common.errors import UserError
-from common.figures.draw import INK, STYLE, Picture, picture, plural
+from common.figures.draw import INK, Picture, picture, plural, styled
 
 if TYPE_CHECKING:
     from common.figures.trace import Request, Traced
@@ -31,7 +30,7 @@ FLYING, READ, ISSUE, FREE = "#BFE3F7", "#8FCFA0", "#1F5F99", "#F1F1F1"
 
 @dataclass
 class Slice:
-    """What one group of copies brings to one buffer; moments count the warp's copies and reads in order of execution."""
+    """What one group of copies brings to one buffer; moments count the warp's copies and reads as executed."""
 
     tensors: tuple[str, ...]
     number: int  # among the slices of these tensors
@@ -52,8 +51,8 @@ def slices(traced: Traced, warp: int = 0) -> list[Slice]:
     if not landings or not reads:
         raise UserError(f"{traced.label} does not copy with cp.async and read with ldmatrix: it has no ring")
     tensor_of = {(r.warp, r.order): name for name, found in copies.items() for r in found}
-    # What each group of each warp brings: [group][tensor], the landings. A copy that only fills with zeros has no tensor
-    # of its own: it belongs to the one before it.
+    # What each group of each warp brings: [group][tensor], the landings. A copy that only fills with zeros has no
+    # tensor of its own: it belongs to the one before it.
     groups: dict[int, list[dict[str, list[Request]]]] = {}
     between = _Commits(traced, {w: [r.order for r in reads if r.warp == w] for w in {r.warp for r in reads}})
     before: Request | None = None
@@ -176,7 +175,7 @@ def ring(*traced: Traced, warp: int = 0, turns: int | None = None) -> Picture:
     lead = max(-scale(0) for scale in scales)
     each_flies = (f"{in_flight(each)} with {plural(rows, 'buffer')}" for each, rows in zip(found, buffers))
     width, tall = 11.0, 0.34
-    with matplotlib.rc_context(STYLE):
+    with styled():
         takeaway = f"Slices in flight while another one is multiplied: {', '.join(each_flies)}"
         figure = picture(width, 0.75 + sum(0.42 + tall * rows for rows in buffers), takeaway)
         panels = figure.subplots(len(found), 1, height_ratios=buffers, sharex=True, squeeze=False)[:, 0]

@@ -6,8 +6,8 @@ explore(width=64, swizzle=True)    a tile of your own
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
@@ -21,13 +21,13 @@ from common.figures.draw import (
     GRID,
     HUES,
     INK,
-    STYLE,
     WASTED,
     Picture,
     bare,
     picture,
     plural,
     rectangles,
+    styled,
 )
 
 CHUNK = 16  # bytes: what a lane copies at once, and a row of one matrix of ldmatrix
@@ -68,7 +68,7 @@ def explore(
         f"{column * element // CHUNK} take {plural(served.count, 'wavefront')}"
     )
     tall = max(len(lines), served.count, 3)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = picture(10, 0.95 + 0.24 * tall, takeaway)
         left, right = figure.subplots(1, 2, width_ratios=(5, 4))
         inch = (4.5 / GROUPS, 0.24)
@@ -137,8 +137,12 @@ def _groups(axes: Axes, lines: Sequence[str], label: str) -> None:
 
 def cures(widths: Sequence[int] = (32, 64, 256), element: int = 2, padding: int = 8, column: int = 8) -> Picture:
     """Which group of banks each of the 8 rows of one ldmatrix matrix hits, as the rows come, padded, and with XOR."""
-    kinds = {"as they come": {}, f"{padding * element} bytes of padding": {"padding": padding}, "XOR": {"xor": True}}
-    with matplotlib.rc_context(STYLE):
+    kinds: dict[str, dict[str, Any]] = {
+        "as they come": {},
+        f"{padding * element} bytes of padding": {"padding": padding},
+        "XOR": {"xor": True},
+    }
+    with styled():
         counts = {
             name: [layout.column_read(width=w, element=element, column=column, **how).count for w in widths]
             for name, how in kinds.items()
@@ -185,7 +189,7 @@ def keys(maps: Mapping[str, tuple[int, Key]], rows: int = 16, takeaway: str = ""
 
     Below each map the wavefronts that 8 rows of one column of chunks take, at worst, wherever they begin.
     """
-    with matplotlib.rc_context(STYLE):
+    with styled():
         wide = [size // CHUNK for size, _ in maps.values()]
         unit = min(0.34, 8.2 / sum(wide))
         figure = picture(2.0 + unit * sum(wide) + 0.65 * len(maps), 1.1 + 0.22 * rows, takeaway)

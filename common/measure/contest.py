@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -131,9 +132,9 @@ def _measure_size(
         inputs = spec.inputs(shape, asked.dtype, asked.variants, seed=seed, device=DEVICE)
     instances.clear()
     for name, function in spec.peers(asked.dtype, asked.variants).items():
-        call = lambda function=function: function(*inputs)  # noqa: E731
+        library = partial(function, *inputs)
         try:
-            contenders.append(timing.Contender(name, call, timing.estimate(call)))
+            contenders.append(timing.Contender(name, library, timing.estimate(library)))
         except RuntimeError as error:
             notes.append(f"{asked.dtype} {size}: without {name}: {str(error).splitlines()[0]}")
             continue
@@ -215,8 +216,6 @@ def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float
         return round(statistics.median(sample(call, estimate) for _ in range(9)), 2)
 
     with torch.no_grad():
-        run = lambda: stage(*inputs, **changed)  # noqa: E731
-        return {
-            "call": median(run, timing.estimate(run)),
-            "empty": median(lambda: torch.empty(shape, dtype=dtype, device=device), 0.0),
-        }
+        run = partial(stage, *inputs, **changed)
+        empty = partial(torch.empty, shape, dtype=dtype, device=device)
+        return {"call": median(run, timing.estimate(run)), "empty": median(empty, 0.0)}

@@ -47,11 +47,12 @@ def _commit() -> tuple[str, bool | None]:
     """(commit, whether tracked files differ from it); KERNELS_COMMIT stands in where the tree has no .git."""
     if given := os.environ.get("KERNELS_COMMIT"):
         return given.removesuffix("-dirty"), given.endswith("-dirty")
-    git = ["git", "-C", str(ROOT)]
-    quiet = {"capture_output": True, "text": True, "check": True}
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], **quiet).stdout.strip()  # type: ignore[call-overload]
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **quiet).stdout  # type: ignore[call-overload]
-        return commit, bool(changed.strip())
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
     except (OSError, subprocess.CalledProcessError):
         return "unknown", None

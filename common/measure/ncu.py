@@ -161,8 +161,8 @@ def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[Launch],
     if "ERR_NVGPUCTRPERM" in said:
         raise UserError(NO_PERMISSION)
     if done.returncode:
-        words = "\n".join(filter(None, (said.strip(), done.stdout.strip())))
-        raise UserError(f"ncu failed with exit status {done.returncode}:\n{words}")
+        printed = "\n".join(filter(None, (said.strip(), done.stdout.strip())))
+        raise UserError(f"ncu failed with exit status {done.returncode}:\n{printed}")
     return parse(said), unknown
 
 
@@ -228,21 +228,21 @@ def compare(
     change, the pair has it as "code". A pair whose ncu is neither has "why" if one of CAVEATS explains it. Tensor
     instructions are compared only if there are any: the hardware counts one per warp in kernels that have none.
     """
-    pairs = {}
+    pairs: dict[str, dict[str, object]] = {}
     for key, metric in METRICS.items():
         if metric not in measured or (key == "instructions.mma" and counts is not None and not counts.get(key)):
             continue
         pair = pairs[key] = {"emulator": None, "ncu": int(measured[metric]), "metric": metric}
         if counts is None:
             continue
-        pair["emulator"] = int(counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0))
-        expected = (merged or {}).get(key, pair["emulator"])
-        reasons = []
-        if expected != pair["emulator"]:
+        counted = pair["emulator"] = int(counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0))
+        expected = (merged or {}).get(key, counted)
+        reasons: list[str | None] = []
+        if expected != counted:
             pair["code"] = expected
             reasons.append(MERGED)
         if expected != pair["ncu"]:
-            reasons.append(_explained(key, expected, pair["ncu"], {**counts, **(merged or {})}))
+            reasons.append(_explained(key, expected, int(measured[metric]), {**counts, **(merged or {})}))
         if reasons and None not in reasons:
             pair["why"] = "; ".join(filter(None, reasons))
     return pairs

@@ -95,7 +95,8 @@ class Monitor:
     """
 
     def __init__(self, device, period: float = 0.02):
-        self.device, self.period, self.tag = device, period, None
+        self.device, self.period = device, period
+        self.tag: str | None = None
         self.samples: list[tuple[object, float | None, float | None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -113,10 +114,10 @@ class Monitor:
         self._thread.join()
 
     def summary(self, tag=None) -> dict:
+        mine = [(clock, power) for running, clock, power in self.samples if tag is None or running == tag]
         result = {}
-        for index, key in ((1, "sm_mhz"), (2, "power_w")):
-            values = [s[index] for s in self.samples if s[index] is not None and (tag is None or s[0] == tag)]
-            if values:
+        for key, measured in (("sm_mhz", [clock for clock, _ in mine]), ("power_w", [power for _, power in mine])):
+            if values := [value for value in measured if value is not None]:
                 result[key] = {
                     "median": round(statistics.median(values), 1),
                     "min": round(min(values), 1),

@@ -25,9 +25,9 @@ class Attention(Problem):
     part = "attention"
     formula = "O = softmax(Q · Kᵀ · scale) · V"
     symbol = "launch_attention"
-    axes = ("B", "H", "N", "D")
+    axes: tuple[str, ...] = ("B", "H", "N", "D")
     inner_axes = ()  # the softmax needs every key: no axis can be cut short
-    settings = ("HEAD_DIM",)
+    settings: tuple[str, ...] = ("HEAD_DIM",)
     input_names = ("Q", "K", "V")
     slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
     patterns = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
 from common.results.runs import Record, sizes
@@ -31,7 +31,7 @@ def plot(records: Sequence[Record], title: str) -> Figure:
     for label, points in lines.items():
         points.sort(key=lambda r: place[r.row["size"]])
         x, rows = [place[p.row["size"]] for p in points], [p.row for p in points]
-        style = {"linestyle": ":", "color": "black"} if rows[0]["role"] == "peer" else {}
+        style: dict[str, Any] = {"linestyle": ":", "color": "black"} if rows[0]["role"] == "peer" else {}
         (line,) = axes.plot(x, [row["tflops"] for row in rows], marker="o", label=label, **style)
         slow, fast = ([row["tflops"] * row["ms"]["median"] / row["ms"][p] for row in rows] for p in ("p80", "p20"))
         axes.fill_between(x, slow, fast, color=line.get_color(), alpha=0.2, linewidth=0)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 
@@ -21,7 +22,7 @@ KINDS = ("bench", "ceiling", "profile")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
-_ROW = {
+_ROW: dict[str, dict[str, Any]] = {
     "bench": {"role": str, "name": str, **_CASE, "ms": dict, "tflops": (int, float)},
     "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
@@ -100,7 +101,7 @@ class Record:
 
     def times(self, other: Record | None) -> float | None:
         """How many times as fast as `other` this is."""
-        return other and self.row["tflops"] / other.row["tflops"]
+        return None if other is None else self.row["tflops"] / other.row["tflops"]
 
     @property
     def previous(self) -> Record | None:
@@ -131,7 +132,7 @@ class Record:
     @property
     def of_limit(self) -> float | None:
         """This row's share of its limit."""
-        return self.limit and self.row["tflops"] / self.limit["tflops"]
+        return None if self.limit is None else self.row["tflops"] / self.limit["tflops"]
 
     @property
     def source(self) -> str:

@@ -181,16 +181,17 @@ def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, *
     for record in found:
         row = record.row
         others = {name: value for name, value in row["settings"].items() if name != macro}
-        at = cases.setdefault(settings_named(row | {"settings": others}), {})
-        at.setdefault(row["variants"][macro], {})[row["size"]] = record
+        case = cases.setdefault(settings_named(row | {"settings": others}), {})
+        case.setdefault(row["variants"][macro], {})[row["size"]] = record
     body: list[list[object]] = []
-    for case, values in cases.items():
+    for name, values in cases.items():
         default = found[0].row["defaults"][macro]
         for value, at in sorted(values.items()):
             rows = [at.get(size) for size in shown]
-            ratios = [r and r.times(values.get(default, {}).get(r.row["size"])) for r in rows]
+            base = values.get(default, {})
+            ratios = [r.times(base.get(r.row["size"])) if r else None for r in rows]
             label = f"`{macro}={value}`" + (" (default)" if value == default else "")
-            label += f", {case}" if len(cases) > 1 else ""
+            label += f", {name}" if len(cases) > 1 else ""
             body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
     return markdown(head, body, found)
 

@@ -45,8 +45,8 @@ def diff(stage: Stage, context: int = 3) -> Diff:
     if previous is None:
         raise UserError(f"{stage.name} is the first stage of its part: there is nothing before it to compare with")
     old, new = (read(each.source).splitlines() for each in (previous, stage))
-    names = (f"{each.name}/kernel.cu" for each in (previous, stage))
-    return Diff(tuple(difflib.unified_diff(old, new, *names, n=context, lineterm="")))
+    before, after = (f"{each.name}/kernel.cu" for each in (previous, stage))
+    return Diff(tuple(difflib.unified_diff(old, new, before, after, n=context, lineterm="")))
 
 
 def paint(lines: Sequence[str]) -> Text:

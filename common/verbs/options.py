@@ -89,15 +89,15 @@ def variants(args: argparse.Namespace) -> dict[str, int]:
 
 def kernel(stage: Stage, args: argparse.Namespace) -> Kernel:
     """The one kernel that --dtype, --variant and --source select."""
-    chosen = dtypes(stage, args) or [None]
+    chosen = kernels(stage, args)
     if len(chosen) > 1:
         raise UserError(f"one dtype at a time here, not {args.dtype}")
-    return stage.kernel(chosen[0], variants(args), getattr(args, "source", None))
+    return chosen[0]
 
 
 def kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
     """The kernels that --dtype, --variant and --source select: one per dtype, the stage's first dtype by default."""
-    chosen = dtypes(stage, args) or [None]
+    chosen: Sequence[str | None] = dtypes(stage, args) or [None]
     return [stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen]
 
 
