@@ -226,34 +226,23 @@ __global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) maximum_kernel(float *si
 }
 
 // Run `steps` steps of one block of `warps` warps on each SM of the current device. sink: one float per thread, stamps:
-// one per block. operations, on the host: what a block does in floating-point operations, two for each multiplication
-// with its addition, in powers of two or in maxima.
-extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, double *operations, int steps, int warps,
-                                      cudaStream_t stream) {
+// one per block. What a step does is counted in ceiling.py.
+extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, int steps, int warps, cudaStream_t stream) {
   int device = 0, sms = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  const double threads = warps * 32.0;
-  if (OPERATION == 0) {
-    *operations = 2.0 * BLOCK_M * WARP_N * STEP_K * steps;
-    if (warps == 8) {
-      mma_kernel<8><<<sms, 8 * 32, 0, stream>>>(sink, stamps, steps);
-    } else if (warps == 16) {
-      mma_kernel<16><<<sms, 16 * 32, 0, stream>>>(sink, stamps, steps);
-    } else {
-      return cudaErrorInvalidValue;
-    }
-  } else if (warps != SCALAR_WARPS) {
+  if (OPERATION == 0 && warps == 8) {
+    mma_kernel<8><<<sms, 8 * 32, 0, stream>>>(sink, stamps, steps);
+  } else if (OPERATION == 0 && warps == 16) {
+    mma_kernel<16><<<sms, 16 * 32, 0, stream>>>(sink, stamps, steps);
+  } else if (OPERATION == 0 || warps != SCALAR_WARPS) {
     return cudaErrorInvalidValue;
   } else if (OPERATION == 1) {
-    *operations = 2.0 * FMAS * threads * steps;
     fma_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   } else if (OPERATION == 2) {
-    *operations = POWERS * threads * steps;
     power_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   } else {
-    *operations = MAXIMA * threads * steps;
     maximum_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   }
   return cudaGetLastError();
