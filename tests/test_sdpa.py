@@ -102,7 +102,9 @@ def test_references_are_torchs_own():
     dtypes = st.sampled_from(["fp16", "bf16"])
 
     @hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
-    @hypothesis.given(few, few, few, axis, axis, st.booleans(), dtypes, st.sampled_from([*PATTERNS]), st.integers(0, 99))
+    @hypothesis.given(
+        few, few, few, axis, axis, st.booleans(), dtypes, st.sampled_from([*PATTERNS]), st.integers(0, 99)
+    )
     def each(b, h_kv, group, n, n_kv, is_causal, dtype, pattern, seed):
         variants = {"HEAD_DIM": 64, "CAUSAL": int(is_causal)}
         shape = (b, h_kv * group, h_kv, n, n_kv, 64)
@@ -117,7 +119,9 @@ def test_references_are_torchs_own():
         near, near_lse = SPEC.baseline(tensors, dtype, variants)
         unit = {"fp16": 2**-9, "bf16": 2**-6}[dtype]
         rounding = unit * tensors[2].double().abs().amax() * (4 if pattern in ("huge", "equal", "low") else 1)
-        assert (near.double() - o).abs().max() <= rounding and torch.allclose(near_lse.double(), lse, rtol=1e-5, atol=1e-4)
+        assert (near.double() - o).abs().max() <= rounding and torch.allclose(
+            near_lse.double(), lse, rtol=1e-5, atol=1e-4
+        )
 
     each()
 
@@ -145,7 +149,9 @@ def test_lengths_on_both_sides_of_a_tile(n):
         assert_emulated_right(PLAIN, 1, 2, 2, n, n_kv)
 
 
-@pytest.mark.parametrize("n, n_kv", [(200, 200), (200, 70), (70, 200), (129, 1), (1, 129), (64, 64), (128, 65), (190, 127)])
+@pytest.mark.parametrize(
+    "n, n_kv", [(200, 200), (200, 70), (70, 200), (129, 1), (1, 129), (64, 64), (128, 65), (190, 127)]
+)
 def test_a_causal_mask_at_every_alignment_to_the_tiles(n, n_kv):
     """Query i sees keys 0 to i: among 200 queries the mask ends at each key of a tile, for each row of a warp."""
     assert_emulated_right(CAUSAL, 1, 1, 1, n, n_kv)
@@ -217,7 +223,9 @@ def test_nan_and_infinity_stay_where_they_belong(kernel, name, value):
         assert torch.equal(o[0, 0].isnan(), want[0, 0].isnan())  # the other head knows nothing of it
         for got, right in ((o[0, 1, seen], want[0, 1, seen]), (lse[0, 1, seen], want_lse[0, 1, seen])):
             finite = right.isfinite()
-            assert torch.equal(got.double().where(~finite, 0.0).nan_to_num(7.0), right.where(~finite, 0.0).nan_to_num(7.0))
+            assert torch.equal(
+                got.double().where(~finite, 0.0).nan_to_num(7.0), right.where(~finite, 0.0).nan_to_num(7.0)
+            )
             assert torch.allclose(got.double()[finite], right[finite], atol=3e-3)
 
 
@@ -344,7 +352,9 @@ def test_many_heads_on_the_gpu():
 
 @on_gpu
 @pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.short)
-@pytest.mark.parametrize("b, h, h_kv, n, n_kv", [(1, 2, 2, 65536, 65536), (2, 32, 8, 1, 65536), (1, 300, 300, 65536, 100)])
+@pytest.mark.parametrize(
+    "b, h, h_kv, n, n_kv", [(1, 2, 2, 65536, 65536), (2, 32, 8, 1, 65536), (1, 300, 300, 65536, 100)]
+)
 def test_long_sequences_on_the_gpu(kernel, b, h, h_kv, n, n_kv):
     """Rows here and there, of the last head, too; 300 heads of 65536 queries are more elements than an int counts."""
     q, k, v = inputs(kernel, b, h, h_kv, n, n_kv, device="cuda")

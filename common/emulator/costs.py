@@ -58,8 +58,12 @@ AGAIN:
   add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, {turns}; @%p0 bra AGAIN;
   ret;
 }}"""
-FILL = "".join(f"mov.u32 %r{n}, %r1; " for n in range(10, 16)) + "".join(f"mov.f32 %f{n}, 0f3F000000; " for n in range(8))
-FILL += "st.shared.v4.u32 [%r5], {%r10, %r11, %r12, %r13}; st.shared.v4.u32 [%r6], {%r10, %r11, %r12, %r13}; bar.sync 0;"
+FILL = "".join(f"mov.u32 %r{n}, %r1; " for n in range(10, 16)) + "".join(
+    f"mov.f32 %f{n}, 0f3F000000; " for n in range(8)
+)
+FILL += (
+    "st.shared.v4.u32 [%r5], {%r10, %r11, %r12, %r13}; st.shared.v4.u32 [%r6], {%r10, %r11, %r12, %r13}; bar.sync 0;"
+)
 
 
 def seconds(body: str, **options: bool) -> float:

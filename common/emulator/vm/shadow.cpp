@@ -65,23 +65,29 @@ static u64 merged(u64 earlier, u64 later, bool unordered) {
 struct Horizon {
   u64 oldest, newest, own;
   explicit Horizon(const Warp &w)
-      : oldest(u64(w.oldest) << TIME_SHIFT), newest(u64(w.newest) << TIME_SHIFT),
+      : oldest(u64(w.oldest) << TIME_SHIFT),
+        newest(u64(w.newest) << TIME_SHIFT),
         own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << TIME_SHIFT) {}
 };
 
 // Words side by side, as vectors: GCC turns loops over 64-bit comparisons into none by itself.
-template <int N> struct Vectors { typedef u64 type __attribute__((vector_size(8 * N), aligned(8))); };
+template <int N>
+struct Vectors {
+  typedef u64 type __attribute__((vector_size(8 * N), aligned(8)));
+};
 
 // f(words, first stamp and steps of the lanes) for pieces of the COUNT granules of each of LANES_ lanes. `first`: the first
 // lane's stamp.
-template <int COUNT, int LANES_, class F> static inline void by_pieces(u64 first, F f) {
+template <int COUNT, int LANES_, class F>
+static inline void by_pieces(u64 first, F f) {
   constexpr int n = COUNT * LANES_, size = n < 8 ? n : 8;
   using V = typename Vectors<size>::type;
   V steps;
   for (int c = 0; c < size; ++c) steps[c] = c / COUNT * LANE_STEP;
   for (int c = 0; c < n; c += size) f(c, V{} + (first + c / COUNT * LANE_STEP) + steps);
 }
-template <class V> static inline bool any(V words) {
+template <class V>
+static inline bool any(V words) {
   u64 all = 0;
   for (size_t c = 0; c < sizeof words / sizeof(u64); ++c) all |= words[c];
   return all;
@@ -133,15 +139,23 @@ static inline bool write_row(u64 *written, u64 *read, u64 first, const Horizon &
   return true;
 }
 
-template <class F> static bool by_count(u32 count, F f) {
+template <class F>
+static bool by_count(u32 count, F f) {
   switch (count) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 8: return f(std::integral_constant<int, 8>());
-    case 16: return f(std::integral_constant<int, 16>());
-    case 32: return f(std::integral_constant<int, 32>());
-    default: return false;
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 8:
+      return f(std::integral_constant<int, 8>());
+    case 16:
+      return f(std::integral_constant<int, 16>());
+    case 32:
+      return f(std::integral_constant<int, 32>());
+    default:
+      return false;
   }
 }
 
@@ -207,7 +221,8 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
     for (u32 rest = mask; rest;) {
       const int lane = __builtin_ctz(rest);
       u32 same = 1u << lane;  // neighbours at one address: together
-      for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1) same |= rest & -rest;
+      for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1)
+        same |= rest & -rest;
       const u64 mine = stamp(w, lane, for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same), i, flags);
       const u32 at = u32(address[lane]) >> shift;
       if (!quick(at, mine)) closer(u32(address[lane]), for_warp ? w.live : same, 1, mine);
