@@ -11,7 +11,6 @@ run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called f
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common import course, terminal
-from common.errors import CheckFailed, UserError, pick
+from common.errors import UserError, pick
 from common.stage import Stage, macros
 
 VERBS = {
@@ -41,32 +40,7 @@ LADDER_VERBS = ("list", "test", "bench", "profile")
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can mend."""
-    terminal.prepare()
-    try:
-        try:
-            status = _dispatch(package, list(sys.argv[1:] if argv is None else argv))
-        except SystemExit as shown:  # argparse has printed its help
-            status = int(shown.code or 0)
-        terminal.finish()
-    except UserError as error:
-        terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
-        status = 2
-    except CheckFailed as failure:
-        terminal.err.print(str(failure), markup=False, soft_wrap=True)
-        status = 1
-    except KeyboardInterrupt:
-        status = 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        terminal.abandon()
-        status = 141
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
-            raise
-        terminal.abandon()
-        where = f" {error.filename}" if error.filename else ""
-        terminal.err.print(f"error: cannot write{where}: {error.strerror}", markup=False, soft_wrap=True)
-        status = 2
-    raise SystemExit(status)
+    terminal.leave(lambda: _dispatch(package, list(sys.argv[1:] if argv is None else argv)))
 
 
 def _dispatch(package: str, argv: list[str]) -> int:

@@ -7,9 +7,11 @@ Streams that cannot write a character (an ASCII terminal) get the nearest that t
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -26,6 +28,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+from common.errors import CheckFailed, UserError
 
 WIDTH = 80  # columns
 
@@ -55,7 +59,7 @@ err = _Accompaniment(stderr=True, highlight=False)
 
 NEAREST = str.maketrans("→×÷–−▸·…µ±√≤≥“”’█━╸╺", '>x/-->*.u~v<>""\'#---')
 _announced: set[str] = set()
-_busy = False  # rich shows one live display at a time: an inner one stays silent
+_display = threading.Lock()  # rich shows one live display at a time: an inner one, or another thread's, stays silent
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
@@ -118,20 +122,48 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[..., No
     """A progress bar on stderr, or a spinner if the total is unknown; nothing if stderr is no terminal.
 
     Yields `update(text=None, advance=0, completed=None, total=None)`, which may be called from other threads."""
-    global _busy
-    if _busy or not err.is_terminal:
+    if not err.is_terminal or not _display.acquire(blocking=False):
         yield lambda *_, **__: None
         return
-    measure: tuple[ProgressColumn, ...] = () if total is None else (BarColumn(), MofNCompleteColumn())
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as display:
-        task = display.add_task(text, total=total)
+    try:
+        measure: tuple[ProgressColumn, ...] = () if total is None else (BarColumn(), MofNCompleteColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as display:
+            task = display.add_task(text, total=total)
 
-        def update(text: str | None = None, **change: Any) -> None:
-            display.update(task, description=text, **change)
+            def update(text: str | None = None, **change: Any) -> None:
+                display.update(task, description=text, **change)
 
-        _busy = True
-        try:
             yield update
-        finally:
-            _busy = False
+    finally:
+        _display.release()
+
+
+def leave(run: Callable[[], int]) -> NoReturn:
+    """Exit with the status that `run` gives, or with the one for what it raises, said in words."""
+    prepare()
+    try:
+        try:
+            status = run()
+        except SystemExit as shown:  # argparse has printed its help
+            status = int(shown.code or 0)
+        finish()
+    except UserError as error:
+        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        status = 2
+    except CheckFailed as failure:
+        err.print(str(failure), markup=False, soft_wrap=True)
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        abandon()
+        status = 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+            raise
+        abandon()
+        where = f" {error.filename}" if error.filename else ""
+        err.print(f"error: cannot write{where}: {error.strerror}", markup=False, soft_wrap=True)
+        status = 2
+    raise SystemExit(status)

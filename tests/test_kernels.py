@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import kernels
-from common import accuracy, hardware
+from common import accuracy, emulator, hardware
 from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
@@ -123,6 +123,39 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
             with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
                 instance = accuracy.make(unchecked, near)
                 unchecked.emulate(instance.inputs, instance.outputs())
+
+
+@pytest.mark.parametrize("number, shape", [("10", (128, 256, 320)), ("11", (3456, 768, 192))])
+def test_ring_fits_gpus_with_less_shared_memory(number: str, shape: tuple[int, int, int]):
+    kernel = kernels.load(number).kernel()
+    rings = []
+    for arch in ("8.0", "8.6"):  # 163 KB per block, 99 KB per block
+        instance = accuracy.make(kernel, shape)
+        outputs = instance.outputs()
+        report = kernel.emulate(instance.inputs, outputs, arch=arch, counters=False)
+        assert report.ok, report
+        accuracy.verify(kernel, instance, outputs)
+        rings.append(report.launches[0].shared // (48 << 10))  # A 128 × 64 and B 64 × 256, 16 bits each
+    assert rings == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "pointer, shape",
+    [
+        (1 << 40, (0x7FFFFF01, 1, 8)),  # the row after the last tile is no int any more
+        (1 << 40, (1, 0x7FFFFF01, 8)),
+        (1 << 40, (1, 1, 0x7FFFFF08)),
+        ((1 << 40) + 8, (1, 1, 8)),  # chunks of 16 bytes start at multiples of 16
+    ],
+)
+def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, int, int]):
+    stage = kernels.load("11")
+    names = [*stage.spec.tensor_names({}), *stage.spec.axes, "stream"]
+    defines = stage.kernel().defines
+    for place in range(3):
+        pointers = [pointer if place == at else 1 << 40 for at in range(3)]
+        report = emulator.run(stage.source, stage.spec.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        assert report.error == "invalid argument" and not report.launches
 
 
 def test_helpers_are_found():

@@ -2,7 +2,7 @@
 
 Every product is a directory in the cache, named by a hash of all that went into it (sources, flags, compiler release),
 filled in a temporary place and then renamed: a product is there whole or not at all, also when several processes want
-it at once.
+it at once. It lists its files with their hashes; one that is damaged is built again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,14 @@ CXX_HELP = """no C++ compiler found. Install one:
 or point CXX to one"""
 TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]\""""
+
+
+OLDEST_NVCC = (12, 0)  # C++17 as the kernels use it, and compute capability 9.0
+MANIFEST, FAILURE = ".manifest", ".failure"  # in a product's folder: hashes of its files; why it could not be built
+
+
+class ToolFailed(UserError):
+    """A tool's word on its input: as long as the input is the same, it will say the same."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,22 @@ class Cubin:
 
 
 def cache_dir() -> Path:
-    """Where everything that is built is kept: KERNELS_CACHE, or gpu-kernels-course in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-kernels-course"
-    path = Path(os.environ.get("KERNELS_CACHE") or default)
-    path.mkdir(parents=True, exist_ok=True)
+    """Where everything that is built is kept: KERNELS_CACHE, or gpu-kernels-course in the user's cache folder.
+
+    UserError if there can be no such folder."""
+    asked = os.environ.get("KERNELS_CACHE")
+    try:
+        path = Path(asked or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-kernels-course")
+        path = path.absolute()
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        reason = getattr(error, "strerror", None) or error
+        raise _unusable(asked or "the user's cache folder", reason) from error
     return path
+
+
+def _unusable(path: object, reason: object) -> UserError:
+    return UserError(f"the cache {path} cannot be used: {reason}\nSet KERNELS_CACHE to a folder that can be written")
 
 
 def find_nvcc() -> Nvcc:
@@ -77,14 +97,24 @@ def find_nvcc() -> Nvcc:
 @lru_cache
 def describe_nvcc(path: Path) -> Nvcc:
     """The release and the toolkit of the nvcc at `path`, which may be a wrapper script or a symbolic link."""
-    release = re.search(r"release (\d+\.\d+)", run([path, "--version"]))
+    elsewhere = "Point CUDA_HOME to another toolkit, or take this one off the PATH"
+    try:
+        said = run([path, "--version"])
+    except UserError as error:
+        raise UserError(f"{path} --version fails: {error}\n{elsewhere}") from error
+    release = re.search(r"release (\d+)\.(\d+)", said)
     if release is None:
-        raise UserError(f"{path} does not say which CUDA release it is: is it nvcc?")
+        raise UserError(f"{path} does not say which CUDA release it is: is it nvcc?\n{elsewhere}")
+    if (int(release[1]), int(release[2])) < OLDEST_NVCC:
+        oldest = ".".join(map(str, OLDEST_NVCC))
+        raise UserError(
+            f"{path} is of CUDA {release[1]}.{release[2]}, and the course needs {oldest} or newer\n{elsewhere}"
+        )
     home = path.resolve().parent.parent
     if not (home / "include" / "cuda_runtime.h").exists():
         top = re.search(r"^#\$ TOP=(.+)$", run([path, "--dryrun", "-x", "cu", "-c", os.devnull]), re.MULTILINE)
         home = Path(top[1]).resolve() if top else home
-    return Nvcc(path, home, release[1])
+    return Nvcc(path, home, f"{release[1]}.{release[2]}")
 
 
 def find_cxx() -> str:
@@ -130,48 +160,136 @@ def disassemble_with_lines(path: Path) -> str:
     return run([find_tool("nvdisasm"), "-gi", "-c", path])
 
 
-def compile_cxx(source: Path, flags: Sequence[str], product: str) -> Path:
-    """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache."""
+def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
+    """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache.
+
+    `flags` stand before the source, `after` behind it, where the libraries belong."""
     cxx = find_cxx()
 
     def build(out: Path) -> None:
-        run([cxx, *flags, source, "-o", out / product])
+        run([cxx, *flags, source, *after, "-o", out / product])
 
-    key = [*source_texts(source), cxx, run([cxx, "-dumpfullversion"]), *flags, product]
+    key = [*source_texts(source), cxx, _host_release(cxx), *flags, *after, product]
     if "-march=native" in flags:  # the cache may be shared by machines with different processors
-        key.append(run([cxx, "-march=native", "-Q", "--help=target"]))
+        key.append(_host_processor(cxx))
     return cached(Path(product).stem, key, build) / product
 
 
-def cached(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Path:
-    """The cache's directory for `key` (everything that the product depends on), filled by `build(directory)` if new."""
-    digest = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:20]
+@lru_cache
+def _host_release(cxx: str) -> str:
+    return run([cxx, "-dumpfullversion"])
+
+
+@lru_cache
+def _host_processor(cxx: str) -> str:
+    return run([cxx, "-march=native", "-Q", "--help=target"])
+
+
+def cached(kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False) -> Path:
+    """The cache's directory for `key` (everything that the product depends on), filled by `build(directory)` if new.
+
+    With `keep_failures` a ToolFailed of the build is kept, too, and raised again without another try. UserError if the
+    cache cannot be written."""
+    digest = hashlib.sha256("\0".join(map(str, key)).encode(errors="surrogateescape")).hexdigest()[:20]
     final = cache_dir() / f"{kind}-{digest}"
-    if final.is_dir():
+    if not _whole(final):
+        try:
+            _fill(final, kind, build, keep_failures)
+        except OSError as error:
+            raise _unusable(final.parent, error.strerror or error) from error
+    try:
+        raise ToolFailed((final / FAILURE).read_text())
+    except OSError:  # the usual case: there was none
         return final
+
+
+def _fill(final: Path, kind: str, build: Callable[[Path], None], keep_failures: bool) -> None:
     with open(final.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, the others wait for it
-        if not final.is_dir():
-            temporary = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=final.parent))
+        _verified.pop(final, None)
+        if _whole(final):
+            return
+        temporary = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=final.parent))
+        try:
             try:
                 build(temporary)
-                temporary.rename(final)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-    return final
+            except ToolFailed as failure:
+                if not keep_failures:
+                    raise
+                for path in temporary.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                (temporary / FAILURE).write_text(str(failure))
+            files = {str(path.relative_to(temporary)): _file_hash(path) for path in _files(temporary)}
+            (temporary / MANIFEST).write_text(json.dumps(files))
+            if final.is_symlink() or final.exists():  # damaged
+                discarded = temporary.with_name(temporary.name + "-old")
+                final.rename(discarded)
+                shutil.rmtree(discarded, ignore_errors=True) if discarded.is_dir() else discarded.unlink()
+            temporary.rename(final)
+            _verified[final] = _sizes(final, files)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def run(command: Sequence[object]) -> str:
-    """Run a tool; its output, stderr included. UserError with that output if it fails."""
+_verified: dict[Path, dict[str, int]] = {}  # products whose hashes this process has compared: file -> size
+_LARGE = 64 << 20  # bytes; files beyond are compared by their size alone (a toolkit from pip)
+
+
+def _whole(product: Path) -> bool:
+    """Whether a product is there as it was built: every file by its hash once per process, then by its size."""
+    try:
+        known = _verified.get(product)
+        if known is not None:
+            if _sizes(product, known) == known:
+                return True
+            del _verified[product]
+        files = json.loads((product / MANIFEST).read_text())
+        if any(_file_hash(product / name) != wanted for name, wanted in files.items()):
+            return False
+        _verified[product] = _sizes(product, files)
+        return True
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _sizes(folder: Path, files: Iterable[str]) -> dict[str, int]:
+    return {name: os.stat(folder / name).st_size for name in files}
+
+
+def _files(folder: Path) -> list[Path]:
+    """All that a product consists of, but for large trees: of those the files at the top."""
+    found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return found if len(found) < 1000 else [path for path in folder.iterdir() if path.is_file()]
+
+
+def _file_hash(path: Path) -> str:
+    size = path.stat().st_size
+    if size > _LARGE:
+        return str(size)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# What a tool says when the trouble is not in its input.
+_PASSING = (
+    r"No space left|[Nn]o such file|cannot open|internal|out of memory|cannot allocate|"
+    r"[Kk]illed|terminated|Segmentation"
+)
+
+
+def run(command: Sequence[object], cwd: Path | None = None) -> str:
+    """Run a tool; its output, stderr included. UserError with that output if it fails: a ToolFailed if it is the tool's
+    word on its input, and not a lack of memory, of room on the disk or of a file."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, cwd=cwd
         )
-    except OSError as error:
-        raise UserError(f"{words[0]} does not run: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{words[0]} does not run: {getattr(error, 'strerror', None) or error}") from error
     if done.returncode:
-        raise UserError(done.stdout.strip() or f"{Path(words[0]).name} failed with exit status {done.returncode}")
+        said = done.stdout.strip()
+        final = said and done.returncode > 0 and not re.search(_PASSING, said)
+        raise (ToolFailed if final else UserError)(said or f"{words[0]} failed with exit status {done.returncode}")
     return done.stdout
 
 
@@ -189,8 +307,8 @@ def read(source: Path) -> str:
         raise UserError(f"cannot read {source}: {reason}") from error
 
 
-def source_texts(source: Path, seen: set[Path] | None = None) -> list[str]:
-    """The text of a source and of what it includes by a quoted name."""
+def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[Path] = ()) -> list[str]:
+    """The text of a source and of what it includes from its own folder or from `folders`."""
     seen = set() if seen is None else seen
     if source in seen:
         return []
@@ -199,8 +317,13 @@ def source_texts(source: Path, seen: set[Path] | None = None) -> list[str]:
         text = source.read_text(errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from error
-    included = (source.parent / name for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE))
-    return [text, *(part for path in included if path.is_file() for part in source_texts(path.resolve(), seen))]
+    texts = [text]
+    for bracket, name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE):
+        for folder in (*([source.parent] if bracket == '"' else ()), *folders):
+            if (path := folder / name).is_file():
+                texts += source_texts(path.resolve(), seen, folders)
+                break
+    return texts
 
 
 def _pip_tool(name: str) -> str | None:

@@ -1,240 +1,33 @@
-"""Run an unchanged kernel.cu without a GPU: its launcher, its kernels, the hardware's counters and a sanitizer.
+"""Run unchanged CUDA sources without a GPU: their host code, their kernels, the hardware's counters and a sanitizer.
 
-nvcc compiles the source to host code and PTX (build). The host code runs against a stand-in CUDA runtime
-(runtime.cpp, memory), which hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of
-all threads. What comes back is a `Report`.
+nvcc compiles a source to host code and PTX (build). The host code runs in a process of its own (host, host/*.cpp)
+against a stand-in CUDA runtime; its requests come here, to a session with the device's memory (session, memory), which
+hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of all threads. What comes back
+is a `Report`.
+
+`run` calls a launcher, `load` gives kernels and launchers of a source by their names, `program` runs a whole program
+with its main (`python -m common.emulator` from the command line), `run_ptx` launches a kernel of a PTX text.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
+from common.emulator.calls import executable_lines, program, run, run_ptx
+from common.emulator.host import HostFinding
+from common.emulator.library import Library, load
+from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace
 
-import numpy as np
-from torch import Tensor
-
-from common import hardware
-from common.compiler.symbols import readable
-from common.emulator import engine
-from common.emulator.build import compile_host
-from common.emulator.memory import Allocation, Arena, LaunchRequest, Runtime
-from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace, count, explain
-from common.errors import UserError
-
-__all__ = ["METRICS", "Counters", "Finding", "Launch", "Report", "Trace", "executable_lines", "run", "run_ptx"]
-
-Argument = Tensor | int | float | None
-Dim = tuple[int, int, int]
-Progress = Callable[[int, int], None]  # blocks done, blocks of this launch
-
-
-def run(
-    source: Path,
-    symbol: str,
-    args: Sequence[Argument],
-    *,
-    names: Sequence[str],
-    defines: Mapping[str, str] | None = None,
-    arch: str = "8.0",
-    outputs: Sequence[str] = (),
-    counters: bool = True,
-    sanitize: bool = True,
-    trace: Trace | None = None,
-    progress: Progress | None = None,
-    threads: int | None = None,
-) -> Report:
-    """Call the launcher `symbol` of a kernel source in the emulator.
-
-    `args` are the launcher's, in its order, and `names` what reports call them: contiguous CPU tensors, which are
-    copied to guarded memory and back; ints (C int), floats (C float); None for a null pointer and for the default stream.
-    `defines` are macros for the compiler, `arch` is the compute capability to compile for and whose limits hold.
-    Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported.
-    `trace` asks for the executed memory accesses, `threads` limits the cores. UserError if the source does not compile,
-    has no such launcher, or uses an instruction that the emulator does not know.
-    """
-    started = time.monotonic()
-    gpu = hardware.model(arch)
-    build = compile_host(source, defines, hardware.nvcc_arch(arch))
-    session = _Session(build.ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    runtime = Runtime(build.so, gpu, session.arena, session.launch)
-    for name, kernel in session.module.kernels.items():
-        if kernel.static_shared > STATIC_SHARED_LIMIT:
-            raise UserError(
-                f"{source}: {name} declares {kernel.static_shared} bytes of shared memory; more than "
-                f"{STATIC_SHARED_LIMIT} have to be dynamic (extern __shared__), with cudaFuncSetAttribute"
-            )
-        runtime.describe(name, kernel.static_shared, 0, kernel.max_threads)
-    if not hasattr(runtime.library, symbol):
-        raise UserError(f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...)')
-    status = runtime.call(symbol, session.c_arguments())
-    session.arena.download()
-    return session.report(status, runtime.error_string(status) if status else "", started)
-
-
-def run_ptx(
-    ptx: str,
-    kernel: str,
-    grid: Sequence[int] | int,
-    block: Sequence[int] | int,
-    args: Sequence[Argument],
-    *,
-    names: Sequence[str] | None = None,
-    shared: int = 0,
-    outputs: Sequence[str] = (),
-    counters: bool = True,
-    sanitize: bool = True,
-    trace: Trace | None = None,
-    progress: Progress | None = None,
-    threads: int | None = None,
-) -> Report:
-    """Launch one kernel of a PTX module, with `shared` bytes of dynamic shared memory; the rest is as in `run`."""
-    started = time.monotonic()
-    names = names or [f"argument {position}" for position in range(len(args))]
-    session = _Session(ptx, names, args, outputs, counters, sanitize, trace, progress, threads)
-    if kernel not in session.module.kernels:
-        raise UserError(f"the PTX has no kernel '{kernel}', it has {', '.join(session.module.kernels) or 'none'}")
-    status = session.execute(kernel, _dim(grid), _dim(block), shared, session.pack(kernel))
-    session.arena.download()
-    return session.report(status, "", started)
-
-
-def executable_lines(
-    source: Path, defines: Mapping[str, str] | None = None, arch: str = "8.0"
-) -> dict[str, frozenset[int]]:
-    """Each kernel of a source, by its readable name, and the lines of that file that have code in it."""
-    found: dict[str, frozenset[int]] = {}
-    path = str(source.resolve())
-    for name, info in _module(compile_host(source, defines, hardware.nvcc_arch(arch)).ptx).kernels.items():
-        found[readable(name)] = frozenset(place.line for place in info.instructions if place.file == path)
-    return found
-
-
-STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
-
-
-@lru_cache(maxsize=64)
-def _module(ptx: str) -> engine.Module:
-    return engine.Module(ptx)
-
-
-class _Session:
-    """One run: its memory, and what its launches left."""
-
-    def __init__(self, ptx, names, args, outputs, counters, sanitize, trace, progress, threads):
-        if len(names) != len(args):
-            raise ValueError(f"{len(args)} arguments with {len(names)} names")
-        self.module = _module(ptx)
-        self.module.reset()
-        self.arena = Arena()
-        self.tensors: dict[str, Allocation] = {}
-        self.values: list[int | float | None] = []
-        for name, arg in zip(names, args):
-            if isinstance(arg, Tensor):
-                self.tensors[name] = self.arena.upload(name, arg, initialised=name not in outputs)
-                arg = self.tensors[name].base
-            self.values.append(arg)
-        self.pointers = [isinstance(arg, Tensor) or arg is None for arg in args]
-        for variable in self.module.variables.values():
-            self.arena.adopt(variable.name, variable.address, variable.size)
-        self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
-        self.trace = trace
-        self.launches: list[Launch] = []
-        self.findings: dict[tuple, Finding] = {}
-        self.lines: dict[tuple[str, int], Counters] = {}
-        self.rows: list[np.ndarray] = []
-
-    def c_arguments(self) -> list[object]:
-        """The launcher's arguments, for ctypes."""
-        values: list[object] = []
-        for value, pointer in zip(self.values, self.pointers):
-            if pointer:
-                values.append(ctypes.c_void_p(value))
-            elif isinstance(value, float):
-                values.append(ctypes.c_float(value))
-            else:
-                values.append(ctypes.c_longlong(value))  # an int parameter reads the lower half of its 8-byte slot
-        return values
-
-    def pack(self, kernel: str) -> bytes:
-        """The arguments as the kernel's parameters, each as wide as the PTX declares it."""
-        info = self.module.kernels[kernel]
-        if len(info.params) != len(self.values):
-            raise UserError(f"{kernel} takes {len(info.params)} arguments, not {len(self.values)}")
-        params = bytearray(info.param_bytes)
-        for (_, size, _, offset), value in zip(info.params, self.values):
-            if isinstance(value, float):
-                params[offset : offset + size] = struct.pack("<f" if size == 4 else "<d", value)
-            else:
-                params[offset : offset + size] = ((value or 0) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-        return bytes(params)
-
-    def launch(self, request: LaunchRequest) -> int:
-        """What the stand-in runtime calls for a `<<<>>>` that is within the limits."""
-        if request.cluster != (1, 1, 1):
-            raise UserError(f"{request.kernel} is launched in clusters, which the emulator does not know")
-        info = self.module.kernels[request.kernel]
-        params = bytearray(info.param_bytes)
-        for position, (_, size, _, offset) in enumerate(info.params):
-            params[offset : offset + size] = ctypes.string_at(request.arguments[position], size)
-        return self.execute(request.kernel, request.grid, request.block, request.shared, bytes(params))
-
-    def execute(self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes) -> int:
-        """Run one launch and keep what it leaves; a cudaError_t."""
-        info = self.module.kernels[kernel]
-        blocks = grid[0] * grid[1] * grid[2]
-        traced = None
-        if self.trace is not None:
-            left = self.trace.max_rows - sum(map(len, self.rows))
-            traced = {"trace": self.trace.blocks or range(blocks), "trace_rows": left}
-        memory = [
-            engine.Allocation(a.base, a.size, a.name, a.written)
-            for a in self.arena.allocations
-            if a.mapping is not None  # the engine enters its own
-        ]
-        result = self.module.launch(kernel, grid, block, shared, params, memory, **self.options, **(traced or {}))
-        print(result.output, end="")
-        for finding in result.findings:
-            if finding.kind == "unknown instruction":
-                place = finding.place
-                raise UserError(
-                    f"{place.file}:{place.line}: an instruction that the emulator does not know: {place.text}"
-                )
-            explained = explain(finding, info, self.arena)
-            self.findings[explained.where] = explained.again(self.findings.get(explained.where))
-        total, lines = count(result.counters, info.instructions)
-        for line, counters in lines.items():
-            self.lines.setdefault(line, Counters()).__iadd__(counters)
-        result.trace["launch"] = len(self.launches)
-        self.rows.append(result.trace)
-        self.launches.append(
-            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
-        )
-        return result.code
-
-    def report(self, status: int, error: str, started: float) -> Report:
-        total = Counters()
-        for launch in self.launches:
-            total += launch.counters
-        rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
-        seconds = time.monotonic() - started
-        return Report(
-            status,
-            error,
-            self.launches,
-            total,
-            self.lines,
-            list(self.findings.values()),
-            rows,
-            seconds,
-            self.tensors,
-            self.arena,
-        )
-
-
-def _dim(size: Sequence[int] | int) -> Dim:
-    x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
-    return x, y, z
+__all__ = [
+    "METRICS",
+    "Counters",
+    "Finding",
+    "HostFinding",
+    "Launch",
+    "Library",
+    "Report",
+    "Trace",
+    "executable_lines",
+    "load",
+    "program",
+    "run",
+    "run_ptx",
+]

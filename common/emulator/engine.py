@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,8 @@ import numpy as np
 
 from common.compiler import toolchain
 from common.emulator import lower, ptx
+from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Finding, Memory, Problem, explain
+from common.emulator.lower import core
 from common.emulator.ptx import PtxError
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
@@ -33,35 +35,16 @@ TRACE = np.dtype({
     "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
     "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
 })  # fmt: skip
+HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
 TRACE_SPACES = ("global", "shared", "local")
 TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
 _FINDING = np.dtype({
-    "names": ["problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc"],
-    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4"],
+    "names": [
+        "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
+    ],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8"],
 })  # fmt: skip
-_NOBODY = 0xFFFFFFFF
-
-# Problem numbers of vm.h: kind, and whether the launch ends there (with which cudaError_t).
-PROBLEMS = {
-    1: ("out of bounds global", 700),
-    2: ("out of bounds shared", 700),
-    3: ("out of bounds local", 700),
-    4: ("null pointer", 700),
-    5: ("misaligned", 716),
-    6: ("uninitialised global read", 0),
-    7: ("uninitialised shared read", 0),
-    8: ("shared race", 0),
-    9: ("shared race", 0),
-    10: ("shared race", 0),
-    11: ("barrier divergence", 0),
-    12: ("warp divergence", 0),
-    13: ("barrier divergence", 719),
-    14: ("endless loop", 702),
-    15: ("unknown instruction", 719),
-    16: ("trap", 719),
-    17: ("copy in flight", 0),
-}
 
 
 class _Spec(ctypes.Structure):
@@ -80,6 +63,10 @@ class _Spec(ctypes.Structure):
         ("trace_end", ctypes.c_uint64),
         ("trace_limit", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
+        ("resident", ctypes.c_uint64),
+        ("multiprocessors", ctypes.c_uint32),
+        ("cooperative", ctypes.c_uint32),
+        ("heap", ctypes.c_void_p),
     ]
 
 
@@ -99,7 +86,13 @@ def library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
         ("vm_handlers", ctypes.c_char_p, []),
-        ("vm_program", pointer, [ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer]),
+        ("vm_problems", ctypes.c_char_p, []),
+        ("vm_constants", ctypes.c_char_p, []),
+        ("vm_kinds", ctypes.c_char_p, []),
+        ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
+        ("vm_clear_heap", None, [pointer]),
+        ("vm_free_heap", None, [pointer]),
+        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
@@ -113,12 +106,24 @@ def library() -> ctypes.CDLL:
     ):
         function = getattr(vm, name)
         function.restype, function.argtypes = result, arguments
+    flags = {name: int(value) for name, value in (pair.split() for pair in vm.vm_constants().decode().splitlines())}
+    if flags != core.FLAGS or tuple(vm.vm_kinds().decode().split()) != core.KINDS:
+        raise RuntimeError("the flags and kinds of lower/core.py are not those of vm.h")
     return vm
 
 
-def handlers() -> frozenset[str]:
-    """The names of all that the machine can do: what `lower` may translate an instruction to."""
-    return frozenset(library().vm_handlers().decode().split())
+@lru_cache
+def signatures() -> dict[str, str]:
+    """All that the machine can do, and with which operands (see vm.h): what `lower` may translate an instruction to."""
+    rows = (line.split("|") for line in library().vm_handlers().decode().splitlines())
+    return {name: operands for name, operands in rows}
+
+
+@lru_cache
+def problems() -> tuple[Problem, ...]:
+    """All that the machine can find, by number."""
+    rows = (line.split("|") for line in library().vm_problems().decode().splitlines())
+    return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,9 @@ class Allocation:
 @dataclass(frozen=True)
 class Place:
     """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
-    (through inlined calls), `inner_file` and `inner_line` the place where the code stands; line 0 if the PTX has no
-    line information. `category`: the kind under which it is counted."""
+    (through inlined calls), `own_line` that in its own code, lambdas included, `inner_file` and `inner_line` the place
+    where the code stands; line 0 if the PTX has no line information. `category`: the kind under which it is counted. `problem`: why the machine cannot execute it, and what
+    to do instead."""
 
     pc: int
     text: str
@@ -145,39 +151,19 @@ class Place:
     line: int
     inner_file: str
     inner_line: int
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a kernel must not do; the first occurrence, and how many there were of the same kind at the same
-    instruction."""
-
-    kind: str
-    message: str
-    kernel: str
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
-    place: Place
-    count: int
-    address: int
-    size: int
-    fatal: bool
-
-    def __str__(self) -> str:
-        where = f"{self.place.file}:{self.place.line}" if self.place.line else "PTX"
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        who = f"{self.kernel}, block {self.block}, thread {self.thread}"
-        return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
+    own_line: int = 0
+    problem: str = ""
 
 
 @dataclass
 class LaunchResult:
-    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `trace`: dtype TRACE, in the order of
-    blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
+    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
+    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
     many ran."""
 
     counters: np.ndarray
     findings: list[Finding]
+    notes: list[Finding]
     trace: np.ndarray
     output: str
     code: int
@@ -193,11 +179,12 @@ class KernelInfo:
     params: list[tuple[str, int, int, int]]
     param_bytes: int
     static_shared: int
-    shared: list[tuple[str, int]]  # the shared variables' names and offsets, in order
+    shared: list[tuple[str, int, int]]  # the shared variables' names, offsets and sizes, in order
     max_threads: int | None
     instructions: list[Place]
     local_bytes: int
     frame_bytes: int
+    cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
     handle: int = field(repr=False)
 
 
@@ -210,17 +197,29 @@ class ModuleVariable:
 
 
 class Module:
-    """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read."""
+    """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
-    def __init__(self, text: str):
+    `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
+
+    def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
         self._ptx = ptx.parse(text)
+        self._place = place
         self.target = self._ptx.target
         self._storage: list[np.ndarray] = []
         self.variables: dict[str, ModuleVariable] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._vm = library()
+        self._addresses = {
+            name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)
+        }
         self._place_variables()
+        self.heap: ModuleVariable | None = None
+        self._heap = None
+        if "malloc" in self._ptx.functions:
+            base = ctypes.c_uint64()
+            self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
+            self.heap = ModuleVariable("the device's heap", base.value, HEAP_BYTES, "global")
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
         ]
@@ -237,52 +236,70 @@ class Module:
             self._kernels[name] = self._build(self._ptx.functions[name])
         return self._kernels[name]
 
+    def parameter_types(self, name: str) -> list[tuple[str, int]]:
+        """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
+        return [(param.type, param.size) for param in self._ptx.functions[name].params]
+
     def _place_variables(self) -> None:
         for variable in self._ptx.variables.values():
             if variable.space not in ("global", "const") or variable.extern:
                 continue
-            storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing else lies next to it
-            base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
-            self._storage.append(storage)
+            if self._place is not None:
+                base = self._place(variable.name, variable.size, max(variable.align, 1))
+            else:
+                storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing lies next to it
+                base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
+                self._storage.append(storage)
             self.variables[variable.name] = ModuleVariable(variable.name, base, variable.size, variable.space)
-        self.reset()
+            self._addresses[variable.name] = base
+        self._write_variables()
 
-    def reset(self) -> None:
-        """Give the module's variables the values that they start with."""
-        addresses = self._addresses()
+    def _write_variables(self) -> None:
         for name, place in self.variables.items():
-            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: addresses.get(name, 0))
+            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: self._addresses.get(name, 0))
             ctypes.memmove(place.address, data, len(data))
 
-    def _addresses(self) -> dict[str, int]:
-        return {name: variable.address for name, variable in self.variables.items()}
+    def reset(self) -> None:
+        """Give the module's variables the values that they start with, and take back what device code has allocated."""
+        self._write_variables()
+        if self._heap:
+            self._vm.vm_clear_heap(self._heap)
+
+    def static_shared(self, name: str) -> int:
+        """Bytes of shared memory that a kernel declares with their size; without lowering it."""
+        return core.Lowering(self._ptx, self._ptx.functions[name], self._addresses, {}).static_shared
+
+    def max_threads(self, name: str) -> int | None:
+        """The most threads per block that a kernel says it has, if it says so."""
+        return self._ptx.functions[name].max_threads
 
     def _build(self, function: ptx.Function) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses())
-        unknown = np.zeros(len(program.instructions), np.uint8)
+        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures())
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
-            for part in (program.words, program.header, program.constants, program.tables)
+            for part in (program.words, program.header, program.constants, program.tables, program.flows)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), unknown.ctypes.data)
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
-        places = []
+        places: list[Place] = []
+        at = None
         for pc, lowered in enumerate(program.instructions):
-            if unknown[pc]:
-                lowered.problem = lowered.problem or f"the machine has no '{lowered.name}'"
-            at = lowered.location
-            text = lowered.text + (f"  [{lowered.problem}]" if lowered.problem else "")
+            if lowered.location and lowered.location.line:  # line 0: the compiler moved it; then its neighbour's
+                at = lowered.location
+            problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
             places.append(
                 Place(
                     pc,
-                    text,
+                    lowered.text,
                     lowered.category,
                     files.get(at.call_file, "") if at else "",
                     at.call_line if at else 0,
                     files.get(at.file, "") if at else "",
                     at.line if at else 0,
+                    at.own_line if at else 0,
+                    problem,
                 )
             )
         return KernelInfo(
@@ -295,6 +312,7 @@ class Module:
             places,
             program.header[2],
             program.header[1],
+            function.directives.get("reqnctapercluster", (1, 1, 1)),
             handle,
         )
 
@@ -314,14 +332,18 @@ class Module:
         threads: int | None = None,
         instructions: int = 400_000_000,
         progress: Callable[[int, int], None] | None = None,
+        multiprocessors: int = 132,
+        resident: int | None = None,
+        cooperative: bool = False,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
         `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
         `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
-        blocks)` is called some times per second. Ctrl-C ends the launch. Raises PtxError if the kernel or the size of
-        `params` is wrong."""
+        blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
+        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). Ctrl-C ends
+        the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
@@ -346,6 +368,10 @@ class Module:
             trace.stop if trace else 0,
             trace_rows,
             instructions,
+            resident or 16 * multiprocessors,
+            multiprocessors,
+            cooperative,
+            self._heap,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
@@ -377,74 +403,36 @@ class Module:
         if rows.value:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
-        findings = [_finding(row, info, block, grid, allocations) for row in raw]
-        findings.sort(key=lambda finding: (not finding.fatal, finding.place.pc))
-        code = next((PROBLEMS[int(row["problem"])][1] for row in raw if PROBLEMS[int(row["problem"])][1]), 0)
+        raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
+        findings = [_finding(row, info, block, grid, Memory(info, allocations)) for row in raw]
+        code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
-        return LaunchResult(table, findings, trace, output, code, done, time.perf_counter() - start)
+        notes = [finding for finding in findings if finding.kind == HARMLESS]
+        findings = [finding for finding in findings if finding.kind != HARMLESS]
+        return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
 
     def __del__(self):
         for handle in getattr(self, "_handles", ()):
             self._vm.vm_free_program(handle)
+        if getattr(self, "_heap", None):
+            self._vm.vm_free_heap(self._heap)
 
 
 def _thread(linear: int, block) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _finding(row, info: KernelInfo, block, grid, allocations: list[Allocation]) -> Finding:
-    problem, address, size, count = (int(row[name]) for name in ("problem", "address", "size", "count"))
-    kind, code = PROBLEMS[problem]
-    place = info.instructions[int(row["pc"])]
-    other_thread, other_pc = int(row["other_thread"]), int(row["other_pc"])
-    someone = "several threads" if other_thread == _NOBODY else f"thread {_thread(other_thread, block)}"
-    there = ""
-    if other_pc != _NOBODY:
-        other = info.instructions[other_pc]
-        there = f" at line {other.line}" if other.line else f" by '{other.text}'"
-    shared = f"byte {address} of shared memory"
-    message = {
-        1: lambda: f"{size} bytes at 0x{address:x}, {_nearest(address, size, allocations)}",
-        2: lambda: f"{size} bytes at offset {address}, beyond the block's shared memory",
-        3: lambda: f"{size} bytes at offset {address}, beyond the thread's {info.local_bytes} bytes of local memory",
-        4: lambda: f"{size} bytes at 0x{address:x}",
-        5: lambda: f"an access of {size} bytes at 0x{address:x}, which is no multiple of its size",
-        6: lambda: f"{size} bytes at 0x{address:x}, {_nearest(address, size, allocations)}, which nobody has written",
-        7: lambda: f"{size} bytes at {shared}, which no thread has written",
-        8: lambda: f"{shared} is read here and written by {someone}{there}, with no barrier between them",
-        9: lambda: f"{shared} is written here and read by {someone}{there}, with no barrier between them",
-        10: lambda: f"{shared} is written here and by {someone}{there}, with no barrier between them",
-        11: lambda: (
-            f"barrier {address}: threads of the block wait at different barriers, here and{there} ({someone})"
-        ),
-        12: lambda: f"lanes of the mask 0x{address:08x} are not here: only 0x{size:08x} are",
-        13: lambda: f"barrier {address}: {size} threads have arrived and wait, and no other thread can come",
-        14: lambda: f"the block has executed {address} instructions",
-        15: lambda: "the emulator cannot execute it",
-        16: lambda: "the kernel trapped",
-        17: lambda: f"{shared} is touched while the cp.async of {someone}{there} is still in flight",
-    }[problem]()
-    index = int(row["block"])
-    return Finding(
-        kind,
-        message,
-        info.name,
-        _thread(index, grid),
-        _thread(int(row["thread"]), block),
-        place,
-        count,
-        address,
-        size,
-        bool(code),
+def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
+    problem = problems()[int(row["problem"])]
+    other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
+    found = Finding(
+        *(problem.name, problem.kind, info.name),
+        *(_thread(int(row["block"]), grid), _thread(int(row["thread"]), block)),
+        info.instructions[int(row["pc"])],
+        *(int(row[name]) for name in ("count", "address", "size")),
+        bool(problem.code),
+        None if other_thread == NOBODY else _thread(other_thread, block),
+        None if other_block == SAME_BLOCK else _thread(other_block, grid),
+        None if other_pc == NOBODY else info.instructions[other_pc],
     )
-
-
-def _nearest(address: int, size: int, allocations: list[Allocation]) -> str:
-    if not allocations:
-        return "where nothing is allocated"
-    nearest = min(allocations, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
-    if address + size <= nearest.base:
-        return f"{nearest.base - address} bytes before {nearest.name}"
-    if address >= nearest.base + nearest.size:
-        return f"{address - nearest.base - nearest.size} bytes after the end of {nearest.name} ({nearest.size} bytes)"
-    return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes)"
+    return replace(found, message=explain(found, memory))

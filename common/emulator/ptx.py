@@ -1,15 +1,17 @@
 """Read PTX text: variables, functions, instructions, and for each instruction the source line it came from.
 
 The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested
-``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs ``%r|%p``,
-the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
+``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs
+``%r|%p``, the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from common.errors import UserError
 
@@ -104,6 +106,7 @@ class Location:
     line: int
     call_file: int = 0  # the place in the outermost function into which this was inlined
     call_line: int = 0
+    own_line: int = 0  # in the same file: the place in that function's own code, through the lambdas that it calls
 
 
 @dataclass
@@ -170,12 +173,30 @@ class PtxModule:
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
 
+    @cached_property
+    def pointed_at(self) -> list[str]:
+        """The functions whose address somebody takes: in code, or in the initial value of a variable."""
+        names = {
+            value[0] for variable in self.variables.values() for value in variable.initial if isinstance(value, tuple)
+        }
+        for function in self.functions.values():
+            for instruction in function.instructions:
+                operands = instruction.operands
+                if instruction.opcode.startswith("call"):  # its first name is called, its last one may be a prototype
+                    continue
+                names |= {operand.name for operand in operands if isinstance(operand, Name)}
+        return [name for name, function in self.functions.items() if name in names and function.defined]
+
 
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 _SPACE = re.compile(r"\s+")
 _NAME = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"({_NAME})\s*:(?!:)")
-_LOC = re.compile(r"\.loc[ \t]+(\d+)[ \t]+(\d+)(?:[^\n]*\binlined_at[ \t]+(\d+)[ \t]+(\d+))?[^\n]*")
+_LOC = re.compile(
+    r"\.loc[ \t]+(\d+)[ \t]+(\d+)(?:[^\n]*\bfunction_name[ \t]+([\w$]+)[^\n]*\binlined_at[ \t]+(\d+)[ \t]+(\d+))?[^\n]*"
+)
+_STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
+_LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
@@ -183,20 +204,28 @@ _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _SUM = re.compile(rf"({_NAME}(?:\.[a-z]\w*)?)\s*([-+])\s*(.+)$")
 _DECLARATION = re.compile(
-    rf"(?P<words>(?:\.[a-z]\w*(?:::\w+)?\s+|\.align\s+\d+\s+|\.ptr\s+)*)(?P<name>{_NAME})"
+    rf"(?P<words>(?:\.align\s+\d+\s+|\.(?!align\b)[a-z]\w*(?:::\w+)?\s+)*)(?P<name>{_NAME})"
     r"(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
     re.S,
 )
 _SPACES = ("global", "const", "shared", "local", "param")
+_ATTRIBUTE = re.compile(r"\.attribute\s*\([^()]*\)")  # of variables: .managed, .unified; nothing that matters here
+
+MOST_REGISTERS = 1 << 20  # of one declaration; nvcc's largest kernels declare some ten thousand
+MOST_ALIGNMENT = 1 << 16
+# Bytes of one variable, by its space: beyond all that a GPU has.
+MOST_BYTES = {"global": 1 << 38, "const": 1 << 16, "shared": 1 << 18, "local": 1 << 19, "param": 1 << 15}
 
 
 def integer(text: str) -> int:
-    text = text.strip().rstrip("U").replace(" ", "")
+    """The value of an integer constant; PtxError if it is none."""
+    text = text.strip().removesuffix("U").replace(" ", "")
     sign = -1 if text.startswith("-") else 1
     digits = text.lstrip("+-")
-    if re.fullmatch(r"0[0-7]+", digits):
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
+    try:
+        return sign * (int(digits, 8) if re.fullmatch(r"0[0-9]+", digits) else int(digits, 0))
+    except ValueError:
+        raise PtxError(f"a number that cannot be read: {text[:40]}") from None
 
 
 def split(text: str) -> list[str]:
@@ -224,6 +253,12 @@ class _Parser:
         self.position = 0
         self.module = PtxModule()
         self.root = Scope(None)
+        debug = self.text.find(".section\t.debug_str")
+        self.lambdas = {  # labels of their names
+            label
+            for label, data in (_STRING.findall(self.text, debug) if debug >= 0 else ())
+            if _LAMBDA.search(bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace"))
+        }
 
     def fail(self, message: str) -> PtxError:
         line = self.text.count("\n", 0, self.position) + 1
@@ -271,7 +306,7 @@ class _Parser:
                 self.position -= 1
                 self.skip_block()
             elif match := re.compile(r"\.(version|target|address_size)\b").match(self.text, self.position):
-                value = self.line().split(None, 1)[1].strip()
+                value = self.line().partition(match[1])[2].strip()
                 if match[1] != "address_size":
                     setattr(self.module, match[1], value)
             elif re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b").match(
@@ -298,7 +333,7 @@ class _Parser:
         """`.shared .align 4 .b8 x[16], y[4]` and so on; enters the names in the scope."""
         variables = []
         words: list[str] | None = None
-        for part in split(text):
+        for part in split(_ATTRIBUTE.sub(" ", text)):
             match = _DECLARATION.match(part.strip())
             if match is None:
                 raise self.fail(f"a declaration that cannot be read: {part.strip()[:80]}")
@@ -307,11 +342,15 @@ class _Parser:
             space = next((word[1:] for word in words if word[1:] in _SPACES), "global")
             type_ = next((word[1:] for word in words if word[1:] in BYTES), "b8")
             count = int(next((word[2:] for word in words if re.fullmatch(r"\.v\d", word)), 1))
-            align = next((int(word.split()[1]) for word in words if word.startswith(".align")), BYTES[type_] * count)
+            align = next((integer(word[6:]) for word in words if re.match(r"\.align\s", word)), BYTES[type_] * count)
+            if not 0 < align <= MOST_ALIGNMENT or align & (align - 1):
+                raise self.fail(f"an alignment that is no power of two up to {MOST_ALIGNMENT}: {align}")
             size = BYTES[type_] * count
             initial = self.initialiser(match["init"], type_) if match["init"] else []
             for dimension in re.findall(r"\[\s*(\w*)\s*\]", match["dims"]):
                 size *= integer(dimension) if dimension else len(initial)
+            if size > MOST_BYTES[space]:
+                raise self.fail(f"{match['name']} has {size} bytes, more than .{space} memory holds")
             variable = Variable(match["name"], space, align, size, type_, initial, ".extern" in words)
             scope.names[variable.name] = variable
             variables.append(variable)
@@ -332,7 +371,10 @@ class _Parser:
             )
             if match is None:
                 raise self.fail(f"an initial value that cannot be read: {item}")
-            values.append((match[3], int(match[4] or 0), match[2] is not None, int(match[1], 16) if match[1] else None))
+            mask = int(match[1], 16) if match[1] else None
+            if mask == 0:
+                raise self.fail(f"an initial value that cannot be read: {item}")
+            values.append((match[3], int(match[4] or 0), match[2] is not None, mask))
         return values
 
     # ---- functions ----
@@ -350,8 +392,10 @@ class _Parser:
             results = self.parameters(scope)
             header = re.compile(r"[^({;]*").match(self.text, self.position)[0]
             self.position += len(header)
-        name = header.split()[-1]
-        self.skip()
+        name = re.search(rf"({_NAME})\s*$", header)
+        if name is None or not self.skip():
+            raise self.fail("a function without a name or a body")
+        name = name[1]
         params = self.parameters(scope) if self.text[self.position] == "(" else []
         known = self.module.functions.get(name)
         function = known if known is not None and not known.defined else Function(name, entry)
@@ -359,6 +403,8 @@ class _Parser:
         self.module.functions[name] = function
         while self.skip() and self.text[self.position] == ".":  # .maxntid 256, 1, 1 and its like
             match = re.compile(r"\.(\w+)[^\n{;.]*").match(self.text, self.position)
+            if match is None:
+                raise self.fail(f"a directive that cannot be read: {self.line()[:60]}")
             function.directives[match[1]] = tuple(int(value) for value in re.findall(r"\b\d+\b", match[0]))
             self.position = match.end()
         for directive in ("maxntid", "reqntid"):
@@ -367,32 +413,38 @@ class _Parser:
                 for extent in function.directives[directive]:
                     product *= extent
                 function.max_threads = product
-        if self.text[self.position] == ";":
-            self.position += 1
-            return
+        mark = self.text[self.position : self.position + 1]
         self.position += 1
+        if mark == ";":
+            return
+        if mark != "{":
+            raise self.fail(f"the body of {name} is missing")
         function.defined = True
         self.body(function, scope)
 
     def parameters(self, scope: Scope) -> list[Variable | Register]:
-        self.skip()
+        if not self.skip() or self.text[self.position] != "(":
+            raise self.fail("parameters are missing")
         start = self.position + 1
         depth = 0
-        for position in range(self.position, len(self.text)):
-            depth += {"(": 1, ")": -1}.get(self.text[position], 0)
+        for match in re.compile(r"[()]").finditer(self.text, self.position):
+            position = match.start()
+            depth += 1 if match[0] == "(" else -1
             if depth == 0:
                 break
+        else:
+            raise self.fail("parameters are not closed")
         self.position = position + 1
         found: list[Variable | Register] = []
         for part in split(self.text[start:position]):
             if part.startswith(".reg"):
-                found.append(self.registers(part[4:], scope)[0])
+                found += self.registers(part[4:], scope)[:1]
             else:
                 found += self.declaration(part, scope)
         return found
 
     def registers(self, text: str, scope: Scope) -> list[Register]:
-        match = re.match(r"\s*((?:\.\w+\s*)+?)\s*(?=[%A-Za-z_$])(.*)", text, re.S)
+        match = re.match(r"\s*((?:\.\w+\s*)+)(?=[%A-Za-z_$])(.*)", text, re.S)
         if match is None:
             raise self.fail(f"registers that cannot be read: {text[:60]}")
         words = re.findall(r"\.(\w+)", match[1])
@@ -402,6 +454,10 @@ class _Parser:
         found = []
         for part in split(match[2]):
             many = re.fullmatch(rf"({_NAME})\s*<\s*(\d+)\s*>", part)
+            if many is None and not re.fullmatch(_NAME, part):
+                raise self.fail(f"registers that cannot be read: {part[:60]}")
+            if many and int(many[2]) > MOST_REGISTERS:
+                raise self.fail(f"{many[2]} registers {many[1]}: the emulator takes {MOST_REGISTERS:,}")
             names = [f"{many[1]}{index}" for index in range(int(many[2]))] if many else [part]
             for name in names:
                 scope.names[name] = Register(name, type_)
@@ -410,7 +466,7 @@ class _Parser:
 
     def body(self, function: Function, scope: Scope) -> None:
         text, location, depth = self.text, None, 1
-        self.inlined: dict[tuple[int, int], tuple[int, int]] = {}
+        self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
         code = function.instructions
         while True:
             if not self.skip():
@@ -433,7 +489,8 @@ class _Parser:
                     match = _LOC.match(text, self.position)
                     if match is None:
                         raise self.fail("a .loc directive that cannot be read")
-                    location = self.locate(*(int(value or 0) for value in match.groups()))
+                    file, line, name, call_file, call_line = match.groups()
+                    location = self.locate(int(file), int(line), name or "", int(call_file or 0), int(call_line or 0))
                     self.position = match.end()
                 elif text.startswith(".reg", self.position):
                     self.registers(self.until(";")[4:], scope)
@@ -450,7 +507,7 @@ class _Parser:
                 self.position = match.end()
                 self.skip()
                 if text.startswith((".branchtargets", ".calltargets"), self.position):
-                    scope.tables[match[1]] = split(self.until(";").split(None, 1)[1])
+                    scope.tables[match[1]] = split(re.sub(r"^\.\w+", "", self.until(";")).strip())
                 elif text.startswith(".callprototype", self.position):
                     self.until(";")
                 else:
@@ -458,17 +515,23 @@ class _Parser:
             else:
                 code.append(self.instruction(self.until(";"), scope, location))
 
-    def locate(self, file: int, line: int, call_file: int, call_line: int) -> Location:
+    def locate(self, file: int, line: int, name: str, call_file: int, call_line: int) -> Location:
         """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
         outwards."""
         if not call_file:
-            return Location(file, line, file, line)
-        self.inlined[file, line] = place = (call_file, call_line)
-        for _ in range(64):
-            if place not in self.inlined:
+            return Location(file, line, file, line, line)
+        self.inlined[file, line] = (name, call_file, call_line)
+        chain = [(file, line, name)]  # places, and the function that each is in, from the inside
+        place = (call_file, call_line)
+        while place in self.inlined and len(chain) < 64:
+            chain.append((*place, self.inlined[place][0]))
+            place = self.inlined[place][1:]
+        own = place
+        for file_, line_, function in reversed(chain):
+            if function not in self.lambdas or file_ != own[0]:
                 break
-            place = self.inlined[place]
-        return Location(file, line, *place)
+            own = (file_, line_)
+        return Location(file, line, *place, own[1])
 
     def instruction(self, text: str, scope: Scope, location: Location | None) -> Instruction:
         match = _INSTRUCTION.match(text)
@@ -550,7 +613,11 @@ class _Parser:
 
 def parse(text: str) -> PtxModule:
     """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX."""
-    return _Parser(text).parse()
+    parser = _Parser(text)
+    try:
+        return parser.parse()
+    except RecursionError:
+        raise parser.fail("brackets or operators are nested too deeply") from None
 
 
 def initial_bytes(variable: Variable, address_of) -> bytes:
@@ -560,7 +627,9 @@ def initial_bytes(variable: Variable, address_of) -> bytes:
     for value in variable.initial:
         if isinstance(value, Immediate):
             if value.notation == "decimal":
-                out += struct.pack("<f" if width == 4 else "<d", value.value)
+                finite = width != 4 or abs(value.value) < 2.0**128
+                number = value.value if finite else math.copysign(math.inf, value.value)
+                out += struct.pack("<f" if width == 4 else "<d", number)[:width].ljust(width, b"\0")
             else:
                 out += (value.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
             continue

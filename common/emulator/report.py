@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.compiler.symbols import readable
-from common.emulator import engine
+from common.emulator import arrays, engine, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
-from common.emulator.memory import Allocation, Arena
+from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
 
 Dim = tuple[int, int, int]
@@ -104,18 +105,21 @@ class Finding:
     block: Dim
     thread: Dim
     file: str
-    line: int  # in the kernel's file: of the outermost call, if the instruction was inlined from a header
+    line: int  # in the kernel, or in a lambda of it: of the call, if the instruction was inlined from elsewhere
     ptx: str
     count: int = 1
+    call_line: int = 0  # of the lambda, if the line is in one
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
+        called = f" (called at line {self.call_line})" if self.call_line else ""
         lines = [
             f"{self.kind}: {self.message}",
-            f"    at {where}, {self.kernel}, block {self.block} thread {self.thread}",
+            f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
         ]
-        if text := linecache.getline(self.file, self.line).strip():
-            lines.append(f"    {self.line:>4} | {text}")
+        for line in filter(None, (self.call_line, self.line)):
+            if text := linecache.getline(self.file, line).strip():
+                lines.append(f"    {line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
         if self.count > 1:
             lines.append(f"    and {self.count - 1} more of this kind at this line")
@@ -124,7 +128,7 @@ class Finding:
     @property
     def where(self) -> tuple[object, ...]:
         """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
-        return self.kind, self.kernel, self.file, self.line or self.ptx
+        return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
 
     def again(self, earlier: Finding | None) -> Finding:
         """This finding, or the earlier one of the same kind and line with this one counted in."""
@@ -158,7 +162,8 @@ class Report:
     `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
     the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
     and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
-    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it.
+    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
+    that look harmless, because what is written is what was there: they do not count as findings.
     """
 
     status: int
@@ -170,7 +175,10 @@ class Report:
     trace: np.ndarray
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
-    arena: Arena = field(repr=False)
+    arena: AddressMap = field(repr=False)
+    notes: list[Finding] = field(default_factory=list)
+    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    result: Any = None  # what a function of a PyTorch extension returned
 
     @property
     def ok(self) -> bool:
@@ -179,8 +187,9 @@ class Report:
     def __str__(self) -> str:
         blocks = [str(finding) for finding in self.findings]
         if self.status:
-            blocks.append(f"the launcher returned CUDA error {self.status}: {self.error}")
-        return "\n\n".join(blocks) or "no findings"
+            blocks.append(self.outcome or f"the launcher returned CUDA error {self.status}: {self.error}")
+        blocks = blocks or ["no findings"]
+        return "\n\n".join([*blocks, *(f"note: {note}" for note in self.notes)])
 
     def raise_if_findings(self) -> None:
         """CheckFailed with the report, if there is anything to report."""
@@ -197,7 +206,7 @@ class Report:
         rows = self.trace[self.trace["space"] == GLOBAL]
         offset = rows["addr"].astype(np.int64) - place.base
         inside = (offset >= 0) & (offset < place.size)
-        return rows[inside], offset[inside] // place.tensor.element_size()
+        return rows[inside], offset[inside] // place.itemsize
 
     def element(self, row: np.void) -> str:
         """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
@@ -208,20 +217,20 @@ class Report:
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
         place = self.tensors[name]
-        item = place.tensor.element_size()
+        item = place.itemsize
         rows, first = self.accesses(name)
         stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
             is_store = np.array([place.category.startswith("store") for place in launch.code])
             stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
-        block = np.full(place.tensor.numel(), -1, np.int64)
+        block = np.full(place.size // item, -1, np.int64)
         thread = block.copy()
         for size in np.unique(rows["size"]):
             same = rows["size"] == size
             for step in range(max(1, int(size) // item)):
                 block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
-        shape = tuple(place.tensor.shape)
+        shape = place.shape
         return block.reshape(shape), thread.reshape(shape)
 
 
@@ -259,26 +268,36 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
     return total, lines
 
 
-def explain(found: engine.Finding, kernel: engine.KernelInfo, arena: Arena) -> Finding:
-    """An engine's finding with its addresses in the words of the tensors and of the shared arrays."""
-    what = f"{found.size} bytes at {arena.describe(found.address)}"
-    place = next(((name, offset) for name, offset in reversed(kernel.shared) if offset <= found.address), None)
-    at = f"byte {found.address} of shared memory"
-    message = found.message.replace(at, f"{at} ({readable(place[0])} + {found.address - place[1]})" if place else at)
-    if found.kind in ("out of bounds global", "null pointer"):
-        message = what
-    elif found.kind == "uninitialised global read":
-        message = f"{what}, which nobody has written"
-    elif found.kind == "misaligned" and arena.find(found.address):
-        message = f"{what}: the address is no multiple of {found.size}"
+class _Memory(findings.Memory):
+    """Addresses in the words of the tensors and of the source's variables."""
+
+    def __init__(self, kernel: engine.KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
+        super().__init__(kernel, ())
+        self.arena, self.source, self.defines = arena, source, defines
+
+    def globally(self, address: int, size: int) -> str:
+        found = self.arena.find(address)
+        past = self.past(address, size, found.base + found.size) if found else ""
+        return f"{size} bytes at {self.arena.describe(address)}{past}"
+
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        plain = readable(name)
+        shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
+        inside = not size or offset < start + size
+        return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"
+
+    def at(self, address: int) -> str:
+        return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
+
+
+def explain(
+    found: findings.Finding, kernel: engine.KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+) -> Finding:
+    """A finding of the machine in the words of the source, which was compiled with these macros."""
+    place = found.place
+    memory = _Memory(kernel, arena, place.file, defines or {})
     return Finding(
-        found.kind,
-        message,
-        readable(found.kernel),
-        found.block,
-        found.thread,
-        found.place.file,
-        found.place.line,
-        found.place.text,
-        found.count,
+        *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
+        *(place.file, place.own_line, place.text, found.count),
+        place.line if place.line != place.own_line else 0,
     )

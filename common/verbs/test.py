@@ -140,7 +140,10 @@ def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
     kernels = {result.kernel.short: result.kernel for result in results if result.lines is not None}
     left: dict[int, set[str]] = {}
     for kernel in kernels.values():
-        for lines in emulator.executable_lines(kernel.source, kernel.defines, kernel.stage.min_arch).values():
+        spec = kernel.stage.spec
+        for lines in emulator.executable_lines(
+            kernel.source, kernel.defines, kernel.stage.min_arch, spec.symbol
+        ).values():
             for line in lines - executed - {0}:  # 0: the compiler's own, which belongs to no line
                 left.setdefault(line, set()).add(kernel.short)
     return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}

@@ -1,9 +1,11 @@
 // Stage 04 · wmma: tensor cores, through the warp matrix API.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      A tensor core multiplies small matrices: one warp instruction does the work of 4096 multiply-adds.
-//           WMMA hands 16 × 16 tiles to it as 'fragments', spread over the registers of the warp in a layout
-//           that is unspecified: they can be loaded, multiplied and stored, but not looked into.
+// Idea      A tensor core multiplies small matrices: a product of 16 × 16 tiles is 4096 multiply-adds, which a warp
+//           gets done with two instructions. WMMA hands the tiles over as 'fragments', spread over the registers
+//           of the warp in a layout that is unspecified: they can be loaded, multiplied and stored, but not looked
+//           into. The tile and the slice are twice as large as in stage 03, to feed the tensor cores; BLOCK_N=128
+//           and BLOCK_K=16 are stage 03's, and tell what each of the three changes is worth.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
@@ -22,14 +24,18 @@
 #ifndef DTYPE
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16: the elements of A, B and C
 #endif
+#ifndef BLOCK_N
+#define BLOCK_N 256  // columns of C per block: 256, or as in stage 03 128, with half the rows of C per warp
+#endif
+#ifndef BLOCK_K
+#define BLOCK_K 32  // depth of a K slice: 32, or as in stage 03 16
+#endif
 
 using Element = DTYPE;
 namespace wmma = nvcuda::wmma;
 
 constexpr int BLOCK_M = 128;  // rows of C per block
-constexpr int BLOCK_N = 256;  // columns of C per block
-constexpr int BLOCK_K = 32;   // depth of a K slice
-constexpr int WARP_M = 64;    // rows of C per warp
+constexpr int WARP_M = BLOCK_N / 4;  // rows of C per warp: 8 warps share the block's tile
 constexpr int WARP_N = 64;    // columns of C per warp
 constexpr int MMA_M = 16;     // rows of C per tensor instruction
 constexpr int MMA_N = 16;     // columns of C per tensor instruction
@@ -40,10 +46,12 @@ constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
+constexpr int BLOCKS_PER_SM = BLOCK_N == 256 ? 1 : 2;  // 64 × 64 accumulators of a warp leave registers for one only
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 128-bit access
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 
+static_assert(BLOCK_N == 128 || BLOCK_N == 256, "warps of 32 × 64 or of 64 × 64");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(A_CHUNKS * VECTOR * THREADS == BLOCK_M * BLOCK_K, "the threads share the A tile evenly");
 static_assert(B_CHUNKS * VECTOR * THREADS == BLOCK_K * BLOCK_N, "the threads share the B tile evenly");
@@ -53,7 +61,7 @@ struct alignas(16) Chunk { Element element[VECTOR]; };  // one 128-bit access
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-__global__ void __launch_bounds__(THREADS) gemm_kernel(
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemm_kernel(
     const Element *__restrict__ A,  // [M, K]
     const Element *__restrict__ B,  // [K, N]
     Element *__restrict__ C,        // [M, N]
@@ -82,6 +90,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
     for (int n = 0; n < TILES_N; ++n) wmma::fill_fragment(acc[m][n], 0.0f);
   }
 
+#pragma unroll 1  // (of short slices the compiler would take four at a time, and run out of registers)
   for (int slice = 0; slice < K; slice += BLOCK_K) {
     // 2. Global -> registers -> shared, 128 bits at a time.
 #pragma unroll

@@ -4,26 +4,18 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="The fragments of step k + 1 are loaded while step k is multiplied. C leaves in whole 16-byte chunks, small "
-    "problems get smaller tiles, and edges are copied with zeros.",
-    dtypes=("fp16", "bf16", "tf32"),
+    idea="Two sets of fragments: those of step k + 1 are loaded while step k is multiplied, so that no mma waits for "
+    "ldmatrix, not even after a barrier.",
+    dtypes=("fp16", "bf16"),
     variants={
         "STAGES": (2, 3, 4),
-        "SLICE_BYTES": (64, 128),
-        "GROUP_M": (1, 8, 12, 16),
-        "SWIZZLE": (0, 1),
+        "BLOCK_K": (32, 64),
         "DOUBLE_BUFFER": (0, 1),
-        "B_TRANSPOSED": (0, 1),
-        "TILE_N": (0, 64, 256),
-        "EPILOGUE": (0, 1, 2),
+        "SERPENTINE": (0, 1),
+        "SWIZZLE": (0, 1),
+        "GROUP_M": (1, 12),
     },
-    multiples={"K": 8},
+    multiples={"M": 128, "N": 256, "K": 64},
     alignment=16,
-    counters=(
-        "instructions.ldmatrix",
-        "instructions.mma",
-        "instructions.shuffle",
-        "global_store_requests",
-        "global_store_sectors",
-    ),
+    counters=("instructions.integer", "instructions.barrier", "instructions.ldmatrix"),
 )

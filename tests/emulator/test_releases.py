@@ -11,6 +11,7 @@ import torch
 
 from common import emulator
 from common.compiler import toolchain
+from common.emulator.build import compile_host
 from common.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -69,5 +70,5 @@ def test_a_stage_runs(nvcc, request):
 
 def test_launch_code_is_this_releases(nvcc):
     """The PTX names the release that wrote it: the compiler asked for is the one that ran."""
-    build = toolchain.compile_host(ROOT / "kernels" / "01_naive" / "kernel.cu")
+    build = compile_host(ROOT / "kernels" / "01_naive" / "kernel.cu")
     assert f"release {nvcc.release}" in build.ptx

@@ -310,6 +310,8 @@ def test_breaks_of_a_pipeline_are_found(name):
     assert right == is_right
     assert kinds <= {finding.kind for finding in report.findings}, report
     lines = {number for number, line in enumerate(text.splitlines(), 1) if at in line}
-    (first, *_) = (finding for finding in report.findings if finding.kind in kinds and finding.line in lines)
+    (first, *_) = (f for f in report.findings if f.kind in kinds and {f.line, f.call_line} & lines)
     assert says in first.message, first
+    if first.call_line:  # within the lambda: both lines are named
+        assert "cp_async_16(" in text.splitlines()[first.line - 1] and f"(called at line {first.call_line})" in str(first)
     assert first.block == (0, 0, 0) and first.thread[0] < 128

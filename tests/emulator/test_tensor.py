@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.compiler import toolchain
+from common.emulator.build import compile_host
 from common.emulator import engine
 from tests.emulator.machine import executed, kinds, launch
 
@@ -211,6 +211,144 @@ def test_mma_of_integers(kind, depth, saturate):
     assert np.array_equal(d.view(np.int32), c_fragment(sums.astype(np.int32)))
 
 
+# ---- mma of other shapes and types: operands as integers of `bits` bits, by the manual's figures ----
+
+
+def packed_a(a: np.ndarray, bits: int) -> np.ndarray:
+    """A [8 or 16, K] as registers [count, 32] of 32 bits."""
+    per, halves = 32 // bits, a.shape[0] // 8
+    registers = []
+    for r in range(a.size // 32 // per):
+        row, col = GROUP + 8 * (r % halves), per * MEMBER + 4 * per * (r // halves)
+        registers.append(sum(a[row, col + e].astype(np.uint64) << np.uint64(bits * e) for e in range(per)))
+    return np.array(registers).astype(np.uint32)
+
+
+def packed_b(b: np.ndarray, bits: int) -> np.ndarray:
+    per = 32 // bits
+    registers = []
+    for r in range(b.size // 32 // per):
+        row = per * MEMBER + 4 * per * r
+        registers.append(sum(b[row + e, GROUP].astype(np.uint64) << np.uint64(bits * e) for e in range(per)))
+    return np.array(registers).astype(np.uint32)
+
+
+def rows_of(c: np.ndarray) -> np.ndarray:
+    """C [8 or 16, 8] as registers: two neighbours of each row."""
+    return np.array([c[GROUP + 8 * (i // 2), 2 * MEMBER + i % 2] for i in range(c.size // 32)])
+
+
+def multiply(opcode: str, *fragments: np.ndarray, moved: str = "b32") -> np.ndarray:
+    """D's registers, from those of A, B and C. `moved`: of what type the accumulators' registers are."""
+    d = np.zeros_like(fragments[2])
+    wide = d.dtype.itemsize == 8
+    size, letter = (8, "rd") if wide else (4, "r")
+    text, names, at = "", [], 10
+    for array, fragment in enumerate(fragments, 1):
+        here = numbered(f"%{letter}", at, len(fragment))
+        names.append(here)
+        at += len(here)
+        text += f"mad.wide.u32 %rd9, %r1, {size}, %rd{array};"
+        text += "".join(f"ld.global.b{8 * size} {x}, [%rd9+{32 * size * n}];\n" for n, x in enumerate(here))
+    out = numbered(f"%{letter}", at, len(d))
+    if wide:
+        text += ".reg .f64 %x<40>;" + "".join(f"mov.b64 %x{x[3:]}, {x};" for x in sum(names, []))
+        groups = [[f"%x{x[3:]}" for x in group] for group in (out, *names)]
+        text += f"{opcode} {', '.join(map(braces, groups))};"
+        text += "".join(f"mov.b64 {x}, %x{x[3:]};" for x in out)
+    elif moved == "f32":
+        text += ".reg .f32 %x<40>;" + "".join(f"mov.b32 %x{n}, {x};" for n, x in enumerate(names[2]))
+        c = numbered("%x", 0, len(d))
+        text += f"{opcode} {', '.join(map(braces, (numbered('%x', 20, len(d)), names[0], names[1], c)))};"
+        text += "".join(f"mov.b32 {x}, %x{20 + n};" for n, x in enumerate(out))
+    else:
+        text += f"{opcode} {', '.join(map(braces, (out, *names)))};"
+    text += f"mad.wide.u32 %rd9, %r1, {size}, %rd0;"
+    text += "".join(f"st.global.b{8 * size} [%rd9+{32 * size * n}], {x};\n" for n, x in enumerate(out))
+    result = launch(text, d, *fragments)
+    assert not result.findings and executed(result, opcode) == 1
+    return d
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "a_type", "b_type"),
+    [(8, 16, "s8", "s8"), (8, 16, "u8", "s8"), (16, 16, "s8", "u8"), (16, 32, "u8", "s8"), (8, 32, "s4", "s4"),
+     (16, 32, "u4", "s4"), (16, 64, "s4", "u4"), (16, 64, "u4", "u4")],
+)  # fmt: skip
+def test_mma_of_small_integers(rows, depth, a_type, b_type):
+    rng = np.random.default_rng(depth)
+    bits = int(a_type[1])
+
+    def values(kind: str, shape: tuple[int, int]) -> np.ndarray:
+        low = -(1 << bits - 1) if kind[0] == "s" else 0
+        return rng.integers(low, low + (1 << bits), shape)
+
+    a, b = values(a_type, (rows, depth)), values(b_type, (depth, 8))
+    c = rng.integers(-1000, 1000, (rows, 8))
+    opcode = f"mma.sync.aligned.m{rows}n8k{depth}.row.col.s32.{a_type}.{b_type}.s32"
+    mask = (1 << bits) - 1
+    d = multiply(opcode, packed_a(a & mask, bits), packed_b(b & mask, bits), rows_of(c).astype(np.uint32))
+    assert np.array_equal(d.view(np.int32), rows_of(a @ b + c))
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(8, 128), (16, 128), (16, 256)])
+@pytest.mark.parametrize("operation", ["xor", "and"])
+def test_mma_of_bits(rows, depth, operation):
+    rng = np.random.default_rng(depth)
+    a, b, c = rng.integers(0, 2, (rows, depth)), rng.integers(0, 2, (depth, 8)), rng.integers(-9, 9, (rows, 8))
+    function = {"xor": np.bitwise_xor, "and": np.bitwise_and}[operation]
+    expected = function(a[:, :, None], b[None]).sum(1) + c
+    opcode = f"mma.sync.aligned.m{rows}n8k{depth}.row.col.s32.b1.b1.s32.{operation}.popc"
+    d = multiply(opcode, packed_a(a, 1), packed_b(b, 1), rows_of(c).astype(np.uint32))
+    assert np.array_equal(d.view(np.int32), rows_of(expected))
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(8, 4), (16, 4), (16, 8), (16, 16)])
+def test_mma_of_doubles(rows, depth):
+    rng = np.random.default_rng(depth)
+    a, b, c = rng.standard_normal((rows, depth)), rng.standard_normal((depth, 8)), rng.standard_normal((rows, 8))
+    halves = rows // 8
+    registers = np.array([a[GROUP + 8 * (r % halves), MEMBER + 4 * (r // halves)] for r in range(a.size // 32)])
+    right = np.array([b[MEMBER + 4 * r, GROUP] for r in range(b.size // 32)])
+    opcode = f"mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64"
+    d = multiply(opcode, *(x.view(np.uint64) for x in (registers, right, rows_of(c))))
+    assert np.allclose(d.view(np.float64), rows_of(a @ b + c), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("accumulator", ["f32", "f16"])
+@pytest.mark.parametrize(
+    ("depth", "a_type", "b_type"), [(32, "e4m3", "e4m3"), (32, "e4m3", "e5m2"), (16, "e5m2", "e5m2")]
+)
+def test_mma_of_8_bit_floats(depth, a_type, b_type, accumulator):
+    torch.manual_seed(depth)
+    types = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+    a, b = torch.randn(16, depth).to(types[a_type]), torch.randn(depth, 8).to(types[b_type])
+    c = torch.randn(16, 8).to(FLOATS[accumulator])
+    opcode = f"mma.sync.aligned.m16n8k{depth}.row.col.{accumulator}.{a_type}.{b_type}.{accumulator}"
+    fragments = (x.view(torch.uint8).numpy() for x in (a, b))
+    d = multiply(opcode, *map(lambda f, x: f(x, 8), (packed_a, packed_b), fragments), c_fragment(raw(c)), moved=accumulator)
+    exact = a.double() @ b.double() + c.double()
+    expected = c_fragment(raw(exact.to(FLOATS[accumulator])))
+    kind = {"f32": np.float32, "f16": np.float16}[accumulator]
+    error = np.abs(d.view(kind).astype(float) - expected.view(kind).astype(float)).max()
+    assert error <= (1e-5 if accumulator == "f32" else 2**-7)
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    ["m16n8k16.row.col.f32.f16.bf16.f32", "m16n8k16.col.row.f32.f16.f16.f32", "m16n8k64.row.col.s32.s8.s8.s32",
+     "m8n8k4.row.col.f32.f16.f16.f32", "sp.m16n8k32.row.col.f32.f16.f16.f32", "m16n8k16.row.col.f16.bf16.bf16.f16",
+     "m16n8k128.row.col.s32.b1.b1.s32", "m16n8k16"],
+)  # fmt: skip
+def test_mma_that_does_not_exist_matters_only_if_it_is_reached(opcode):
+    mma = f"mma.sync.aligned.{opcode} {{%f0, %f1, %f2, %f3}}, {{%r2, %r3, %r4, %r5}}, {{%r6, %r7}}, {{%f0, %f1, %f2, %f3}};"
+    c = np.zeros(32, np.uint32)
+    assert not launch(f"setp.eq.u32 %p0, %r0, 99; @%p0 bra ODD; bra END; ODD: {mma} END: mov.u32 %r2, 1;", c).findings
+    (finding,) = launch(mma, c).findings
+    assert finding.kind == "unknown instruction" and finding.place.text == mma[:-1]
+    assert "m16n8k16" in finding.message, "a way round is named"
+
+
 def test_mma_accumulates_in_place():
     a = torch.ones(16, 16).half()
     d = np.zeros((4, 32), np.uint32)
@@ -263,34 +401,42 @@ extern "C" __global__ void k(const Element *A, const Element *B, const ACC *C, A
     [((16, 16, 16), "f16", "f32", (0, 0, 0), 0), ((16, 16, 16), "f16", "f16", (1, 1, 1), 1),
      ((32, 8, 16), "f16", "f32", (0, 1, 1), 0), ((8, 32, 16), "f16", "f16", (1, 0, 0), 1),
      ((16, 16, 16), "bf16", "f32", (1, 0, 1), 0), ((8, 32, 16), "bf16", "f32", (0, 1, 0), 0),
-     ((32, 8, 16), "bf16", "f32", (0, 0, 0), 1), ((16, 16, 8), "tf32", "f32", (0, 1, 0), 0)],
+     ((32, 8, 16), "bf16", "f32", (0, 0, 0), 1), ((16, 16, 8), "tf32", "f32", (0, 1, 0), 0),
+     ((16, 16, 16), "s8", "s32", (0, 0, 0), 0), ((32, 8, 16), "u8", "s32", (1, 1, 1), 1),
+     ((8, 32, 16), "s8", "s32", (0, 1, 0), 0)],
 )  # fmt: skip
 def test_wmma(shape, kind, accumulator, columns, from_global, tmp_path):
     m, n, k = shape
     source = tmp_path / "wmma.cu"
     source.write_text(WMMA)
     minor = {"A": m if columns[0] else k, "B": k if columns[1] else n, "C": m if columns[2] else n}
-    defines = {"DTYPE": {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "float"}[kind], "TF32": int(kind == "tf32"),
-               "ACC": {"f32": "float", "f16": "half"}[accumulator], "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
+    types = {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char"}
+    defines = {"DTYPE": types[kind], "TF32": int(kind == "tf32"),
+               "ACC": {"f32": "float", "f16": "half", "s32": "int"}[accumulator], "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
                "A_LAYOUT": ("row_major", "col_major")[columns[0]], "B_LAYOUT": ("row_major", "col_major")[columns[1]],
                "C_COLUMNS": columns[2], "FROM_GLOBAL": from_global}  # fmt: skip
     for tile, width in minor.items():
         defines |= {f"{tile}_MINOR": width, f"{tile}_STRIDE": width + 8}
-    built = engine.Module(toolchain.compile_host(source, {name: str(value) for name, value in defines.items()}).ptx)
+    built = engine.Module(compile_host(source, {name: str(value) for name, value in defines.items()}).ptx)
     torch.manual_seed(m)
-    a, b = torch.randn(m, k).to(FLOATS[kind]), torch.randn(k, n).to(FLOATS[kind])
-    c = torch.randn(m, n).to(FLOATS[accumulator])
+    if kind in FLOATS:
+        a, b = torch.randn(m, k).to(FLOATS[kind]), torch.randn(k, n).to(FLOATS[kind])
+        c = torch.randn(m, n).to(FLOATS[accumulator])
+    else:
+        span, whole = {"s8": (-128, 128), "u8": (0, 256)}[kind], {"s8": torch.int8, "u8": torch.uint8}[kind]
+        a, b = (torch.randint(*span, shape, dtype=torch.int32).to(whole) for shape in ((m, k), (k, n)))
+        c = torch.randint(-99, 99, (m, n), dtype=torch.int32)
     if kind == "tf32":
         a, b = ((x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b))
     tensors = [(x.T if by_columns else x).contiguous() for x, by_columns in zip((a, b, c), columns, strict=True)]
-    d = torch.full_like(tensors[2], torch.nan)
+    d = torch.full_like(tensors[2], torch.nan if kind in FLOATS else -1)
     memory = [engine.Allocation(x.data_ptr(), x.nbytes, "") for x in (*tensors, d)]
     pointers = np.array([x.data_ptr() for x in (*tensors, d)], np.uint64).tobytes()
     result = built.launch("k", (1,), (32,), 0, pointers, memory)
     assert not result.findings, result.findings[0]
     exact = a.double() @ b.double() + c.double()
     error = ((d.T if columns[2] else d).double() - exact).abs().max()
-    assert error < (2e-5 if accumulator == "f32" else 2e-2)
+    assert error < {"f32": 2e-5, "f16": 2e-2, "s32": 1}[accumulator]
 
 
 # ---- cp.async ----

@@ -1,11 +1,13 @@
 // A launch, a block and what the sanitizer knows about its shared memory.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <condition_variable>
 #include <thread>
 
+#include "heap.h"
 #include "vm.h"
 
 namespace vm {
@@ -15,60 +17,163 @@ struct Constant {
   u64 value;
 };
 
+constexpr u32 NO_GRANULE = 32;
+
+// What an instruction reads and writes: registers, targets first. And what of it is undefined: undefined.cpp.
+struct Flow;
+using Rule = void (*)(Warp &, const Instr &, const Flow &, u32 mask);
+struct Flow { u32 targets = 0, sources = 0; std::vector<u32> offsets; Rule rule = nullptr; };
+
 struct Program {
   std::vector<u32> words;          // all operands
   std::vector<Instr> code;
   std::vector<Constant> constants;
   std::vector<std::vector<u32>> tables;  // brx.idx
   u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0;
+  u32 bounds[6] = {};              // of the frame: predicates, registers of 2, 4, 8, 16 bytes, end
+  u32 entry = 0;                   // pc of the kernel's beginning
+  u32 local_static = 0;            // bytes of local memory that are no stack
+  u32 stack = NO_PC;               // where the frame has the thread's place in its stack, if there is one
+  bool fences = false;             // it has fences, or acquires and releases
+  u32 global_granule_log2 = NO_GRANULE;  // of the smallest store to global memory
+  std::vector<u32> functions;      // pc of each function of the module that can be called through a pointer
+
+  bool tracked = false;            // some registers may be undefined
+  bool reads_local = false;        // so may local memory, and it is read
+  std::unordered_map<u32, Flow> flows;  // of the instructions that touch them
+  std::vector<u32> unset;          // those that are read before they are written, perhaps
+  void follow(const std::vector<std::string> &names);
+
+  u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
+    u32 n = 0;
+    while (n < 4 && offset >= bounds[n + 1]) ++n;
+    return n ? 1u << n : 0;
+  }
 };
 
-// A shadow cell stands for one granule of shared memory: the smallest access that the kernel makes. A stamp is
-// tick << 11 | who; the tick is the block's clock, which each synchronisation advances.
-struct Cell { u32 write, read, write_pc, read_pc; };
-constexpr u32 WHO_BITS = 11, WHO_MASK = (1u << WHO_BITS) - 1;
-constexpr u32 WHO_WARP = 1025, WHO_MANY = 1057;  // 1..1024: thread + 1; WHO_WARP + w: lanes of w
-constexpr u32 IN_FLIGHT = 1u << 31;                                   // in write_pc: a cp.async will write here
-constexpr u32 BY_ATOMIC = 1u << 30;                                   // in write_pc: the write was an atomic's
-constexpr u32 LAST_TICK = (1u << (32 - WHO_BITS)) - 2;
+// Who touched a granule of shared memory, and when, in one word (0: nobody):
+//   in flight | time | by many warps | by atomics or flags | by volatile accesses | undefined | warp | lane | another lane | pc
+constexpr u64 PC_MASK = (1u << 19) - 1, LANE_MASK = 31, WARP_MASK = 31, TIME_MASK = (1u << 25) - 1;
+constexpr u32 OTHER_SHIFT = 19, LANE_SHIFT = 24, WARP_SHIFT = 29, TIME_SHIFT = 38;
+constexpr u64 UNDEFINED = 1ull << 34, BY_VOLATILE = 1ull << 35, BY_STRONG = 1ull << 36, BY_MANY_WARPS = 1ull << 37;
+constexpr u64 IN_FLIGHT = 1ull << 63;  // a cp.async will write here
+constexpr u32 LAST_TIME = TIME_MASK - 1;
+
+// What one warp does between two events that order: races.cpp.
+struct Epoch { u64 block; u32 time, warp; };
+class Epochs {
+ public:
+  u32 enter(Worker &, Epoch);
+  const Epoch &of(u32 number) const { return table[number / SIZE].load(std::memory_order_acquire)[number % SIZE]; }
+  Epochs() : table(new std::atomic<Epoch *>[MOST]()) {}
+  ~Epochs() { for (u64 n = 0; n < chunks; ++n) delete[] table[n].load(); }
+ private:
+  static constexpr u32 SIZE = 1 << 14, MOST = 1 << 13;
+  std::mutex mutex;
+  std::unique_ptr<std::atomic<Epoch *>[]> table;
+  u64 chunks = 0;
+};
+
+// Who touched the granules of one allocation: three words for each.
+class Cells {
+ public:
+  Cells(u64 base, u64 bytes, u32 granule_log2);
+  ~Cells();
+  Cells(const Cells &) = delete;
+  void forget(u64 address, u64 bytes);
+  const u64 origin;
+  const u32 shift;
+  const u64 count;
+  u64 *words;
+};
+
+// One of a launch's threads, and what the blocks left that it ran.
+struct Worker {
+  std::vector<Counters> counters;
+  std::map<std::pair<u32, u32>, Finding> findings;
+  bool busy = false, polling = false;       // it runs a block; one that only polls
+  u64 next_epoch = 0, last_epoch = 0;       // numbers for its epochs
+  alignas(64) std::atomic<u64> changes{0};  // of global memory; written by this thread only
+  void changed() { changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+};
 
 struct Launch {
   const Program *program;
   u32 grid[3], block[3], threads, warps;
   u32 dynamic_shared, shared_bytes;
+  u32 shared_window;                    // what a block gets: hardware does not see an access beyond shared_bytes
+  u32 multiprocessors;                  // of the GPU that is modelled
+  u64 resident;                         // blocks that it holds at a time
+  alignas(8) u32 workspace[2] = {};     // of a co-operative launch: what grid.sync() counts in
+  bool cooperative;
   std::vector<u8> params;
   std::vector<Allocation> allocations;  // sorted by base
+  Heap *heap = nullptr;                 // if the module calls malloc
+  // Races in global memory, and what its flags pass on.
+  std::atomic<bool> races{false};
+  std::vector<std::unique_ptr<Cells>> cells;
+  Cells *heap_cells = nullptr;
+  Epochs epochs;
+  std::mutex flag_mutex;
+  std::unordered_map<u64, PastPointer> flags;
+  std::atomic<u64> flag_count{0};
+  std::atomic_flag atomics = ATOMIC_FLAG_INIT;  // held while an atomic is noted and done
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 budget;                           // instructions that a block's warps may execute together
   u64 blocks;
-  // shared by the workers
-  std::atomic<u64> next{0}, done{0}, traced{0};
+  // Shared by the workers. `mutex` guards all of it but the atomics.
+  std::atomic<u64> done{0}, traced{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;
-  std::condition_variable finished;
-  u32 running = 0;
-  std::vector<std::thread> workers;
-  std::vector<Counters> counters;
+  std::condition_variable finished, changed;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::thread> host_threads;
+  u32 running = 0, idle = 0;            // workers; those of them that have nothing to do
+  u64 started = 0;                      // blocks
+  std::vector<std::unique_ptr<Block>> storage;
+  std::vector<Block *> free;            // storage of blocks that have ended
+  std::deque<Block *> waiting;          // for memory that another block changes
+  std::deque<Block *> polling;          // perhaps too: they do something else each time
+  bool turn_of_polling = false;
+  u64 idle_instructions = 0, idle_version = 0;  // executed by polling blocks since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::vector<Counters> counters;
   std::vector<TraceRow> trace;
   std::map<u64, std::string> output;    // of each block that printed
   std::string all_output;
   u64 stopped_by = ~0ull;               // block of the finding that ended the launch
+
+  u64 version() const {  // of global memory
+    u64 sum = 0;
+    for (const auto &worker : workers) sum += worker->changes.load(std::memory_order_acquire);
+    return sum;
+  }
 };
 
 struct Barrier {
   u32 arrived = 0, expected = 0;       // threads; expected 0: every thread of the block
   u32 pc = NO_PC;                      // where the first of them arrived
   u32 thread = 0;
-  u32 warps_seen = 0;
   u32 count = 0, all = ~0u, any = 0;   // bar.red
   bool mixed = false;
+  Clock knows, fenced[2];              // counted barriers: what those knew that have arrived
 };
+
+// What the addresses of the active lanes look like.
+struct Pattern {
+  u64 low, high, bits;  // smallest, largest, all or-ed
+  bool same, row;       // all equal; all 32 lanes active and side by side in order
+};
+
+// How a block's turn ended: it is over; its threads wait for memory that others change; so they do, as far as one knows.
+enum class Outcome { DONE, WAITING, POLLING };
 
 struct Block {
   Launch &launch;
   const Program &program;
+  Worker *worker = nullptr;            // that runs it
+  Counters *counters = nullptr;        // the worker's
   u64 index = 0;
   u32 ctaid[3] = {};
   u32 tick = 1;
@@ -78,12 +183,19 @@ struct Block {
   bool traced = false;
   std::unique_ptr<u8[]> storage;       // frames, shared memory, local memory
   u8 *shared = nullptr, *local = nullptr;
+  u8 *local_undefined = nullptr;       // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
-  std::vector<Cell> shadow;
+  std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
+  Flags flags;                         // in shared memory
+  u64 seen[64] = {};                   // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  std::vector<Counters> counters;
-  std::map<std::pair<u32, u32>, Finding> findings;
+  u64 changes = 0;                     // of shared memory, and meetings at barriers
+  u64 executed = 0;                    // instructions, of all warps
+  u64 slept = 0;                       // cycles
+  u64 bytes = 0;                       // of its storage
+  u64 parked_version = 0;              // of global memory, before it had to wait
+  u32 in_vain = 0;                     // how often it went on since, only to wait again
   std::vector<TraceRow> trace;
   std::string output;                  // what the block's threads printed
   const Allocation *last = nullptr;    // the allocation that was hit last
@@ -91,40 +203,92 @@ struct Block {
 
   explicit Block(Launch &);
   void start(u64 index);
-  void run();
+  Outcome run(Worker &);
+  bool release_lanes();                // let lanes go on that wait for others of their warp; false: there are none
+  void report_deadlock(u64 not_started);
+  bool poll_changed() const;           // does memory differ from what its threads polled last?
+  u64 version() const { return launch.version() + changes; }
+  void changed(Warp &w, Space space) {
+    if (space == Space::GLOBAL) worker->changed();
+    else if (space == Space::SHARED) ++changes;
+    else ++w.own;
+  }
 
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
   void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS,
-              u32 other_pc = NO_PC);
+              u32 other_pc = NO_PC, u64 other_block = SAME_BLOCK);
   void halt() { stopped = true; }      // this block ends here, and with it the launch
 
-  // sanitizer: `bytes` at `address` of shared memory by `thread`, or by the lanes of `mask`; see shadow.cpp
-  void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, u32 pc, bool for_warp);
-  void shadow_write(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc, const void *value,
-                    bool in_flight = false);
-  void shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
-  void shadow_atomic(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc);
-  void synchronise(u32 warps);  // these warps have met: what each did before has happened before what each does next
-  void synchronise_lanes(Warp &);
+  // Shared memory: shadow.cpp.
+  void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &, bool for_warp);
+  void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &,
+                    const u8 (*value)[32], u64 more = 0, u32 undefined = 0);
+  void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
+  void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
+  // Global memory: races.cpp.
+  void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
+  void note_seen(u32 mask, const u64 *address);
+  void race_write(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32], bool atomic);
+  // What has happened before what: order.cpp.
+  void meet_lanes(Warp &, u32 mask);
+  void fence(Warp &, bool beyond);
+  void release(Warp &, const Instr &, u32 mask, Space, const u64 *address, bool atomic);
+  void acquire(Warp &, u32 mask, Space, const u64 *address);
+  void settle(Warp &);
+  // What is undefined: undefined.cpp.
+  void follow(Warp &, const Instr &, u32 mask, u32 active);
+  void absent(Warp &, const Instr &, u32 lanes);
+  void look_for_taint(Warp &);
+  void start_undefined(Warp &);
+  void defined(const Warp &w, int lane, u64 offset, u32 bytes) {  // the machine itself wrote local memory
+    if (local_undefined) memset(local_undefined + u64(thread(w, lane)) * local_stride + offset, 0, bytes);
+  }
 
  private:
-  void run_warp(Warp &, u64 quantum);
+  enum class Turn { NOTHING, MOVED, POLLED };
+  Turn run_warp(Warp &, u64 quantum);
   bool schedule(Warp &, size_t &group, u32 &limit);
+  bool same_again(Warp &, u32 pc, u32 mask, u64 &now);
+  bool back(Warp &, const Instr &, Group &);
+  bool meet(Warp &, size_t group, const Instr &, u32 active);
+  void meet_apart(Warp &, const Instr &);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void complete_barriers();
+  void call(Warp &, size_t group, const Instr &, u32 active);
+  void return_from(Warp &, size_t group, const Instr &, u32 active);
   void exit(Warp &, Group &, u32 mask);
   bool release_lanes(Warp &);
+  u32 advance(Warp &);
+  void forget_times();
+  void meet_all();
+  void bring(Warp &, Barrier &);
+  void take(Warp &, const Barrier &);
+  void learn(Warp &, const Clock &);
+  u32 lane_time(const Warp &, int lane, int of) const;
+  bool ordered(const Warp &, int lane, u64 word) const;
+  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, u64 mine);
+  void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, u64 mine, bool same_value);
+  u32 epoch(Warp &);
+  bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine) const;
+  void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word);
+  void read_cells(Warp &, const Instr &, const Cells &, int lane, u32 lanes, u64 address, u32 bytes, u64 mine);
+  void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value);
+  const Cells *cells_of(u64 address, u32 bytes) const;
+};
+
+// While this lives, the warp writes memory: those who wait for that are told at its end.
+struct Change {
+  Warp &warp;
+  const Space space;
+  Change(Warp &w, Space space) : warp(w), space(space) {}
+  ~Change() { warp.block->changed(warp, space); }
 };
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
-// What the addresses of the active lanes look like.
-struct Pattern {
-  u64 low, high, bits;  // smallest, largest, all or-ed
-  bool same, row;       // all equal; all 32 lanes active and side by side in order
-};
+const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);
 // Returns false (after reporting) when the launch must stop.
 bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align, const Pattern &);
@@ -134,6 +298,9 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
+void undefined_load(Warp &, u32 mask, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers);
+u32 undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 width, u32 count,
+                    const u32 *registers);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
 // returned and taken off `*left`; their addresses become those within the space.
 u32 next_space(u32 *left, u64 *address, Space *space);

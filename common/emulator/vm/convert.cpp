@@ -201,15 +201,74 @@ static void convert_pair(Warp &w, const Instr &i, u32 m) {
   blend<1>(w.reg<u32>(i.o[0]), out, m);
 }
 
+// ---- 8-bit floats, two at a time ----
+
+struct Fp8 { int digits, least; double largest; u32 fraction; u8 nan; };
+static constexpr Fp8 E4M3{4, -6, 448, 3, 0x7f}, E5M2{3, -14, 57344, 2, 0x7f};
+
+// .satfinite: what is too large, or infinite, becomes the largest.
+static u8 narrow_fp8(double x, const Fp8 &f, bool relu) {
+  if (x != x) return f.nan;
+  if (relu && !(x > 0)) return 0;
+  const u8 sign = std::signbit(x) ? 0x80 : 0;
+  const double y = std::fabs(round_format(std::max(std::min(x, f.largest), -f.largest), f.digits, f.least, f.largest, RN));
+  if (y == 0) return sign;
+  const int exponent = std::max(std::ilogb(y), f.least);
+  const u32 steps = u32(std::ldexp(y, int(f.fraction) - exponent));  // a whole number: the implied bit and the fraction
+  return u8(sign | ((u32(exponent - f.least) << f.fraction) + steps));
+}
+
+static float widen_fp8(u8 bits, const Fp8 &f) {
+  const u32 magnitude = bits & 0x7f, exponent = magnitude >> f.fraction, fraction = magnitude & ((1u << f.fraction) - 1);
+  const float sign = bits & 0x80 ? -1.0f : 1.0f;
+  if (&f == &E4M3 ? magnitude == 0x7f : exponent == 31)
+    return &f == &E5M2 && !fraction ? sign * INFINITY : NAN;
+  const u32 whole = exponent ? fraction + (1u << f.fraction) : fraction;
+  return sign * std::ldexp(float(whole), int(std::max(exponent, 1u)) - 1 + f.least - int(f.fraction));
+}
+
+// cvt.rn.satfinite.e4m3x2.f32 d, a, b: a goes to the upper byte.
+template <const Fp8 &F> static void pair_from_f32(Warp &w, const Instr &i, u32 m) {
+  const float *a = w.reg<float>(i.o[1]), *b = w.reg<float>(i.o[2]);
+  const bool relu = i.flags & RELU;
+  lanes(m, w.reg<u16>(i.o[0]), [relu](float x, float y) {
+    return u16(narrow_fp8(x, F, relu) << 8 | narrow_fp8(y, F, relu));
+  }, a, b);
+}
+template <const Fp8 &F> static void pair_from_f16(Warp &w, const Instr &i, u32 m) {
+  const bool relu = i.flags & RELU;
+  lanes(m, w.reg<u16>(i.o[0]), [relu](u32 x) {
+    return u16(narrow_fp8(widen_half(u16(x >> 16)), F, relu) << 8 | narrow_fp8(widen_half(u16(x)), F, relu));
+  }, w.reg<u32>(i.o[1]));
+}
+template <const Fp8 &F> static void pair_to_f16(Warp &w, const Instr &i, u32 m) {
+  const bool relu = i.flags & RELU;
+  lanes(m, w.reg<u32>(i.o[0]), [relu](u16 x) {
+    u32 out = 0;
+    for (int n = 0; n < 2; ++n) {
+      const float y = widen_fp8(u8(x >> 8 * n), F);
+      out |= u32(narrow_half(relu && y <= 0 ? 0.0f : y)) << 16 * n;
+    }
+    return out;
+  }, w.reg<u16>(i.o[1]));
+}
+
+float widen_fp8(u8 bits, bool e4m3) { return e4m3 ? widen_fp8(bits, E4M3) : widen_fp8(bits, E5M2); }
+
 void register_convert(Registry &r) {
-  enter(r, {{"cvt", convert}, {"cvt.pair", convert_pair}, {"cvt.rna.tf32.f32", round_tf32},
-            {"cvt.f32.f16", widen_lanes<Format::F16>}, {"cvt.f32.bf16", widen_lanes<Format::BF16>},
-            {"cvt.f16.f32", narrow_lanes<Format::F16>}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>},
-            {"cvt.f32.s32", quick<float, s32>}, {"cvt.f32.u32", quick<float, u32>},
-            {"cvt.f64.f32", quick<double, float>},
-            {"cvt.f32.f64", quick<float, double>}, {"cvt.s64.s32", quick<s64, s32>}, {"cvt.u64.u32", quick<u64, u32>},
-            {"cvt.u32.u64", quick<u32, u64>}, {"cvt.u32.u16", quick<u32, u16>}, {"cvt.s32.s16", quick<s32, s16>},
-            {"cvt.u16.u32", quick<u16, u32>}, {"cvt.u64.u16", quick<u64, u16>}});
+#define QUICK(name, D, S) {"cvt." name, quick<D, S>, widths<D, S>()}
+  enter(r, {{"cvt", convert, "d* s* n n n n n"}, {"cvt.pair", convert_pair, "d4 s4 s4 n n"},
+            {"cvt.rna.tf32.f32", round_tf32, "d4 s4"},
+            {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2"}, {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2"},
+            {"cvt.f16.f32", narrow_lanes<Format::F16>, "d2 s4"}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>, "d2 s4"},
+            QUICK("f32.s32", float, s32), QUICK("f32.u32", float, u32), QUICK("f64.f32", double, float),
+            QUICK("f32.f64", float, double), QUICK("s64.s32", s64, s32), QUICK("u64.u32", u64, u32),
+            QUICK("u32.u64", u32, u64), QUICK("u32.u16", u32, u16), QUICK("s32.s16", s32, s16),
+            QUICK("u16.u32", u16, u32), QUICK("u64.u16", u64, u16)});
+#undef QUICK
+  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4"}, {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4"},
+            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4"}, {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4"},
+            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2"}, {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2"}});
 }
 
 }  // namespace vm

@@ -63,11 +63,13 @@ template <class T, class F> static inline void ternary(Warp &w, const Instr &i, 
 }
 
 #define UNARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }, widths<T, T>()}
 #define BINARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
+   widths<T, T, T>()}
 #define TERNARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }, \
+   widths<T, T, T, T>()}
 
 // One NaN gives the other operand, and -0 < +0.
 template <class T> static inline T minimum(T a, T b) { return a < b || b != b || (a == b && std::signbit(a)) ? a : b; }
@@ -174,15 +176,16 @@ template <Format F, int PER> static void fma16(Warp &w, const Instr &i, u32 m) {
       w.reg<u16>(i.o[3]));
 }
 
+template <int PER> struct Halves { u16 each[PER]; };  // of one lane: for its size
 #define HALF1(name, F, PER, expr) \
   {name, [](Warp &w, const Instr &i, u32 m) { \
      compute16<F, PER>(w, i, m, [](float a) -> float { return expr; }, w.reg<u16>(i.o[1])); \
-   }}
+   }, widths<Halves<PER>, Halves<PER>>()}
 #define HALF2(name, F, PER, expr) \
   {name, [](Warp &w, const Instr &i, u32 m) { \
      compute16<F, PER>(w, i, m, [](float a, float b) -> float { return expr; }, \
                        w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); \
-   }}
+   }, widths<Halves<PER>, Halves<PER>, Halves<PER>>()}
 
 // Sign bits alone: exact for NaN too.
 template <int PER, class G> static void bits16(Warp &w, const Instr &i, u32 m, G g) {
@@ -224,7 +227,8 @@ u16 add_half(u16 a, u16 b, bool bf16) {
 
 #define HALF_FORMAT(suffix, F, PER) \
   HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a * b), \
-  {"fma." suffix, fma16<F, PER>}, {"compare." suffix, compare16<F, PER>}, \
+  {"fma." suffix, fma16<F, PER>, widths<Halves<PER>, Halves<PER>, Halves<PER>, Halves<PER>>()}, \
+  {"compare." suffix, compare16<F, PER>, PER == 1 ? "n d*? d0? s2 s2 n s0? n" : "n d*? d0? s4 s4 n s0? n"}, \
   HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)), \
   HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))), \
   HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))), \
@@ -233,15 +237,17 @@ u16 add_half(u16 a, u16 b, bool bf16) {
   HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))), \
   {"abs." suffix, [](Warp &w, const Instr &i, u32 m) { \
      bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); \
-   }}, \
-  {"neg." suffix, [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); }}
+   }, widths<Halves<PER>, Halves<PER>>()}, \
+  {"neg." suffix, [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); }, \
+   widths<Halves<PER>, Halves<PER>>()}
 
 #define FLOAT_FORMAT(suffix, T) \
   BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a * b), \
   TERNARY("fma." suffix, T, std::fma(a, b, c)), \
   BINARY("div." suffix, T, a / b), UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)), \
   BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)), \
-  {"compare." suffix, compare<T>}, {"testp." suffix, test<T>}
+  {"compare." suffix, compare<T>, sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" : "n d*? d0? s8 s8 n s0? n"}, \
+  {"testp." suffix, test<T>, sizeof(T) == 4 ? "d0 s4 n" : "d0 s8 n"}
 
 void register_floating(Registry &r) {
   enter(r, {FLOAT_FORMAT("f32", float), FLOAT_FORMAT("f64", double)});
@@ -259,27 +265,29 @@ void register_floating(Registry &r) {
             BINARY("max.NaN.xorsign.abs.f32", float,
                    either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
   enter(r,
-        {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); }},
-         {"neg.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a ^ 0x80000000u; }); }},
+        {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); },
+          "d4 s4"},
+         {"neg.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a ^ 0x80000000u; }); },
+          "d4 s4"},
          {"abs.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a & ~(1ull << 63); }, w.reg<u64>(i.o[1]));
-          }},
+          }, "d8 s8"},
          {"neg.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a ^ 1ull << 63; }, w.reg<u64>(i.o[1]));
-          }},
+          }, "d8 s8"},
          {"copysign.f32",
           [](Warp &w, const Instr &i, u32 m) {  // the sign of a, the magnitude of b
             lanes(
                 m, w.reg<u32>(i.o[0]), [](u32 a, u32 b) { return (a & 1u << 31) | (b & ~(1u << 31)); },
                 w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]));
-          }},
+          }, "d4 s4 s4"},
          {"copysign.f64", [](Warp &w, const Instr &i, u32 m) {
             lanes(
                 m, w.reg<u64>(i.o[0]), [](u64 a, u64 b) { return (a & 1ull << 63) | (b & ~(1ull << 63)); },
                 w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
-          }}});
+          }, "d8 s8 s8"}});
   enter(r, {HALF_FORMAT("f16", Format::F16, 1), HALF_FORMAT("f16x2", Format::F16, 2)});
   enter(r, {HALF_FORMAT("bf16", Format::BF16, 1), HALF_FORMAT("bf16x2", Format::BF16, 2)});
 }

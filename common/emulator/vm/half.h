@@ -58,6 +58,8 @@ inline float odd_fma(float a, float b, float c) {
   return odd_float(adjust && s - s == 0 ? as<double>(nudged) : s);
 }
 
+float widen_fp8(u8 bits, bool e4m3);  // 8 bits: e4m3, or else e5m2
+
 template <Format F> inline float widen(u16 h) { return F == Format::F16 ? widen_half(h) : widen_bf16(h); }
 template <Format F> inline u16 narrow(float f) { return F == Format::F16 ? narrow_half(f) : narrow_bf16(f); }
 

@@ -16,21 +16,24 @@ template <class D, class A, class B, class C, class F> static inline void ternar
 }
 
 #define UNARY(name, D, S, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }, widths<D, S>()}
 #define BINARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
+   widths<T, T, T>()}
 #define WIDE(name, D, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }}
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }, \
+   widths<D, T, T>()}
 #define SHIFT(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }}
-#define TERNARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { \
-     ternary<T, T, T, T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); \
-   }}
+  {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }, \
+   widths<T, T, u32>()}
+#define TERNARY(name, T, expr) MIXED(name, T, T, T, T, expr)
 #define MIXED(name, D, A, B, C, expr) \
   {name, [](Warp &w, const Instr &i, u32 m) { \
      ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); \
-   }}
+   }, widths<D, A, B, C>()}
+// Comparisons: mode, d, q, a, b, combine, c, relation.
+#define COMPARE(name, T, handler) \
+  {name, handler, "n d*? d0? s" + std::to_string(sizeof(T)) + " s" + std::to_string(sizeof(T)) + " n s0? n"}
 
 __extension__ typedef unsigned __int128 u128;
 __extension__ typedef __int128 s128;
@@ -276,7 +279,7 @@ template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
   BINARY("div." suffix, T, divide<T>(a, b)), \
   BINARY("rem." suffix, T, remainder<T>(a, b)), \
   SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
-  TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), {"compare." suffix, compare<T>}
+  TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), COMPARE("compare." suffix, T, compare<T>)
 
 #define PRODUCTS(suffix, T, W) \
   WIDE("mul.wide." suffix, W, T, W(a) * W(b)), BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T)), \
@@ -291,7 +294,17 @@ template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
   UNARY("bfind.shiftamt." u, u32, U, find_bit<U>(a, true)), UNARY("bfind.shiftamt." s, u32, S, find_bit<S>(a, true)), \
   {"bfi." u, [](Warp &w, const Instr &i, u32 m) { \
      lanes(m, w.reg<U>(i.o[0]), [](U a, U b, u32 c, u32 d) { return insert<U>(a, b, c, d); }, \
-           w.reg<U>(i.o[1]), w.reg<U>(i.o[2]), w.reg<u32>(i.o[3]), w.reg<u32>(i.o[4])); }}
+           w.reg<U>(i.o[1]), w.reg<U>(i.o[2]), w.reg<u32>(i.o[3]), w.reg<u32>(i.o[4])); \
+   }, widths<U, U, U, u32, u32>()}
+
+// Two halves at once; `relu`: negative ones become 0.
+template <class T, class F> static inline u32 halves(u32 a, u32 b, F f) {
+  return u16(f(T(a), T(b))) | u32(u16(f(T(a >> 16), T(b >> 16)))) << 16;
+}
+template <class T> static inline T least(T a, T b) { return std::min(a, b); }
+template <class T> static inline T most(T a, T b) { return std::max(a, b); }
+template <class T> static inline T least0(T a, T b) { return std::max<T>(0, std::min(a, b)); }
+template <class T> static inline T most0(T a, T b) { return std::max<T>(0, std::max(a, b)); }
 
 static inline s32 clamp(s64 value) { return s32(std::min<s64>(std::max<s64>(value, INT32_MIN), INT32_MAX)); }
 
@@ -313,6 +326,12 @@ void register_integer(Registry &r) {
             TERNARY("mad24.lo.s32", s32, u32(s32(u32(a) << 8) >> 8) * u32(s32(u32(b) << 8) >> 8) + u32(c)),
             BINARY("add.sat.s32", s32, clamp(s64(a) + b)), BINARY("sub.sat.s32", s32, clamp(s64(a) - b)),
             TERNARY("mad.hi.sat.s32", s32, clamp((s64(a) * b >> 32) + c))});
+  enter(r, {BINARY("add.u16x2", u32, halves<u16>(a, b, [](u16 x, u16 y) { return x + y; })),
+            BINARY("min.u16x2", u32, halves<u16>(a, b, least<u16>)), BINARY("max.u16x2", u32, halves<u16>(a, b, most<u16>)),
+            BINARY("min.s16x2", u32, halves<s16>(a, b, least<s16>)), BINARY("max.s16x2", u32, halves<s16>(a, b, most<s16>)),
+            BINARY("min.relu.s16x2", u32, halves<s16>(a, b, least0<s16>)),
+            BINARY("max.relu.s16x2", u32, halves<s16>(a, b, most0<s16>)),
+            BINARY("min.relu.s32", s32, least0(a, b)), BINARY("max.relu.s32", s32, most0(a, b))});
   enter(r, {FIELDS("u32", "s32", u32, s32), FIELDS("u64", "s64", u64, s64)});
   enter(r, {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
             MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
@@ -339,32 +358,37 @@ void register_integer(Registry &r) {
                const u32 mode = i.o[4];
                lanes(m, w.reg<u32>(i.o[0]), [mode](u32 a, u32 b, u32 c) { return permute(a, b, c, mode); },
                      w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
-             }},
+             }, "d4 s4 s4 s4 n"},
             {"lop3.b32", [](Warp &w, const Instr &i, u32 m) {
                const u32 table = i.o[4];
                lanes(m, w.reg<u32>(i.o[0]), [table](u32 a, u32 b, u32 c) { return lop3(a, b, c, table); },
                      w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
-             }}});
-  enter(r, {{"addc.u32", add_carry<u32, false>}, {"addc.u64", add_carry<u64, false>},
-            {"subc.u32", add_carry<u32, true>}, {"subc.u64", add_carry<u64, true>},
-            {"madc.lo.u32", mad_carry<u32, u128, false>}, {"madc.hi.u32", mad_carry<u32, u128, true>},
-            {"madc.lo.s32", mad_carry<s32, s128, false>}, {"madc.hi.s32", mad_carry<s32, s128, true>},
-            {"madc.lo.u64", mad_carry<u64, u128, false>}, {"madc.hi.u64", mad_carry<u64, u128, true>},
-            {"madc.lo.s64", mad_carry<s64, s128, false>}, {"madc.hi.s64", mad_carry<s64, s128, true>}});
-  enter(r, {{"and.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32 b) { return a & b; }); }},
-            {"or.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32 b) { return a | b; }); }},
-            {"xor.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32 b) { return a ^ b; }); }},
-            {"not.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32) { return ~a; }); }},
-            {"mov.pred", [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, u32) { return a; }); }}});
-  enter(r, {{"mov.b16", move<u16>}, {"mov.b32", move<u32>}, {"mov.b64", move<u64>}, {"mov.b128", move<Wide>},
-            {"selp.b16", select<u16>}, {"selp.b32", select<u32>}, {"selp.b64", select<u64>},
+             }, "d4 s4 s4 s4 n"}});
+  const std::string add32 = "d4 s4 s4 s0? d0?", add64 = "d8 s8 s8 s0? d0?";
+  const std::string mad32 = "d4 s4 s4 s4 s0? d0?", mad64 = "d8 s8 s8 s8 s0? d0?", predicates = "d0 s0 s0";
+  enter(r, {{"addc.u32", add_carry<u32, false>, add32}, {"addc.u64", add_carry<u64, false>, add64},
+            {"subc.u32", add_carry<u32, true>, add32}, {"subc.u64", add_carry<u64, true>, add64},
+            {"madc.lo.u32", mad_carry<u32, u128, false>, mad32}, {"madc.hi.u32", mad_carry<u32, u128, true>, mad32},
+            {"madc.lo.s32", mad_carry<s32, s128, false>, mad32}, {"madc.hi.s32", mad_carry<s32, s128, true>, mad32},
+            {"madc.lo.u64", mad_carry<u64, u128, false>, mad64}, {"madc.hi.u64", mad_carry<u64, u128, true>, mad64},
+            {"madc.lo.s64", mad_carry<s64, s128, false>, mad64}, {"madc.hi.s64", mad_carry<s64, s128, true>, mad64}});
+#define PREDICATES(name, expr) \
+  {name, [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, [[maybe_unused]] u32 b) { return expr; }); }, \
+   predicates}
+  enter(r, {PREDICATES("and.pred", a & b), PREDICATES("or.pred", a | b), PREDICATES("xor.pred", a ^ b),
+            PREDICATES("not.pred", ~a), PREDICATES("mov.pred", a)});
+#undef PREDICATES
+  enter(r, {{"mov.b16", move<u16>, "d2 s2"}, {"mov.b32", move<u32>, "d4 s4"}, {"mov.b64", move<u64>, "d8 s8"},
+            {"mov.b128", move<Wide>, "d16 s16"}, {"selp.b16", select<u16>, "d2 s2 s2 s0"},
+            {"selp.b32", select<u32>, "d4 s4 s4 s0"}, {"selp.b64", select<u64>, "d8 s8 s8 s0"},
             MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b),
             MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
             MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b),
             MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
             MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b),
             MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
-            {"pack", pack}, {"unpack", unpack}, {"nop", [](Warp &, const Instr &, u32) {}}});
+            {"pack", pack, "d* n n s*+"}, {"unpack", unpack, "s* n n d*?+"},
+            {"nop", [](Warp &, const Instr &, u32) {}, ""}});
 }
 
 }  // namespace vm

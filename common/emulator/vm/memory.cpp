@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "block.h"
+#include "half.h"
 
 namespace vm {
 
@@ -86,12 +87,12 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
   return std::unique(seen, seen + count) - seen;
 }
 
-static const Allocation *find(const Launch &l, u64 address, u32 bytes) {
+const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address,
                              [](u64 a, const Allocation &b) { return a < b.base; });
-  if (at == l.allocations.begin()) return nullptr;
-  --at;
-  return address + bytes <= at->base + at->size ? &*at : nullptr;
+  if (at != l.allocations.begin() && address + bytes <= (at - 1)->base + (at - 1)->size) return &*(at - 1);
+  const Allocation *object = l.heap ? l.heap->find(address) : nullptr;
+  return object && address + bytes <= object->base + object->size ? object : nullptr;
 }
 
 bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
@@ -124,7 +125,11 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       }
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
-    if (p.high + bytes > size)
+    if (p.high + bytes > size && space == Space::SHARED && p.high + bytes <= b.launch.shared_window) {
+      for (u32 rest = mask; rest; rest &= rest - 1)
+        if (const int lane = __builtin_ctz(rest); address[lane] + bytes > size)
+          b.report(Problem::SHARED_PAST_END, i.pc, b.thread(w, lane), address[lane], bytes);
+    } else if (p.high + bytes > size)
       return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS,
                   [=](u64 x) { return x + bytes > size; });
   }
@@ -191,6 +196,20 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     u8 *written = b.last->written + (a - b.last->base);
     if (store) memset(written, 1, bytes);
     else if (memchr(written, 0, bytes)) b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
+  }
+}
+
+// The warp has read what others may be about to write: `seen`, of each lane, from `host`.
+template <class T>
+static void note_poll(Warp &w, const Instr &i, u32 mask, const u64 *host, const T *seen, u32 bytes) {
+  ++w.polls;
+  Poll &poll = w.poll;
+  poll.pc = i.pc, poll.mask = mask, poll.bytes = std::min(bytes, 8u);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    poll.address[lane] = host[lane];
+    poll.value[lane] = 0;
+    memcpy(&poll.value[lane], &seen[lane], poll.bytes);
   }
 }
 
@@ -273,6 +292,22 @@ static void load_element(Warp &w, const Shape &s, u32 slot, const u64 *from, u32
   }
 }
 
+// An element that other threads of the host may be writing, or reading, at this moment: in one piece.
+static void copy_strong(void *to, const void *from, u32 bytes) {
+  const auto copy = [=](auto type) {
+    using T = decltype(type);
+    __atomic_store_n(static_cast<T *>(to), __atomic_load_n(static_cast<const T *>(from), __ATOMIC_RELAXED),
+                     __ATOMIC_RELAXED);
+  };
+  switch (bytes) {
+    case 1: return copy(u8());
+    case 2: return copy(u16());
+    case 4: return copy(u32());
+    case 8: return copy(u64());
+    default: copy_strong(to, from, 8), copy_strong(static_cast<u8 *>(to) + 8, static_cast<const u8 *>(from) + 8, 8);
+  }
+}
+
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
@@ -282,13 +317,30 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p, true);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
-    if (space == Space::GLOBAL) note_global(w, i, mask, address, bytes, false);
-    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i.pc, false);
+    if (space == Space::GLOBAL) {
+      note_global(w, i, mask, address, bytes, false);
+      b.race_read(w, i, mask, address, bytes, p);
+    }
+    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
   }
   u64 from[LANES];
   host_pointers(w, space, address, from);
+  ++w.reads;
+  alignas(64) u8 seen[LANES][32];
+  if (i.flags & STRONG) {
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      for (u32 at = 0; at < bytes; at += s.bytes)
+        copy_strong(seen[lane] + at, reinterpret_cast<const u8 *>(from[lane]) + at, s.bytes);
+    }
+    note_poll(w, i, mask, from, seen, bytes);
+    for (int lane = 0; lane < LANES; ++lane) from[lane] = reinterpret_cast<u64>(seen[lane]);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (b.launch.sanitize && space != Space::LOCAL) b.acquire(w, mask, space, address);
+  }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
+  if (space == Space::LOCAL && b.launch.sanitize) undefined_load(w, mask, address, s.bytes, s.reg, s.count, i.o + 3);
 }
 
 static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
@@ -299,16 +351,33 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
-  if (b.launch.sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true);
   u64 to[LANES];
   host_pointers(w, space, address, to);
-  if (b.launch.sanitize && space == Space::SHARED) {
+  const Change change(w, space);
+  const u32 undefined =
+      b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
+  const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  if (sanitize || i.flags & STRONG) {
+    alignas(64) u8 value[LANES][32];
+    for (u32 n = 0; n < s.count; ++n)
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        memcpy(value[lane] + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
+      }
+    if (sanitize && i.flags & STRONG) b.release(w, i, mask, space, address, false);
+    if (sanitize && space == Space::GLOBAL) {
+      note_global(w, i, mask, address, bytes, true);
+      b.race_write(w, i, mask, address, bytes, value, false);
+    }
+    if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
+    const bool shadow = sanitize && space == Space::SHARED;
+    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value, 0, undefined);
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      u8 value[32];
-      for (u32 n = 0; n < s.count; ++n) memcpy(value + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
-      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, value);
-      memcpy(reinterpret_cast<u8 *>(to[lane]), value, bytes);
+      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value, 0, undefined);
+      u8 *there = reinterpret_cast<u8 *>(to[lane]);
+      if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
+      else memcpy(there, value[lane], bytes);
     }
     return;
   }
@@ -378,6 +447,18 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 }
 
 // ---- atomics ----
+
+// What the sanitizer notes of an atomic in global memory, and the atomic itself, are one: no other block comes between.
+struct Together {
+  std::atomic_flag *const flag;
+  Together(Block &b, bool wanted) : flag(wanted && b.launch.workers.size() > 1 ? &b.launch.atomics : nullptr) {
+    while (flag && flag->test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  ~Together() {
+    if (flag) flag->clear(std::memory_order_release);
+  }
+};
+
 // o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
 
 template <class T, class F>
@@ -387,23 +468,35 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T), p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
-  if (b.launch.sanitize && space == Space::GLOBAL) {
+  const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  const Together together(b, sanitize && space == Space::GLOBAL);
+  if (sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false);
     note_global(w, i, mask, address, sizeof(T), true);
+    b.race_write(w, i, mask, address, sizeof(T), nullptr, true);
   }
+  if (sanitize) b.release(w, i, mask, space, address, true);
   u64 at[LANES];
   host_pointers(w, space, address, at);
+  ++w.reads;
+  bool changed = false;
+  alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (b.launch.sanitize && space == Space::SHARED)
-      b.shadow_atomic(w, b.thread(w, lane), address[lane], sizeof(T), i.pc);
+    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i);
     T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
     T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
     do desired = f(old, x, y);
     while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    changed |= old != desired;
+    seen[lane] = desired;
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
   }
+  if (changed) b.changed(w, space);
+  if (i.o[0] == ALL) return;
+  note_poll(w, i, mask, at, seen, sizeof(T));
+  if (sanitize) b.acquire(w, mask, space, address);
 }
 
 template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
@@ -414,10 +507,12 @@ template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 
   else by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
+#define ATOM_OPERANDS(T) "d" + std::to_string(sizeof(T)) + "? s* n n " + "s" + std::to_string(sizeof(T)) + " s" + \
+                         std::to_string(sizeof(T)) + "?"
 #define ATOM(name, T, expr) \
   {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
      atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
-   }}
+   }, ATOM_OPERANDS(T)}
 #define ATOM_INTEGER(u, s, U, S) \
   ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
   ATOM("exch." u, U, x), \
@@ -429,18 +524,63 @@ template <bool BF16> static u32 add_pair(u32 a, u32 b) {
   return u32(add_half(u16(a), u16(b), BF16)) | u32(add_half(u16(a >> 16), u16(b >> 16), BF16)) << 16;
 }
 
+// Several neighbours by one instruction, each by itself. o: address register, offset, space | wide << 8, count,
+// destinations (or ~0), operands
+template <class T, class F> static void atomic_vector(Warp &w, const Instr &i, u32 m, F f) {
+  alignas(64) u64 address[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2] >> 8 & 1, address);
+  const u32 count = i.o[3], whole = count * sizeof(T);
+  u32 left = m;
+  Space space = Space(i.o[2] & 255);
+  if (u32(space) == 3) next_space(&left, address, &space);
+  if (!check_access(w, i, m, space, address, whole, whole, look(address, m, whole))) return;
+  for (u32 n = 0; n < count && !w.block->stopped; ++n) {
+    const u32 operands[] = {i.o[4 + n], 0, 0, 0, i.o[4 + count + n], ALL};
+    Instr one = i;
+    one.o = operands;
+    atomic<T>(w, one, m, space, address, f);
+    for (u64 &a : address) a += sizeof(T);
+  }
+}
+#define ATOM_VECTOR(name, T, expr) \
+  {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
+     atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); \
+   }, "s* n n n d*?+ s*+"}
+
+template <class T> static T extreme(T a, T x, bool most, Format format);
+template <> u16 extreme(u16 a, u16 x, bool most, Format format) {
+  const auto value = format == Format::F16 ? widen_half : widen_bf16;
+  return (most ? value(x) > value(a) : value(x) < value(a)) || value(a) != value(a) ? x : a;
+}
+template <> u32 extreme(u32 a, u32 x, bool most, Format format) {
+  return extreme(u16(a), u16(x), most, format) | u32(extreme(u16(a >> 16), u16(x >> 16), most, format)) << 16;
+}
+#define ATOM_HALVES(type, T, ADD, FORMAT) \
+  ATOM("add." type, T, ADD), ATOM_VECTOR("add.vector." type, T, ADD), \
+  ATOM_VECTOR("min.vector." type, T, extreme<T>(a, x, false, FORMAT)), \
+  ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
+
 void register_memory(Registry &r) {
-  enter(r, {{"ld.global", access<load, 0>}, {"ld.shared", access<load, 1>}, {"ld.local", access<load, 2>},
-            {"ld.generic", access<load, 3>}, {"st.global", access<store, 0>}, {"st.shared", access<store, 1>},
-            {"st.local", access<store, 2>}, {"st.generic", access<store, 3>},
-            {"ld.param", load_param}});
+  const std::string loads = "s* n n d*?+", stores = "s* n n s*+";
+  enter(r, {{"ld.global", access<load, 0>, loads}, {"ld.shared", access<load, 1>, loads},
+            {"ld.local", access<load, 2>, loads}, {"ld.generic", access<load, 3>, loads},
+            {"st.global", access<store, 0>, stores}, {"st.shared", access<store, 1>, stores},
+            {"st.local", access<store, 2>, stores}, {"st.generic", access<store, 3>, stores},
+            {"ld.param", load_param, loads},
+            {"fence", [](Warp &w, const Instr &i, u32) {  // o: beyond the block
+               std::atomic_thread_fence(std::memory_order_seq_cst);
+               if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
+             }, "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
             ATOM("cas.u16", u16, a == x ? y : a),
             ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
-            ATOM("add.f16", u16, add_half(a, x, false)), ATOM("add.bf16", u16, add_half(a, x, true)),
-            ATOM("add.f16x2", u32, add_pair<false>(a, x)), ATOM("add.bf16x2", u32, add_pair<true>(a, x))});
+            ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM_HALVES("f16", u16, add_half(a, x, false), Format::F16),
+            ATOM_HALVES("bf16", u16, add_half(a, x, true), Format::BF16),
+            ATOM_HALVES("f16x2", u32, add_pair<false>(a, x), Format::F16),
+            ATOM_HALVES("bf16x2", u32, add_pair<true>(a, x), Format::BF16)});
 }
 
 }  // namespace vm

@@ -78,19 +78,40 @@ static std::string format(const Block &b, u32 thread, const std::string &text, u
   return out;
 }
 
-// o: where in local memory the parameters are: format, arguments, and the result
+// o: base, then where in local memory the parameters are: format, arguments, and the result
 static void print(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   for (u32 rest = m; rest; rest &= rest - 1) {
-    const u32 thread = b.thread(w, __builtin_ctz(rest));
-    u8 *local = b.local + u64(thread) * b.local_stride;
-    const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[0]));
-    if (b.output.size() < MOST_OUTPUT) b.output += format(b, thread, text, bits_of<u64>(local + i.o[1]));
+    const u32 lane = __builtin_ctz(rest), thread = b.thread(w, lane);
+    u8 *local = b.local + u64(thread) * b.local_stride + w.reg<u64>(i.o[0])[lane];
+    const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[1]));
+    if (b.output.size() < MOST_OUTPUT) b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]));
     const u32 result = 1;
-    memcpy(local + i.o[2], &result, sizeof result);
+    memcpy(local + i.o[3], &result, sizeof result);
+    b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[3], sizeof result);
   }
 }
 
-void register_print(Registry &r) { enter(r, {{"printf", print}}); }
+// __assertfail. o: base, then where the parameters are: assertion, file, line, function, bytes of a character
+static void assert_fail(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  const u32 lane = __builtin_ctz(m), thread = b.thread(w, lane);
+  const u8 *local = b.local + u64(thread) * b.local_stride + w.reg<u64>(i.o[0])[lane];
+  const auto text = [&](u32 n) { return read_string(b, thread, bits_of<u64>(local + i.o[n])); };
+  const u32 *size = b.launch.block;
+  const std::string place = text(2) + ":" + std::to_string(bits_of<u32>(local + i.o[3])) + ": " + text(4);
+  const auto three = [](u32 x, u32 y, u32 z) {
+    return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
+  };
+  b.output += place + ": block: " + three(b.ctaid[0], b.ctaid[1], b.ctaid[2]) + ", thread: " +
+              three(thread % size[0], thread / size[0] % size[1], thread / size[0] / size[1]) + " Assertion `" + text(1) +
+              "` failed.\n";
+  b.report(Problem::ASSERTION, i.pc, thread, 0, 0);
+  b.halt();
+}
+
+void register_print(Registry &r) {
+  enter(r, {{"vprintf", print, "s8 n n n"}, {"assertfail", assert_fail, "s8 n n n n n"}});
+}
 
 }  // namespace vm

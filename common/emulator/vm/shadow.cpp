@@ -1,144 +1,232 @@
-// The sanitizer's view of shared memory: who touched each granule last, and whether that has happened before now.
+// The sanitizer's view of shared memory: who wrote each granule last, and who read it since. A granule is the smallest
+// access that the kernel makes.
 //
-// A block has one clock, `tick`. Each access is stamped with it; each synchronisation advances it and tells the warps
-// that took part (order[w] of each) up to which tick they know the past of warp w. An earlier access by another thread
-// that is not in that past is unordered with this one: a race, unless both are reads. The same holds for barriers of
-// the block, barriers of some of its warps, and barriers within a warp.
-#include "block.h"
-
+// Most accesses are harmless in bulk: all that was done to the granules is older than what the warp knows of everybody, or
+// was done by the same thread. That is seen in loops over granules without branches; where it does not hold, each granule
+// is looked at by itself.
 #include <algorithm>
+
+#include "block.h"
 
 namespace vm {
 
-static bool ordered(const Warp &w, u32 stamp, u32 who) {
-  const u32 tick = stamp >> WHO_BITS, other = stamp & WHO_MASK;
-  if (other == who) return true;
-  if (other < WHO_WARP) return tick < w.order[(other - 1) / LANES];
-  if (other < WHO_MANY) return tick < w.order[other - WHO_WARP];
-  return tick < w.oldest;
+static constexpr u64 WARP_BITS = WARP_MASK << WARP_SHIFT, LANE_BITS = LANE_MASK << LANE_SHIFT;
+static constexpr u64 OTHER_BITS = LANE_MASK << OTHER_SHIFT, SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
+static constexpr u64 LANE_STEP = 1ull << LANE_SHIFT | 1ull << OTHER_SHIFT;
+
+static u32 thread_of(u64 word) { return u32(word >> LANE_SHIFT & (LANE_MASK | WARP_MASK << 5)); }
+static u32 pc_of(u64 word) { return u32(word & PC_MASK); }
+
+// Who did it, besides `thread`, which must not be named as its own opponent.
+static u32 other_than(u64 word, u32 thread) {
+  const u32 one = thread_of(word);
+  if (one != thread) return one;
+  const u32 another = (one & ~31u) | u32(word >> OTHER_SHIFT & LANE_MASK);
+  return word & BY_MANY_WARPS || another == thread ? MANY_THREADS : another;
 }
 
-static u32 thread_of(u32 stamp) {
-  const u32 who = stamp & WHO_MASK;
-  return who < WHO_WARP ? who - 1 : MANY_THREADS;
+// Both are made for each other: atomics and volatile accesses. But volatile ones of one warp pass for a flag only where
+// somebody waits in a loop: otherwise they are what was written before warps could diverge.
+static bool made_for_it(u64 a, u64 b) {
+  if (!(a & (BY_STRONG | BY_VOLATILE)) || !(b & (BY_STRONG | BY_VOLATILE))) return false;
+  return (a | b) & BY_STRONG || (a ^ b) & WARP_BITS;
 }
 
-static u32 pc_of(u32 write_pc) { return write_pc & ~(IN_FLIGHT | BY_ATOMIC); }
+// Has what the word says happened before what a lane of the warp does now?
+bool Block::ordered(const Warp &w, int lane, u64 word) const {
+  const u32 time = u32(word >> TIME_SHIFT & TIME_MASK), warp = u32(word >> WARP_SHIFT & WARP_MASK);
+  if (word & BY_MANY_WARPS) return time < w.oldest;
+  if (warp != w.index) return time < w.knows.time[warp];
+  const int one = word >> LANE_SHIFT & LANE_MASK, another = word >> OTHER_SHIFT & LANE_MASK;
+  const auto known = [&](int of) { return of == lane || time < lane_time(w, lane, of); };
+  return known(one) && known(another);
+}
 
-static void note_read(Cell &c, const Warp &w, u32 tick, u32 who, u32 pc) {
-  const u32 stamp = tick << WHO_BITS | who;
-  if (c.read == stamp) return;
-  const u32 other = c.read & WHO_MASK;
-  if (c.read >> WHO_BITS < w.oldest || ordered(w, c.read, who)) c.read = stamp;  // who races with that, races with this
-  else {
-    const bool mine = other < WHO_WARP ? (other - 1) / LANES == w.index : other == WHO_WARP + w.index;
-    c.read = tick << WHO_BITS | (mine ? WHO_WARP + w.index : WHO_MANY);
+static u64 stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags = 0) {
+  return u64(w.time) << TIME_SHIFT | flags | u64(w.index) << WARP_SHIFT | u64(lane) << LANE_SHIFT |
+         u64(other) << OTHER_SHIFT | std::min<u64>(i.pc, PC_MASK);
+}
+
+static u64 strength(const Instr &i) { return !(i.flags & STRONG) ? 0 : i.flags & SPIN ? BY_STRONG : BY_VOLATILE; }
+
+// Two accesses of the same kind, the earlier one perhaps unordered with the later: both, as far as a word can say it.
+static u64 merged(u64 earlier, u64 later, bool unordered) {
+  if (!unordered) return later;
+  const u64 word = (later & (earlier | ~(BY_STRONG | BY_VOLATILE))) | (earlier & BY_MANY_WARPS);
+  if ((earlier ^ later) & WARP_BITS) return word | BY_MANY_WARPS;
+  const u64 one = earlier >> LANE_SHIFT & LANE_MASK, mine = later >> LANE_SHIFT & LANE_MASK;
+  const u64 other = one != mine ? one : earlier >> OTHER_SHIFT & LANE_MASK;
+  return other == mine ? word : (word & ~OTHER_BITS) | other << OTHER_SHIFT;
+}
+
+// What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes.
+struct Horizon {
+  u64 oldest, newest, own;
+  explicit Horizon(const Warp &w)
+      : oldest(u64(w.oldest) << TIME_SHIFT), newest(u64(w.newest) << TIME_SHIFT),
+        own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << TIME_SHIFT) {}
+};
+
+// COUNT granules for each of `lanes` lanes, `first` being the first one's stamp. False if one needs a closer look.
+template <int COUNT>
+static bool read_row(const u64 *written, u64 *read, u32 lanes, u64 first, Horizon h) {
+  const u32 n = lanes * COUNT;
+  u64 bad = 0;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    const u64 mine = first + c / COUNT * LANE_STEP, w = written[c], r = read[c];
+    const u64 limit = (w ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
+    bad |= u64(w == 0) | u64((w & UNDEFINED) != 0) | (u64(w >= limit) & u64(((w ^ mine) & (SELF | IN_FLIGHT)) != 0));
+    bad |= u64(r >= h.oldest) & u64(r < h.newest) & u64(((r ^ mine) & WARP_BITS) != 0);
   }
-  c.read_pc = pc;
+  if (bad) return false;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    const u64 mine = first + c / COUNT * LANE_STEP, r = read[c];
+    const bool foreign = (r ^ mine) & WARP_BITS;
+    const u64 one = r & LANE_BITS, other = one != (mine & LANE_BITS) ? one >> (LANE_SHIFT - OTHER_SHIFT) : r & OTHER_BITS;
+    const u64 word = (mine & (r | ~(BY_STRONG | BY_VOLATILE))) | (r & BY_MANY_WARPS);
+    const u64 both = foreign ? word | BY_MANY_WARPS : (word & ~OTHER_BITS) | other;
+    read[c] = r >= (foreign | ((r & BY_MANY_WARPS) != 0) ? h.oldest : h.own) ? both : mine;
+  }
+  return true;
+}
+
+template <int COUNT> static bool write_row(u64 *written, u64 *read, u32 lanes, u64 first, Horizon h) {
+  const u32 n = lanes * COUNT;
+  u64 bad = 0;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    const u64 mine = first + c / COUNT * LANE_STEP, w = written[c], r = read[c];
+    const u64 w_limit = (w ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
+    const u64 r_limit = (r ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
+    bad |= u64(w >= w_limit) & u64(((w ^ mine) & (SELF | IN_FLIGHT)) != 0);
+    bad |= u64(r >= r_limit) & u64(((r ^ mine) & SELF) != 0);
+  }
+  if (bad) return false;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    written[c] = first + c / COUNT * LANE_STEP;
+    read[c] = 0;
+  }
+  return true;
+}
+
+template <class F> static bool by_count(u32 count, F f) {
+  switch (count) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 4: return f(std::integral_constant<int, 4>());
+    case 8: return f(std::integral_constant<int, 8>());
+    case 16: return f(std::integral_constant<int, 16>());
+    case 32: return f(std::integral_constant<int, 32>());
+    default: return false;
+  }
+}
+
+// One granule, read by the lanes of `lanes`. `mine`: their stamp.
+void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, u64 mine) {
+  u64 &written = written_by[at], &read = read_by[at];
+  const u32 where = at << program.granule_log2;
+  const int lane = __builtin_ctz(lanes);
+  if (where >= launch.shared_bytes) return;  // reported already
+  if (written & IN_FLIGHT)
+    report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, other_than(written, NO_PC), pc_of(written));
+  else if (!written)
+    report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
+  else {
+    if (written & UNDEFINED)
+      report(Problem::SHARED_UNDEFINED, i.pc, thread(w, lane), where, bytes, thread_of(written), pc_of(written));
+    if (!made_for_it(written, mine))
+      for (u32 rest = lanes; rest; rest &= rest - 1)
+        if (const int reader = __builtin_ctz(rest); !ordered(w, reader, written)) {
+          const u32 who = thread(w, reader);
+          report(Problem::RACE_READ_AFTER_WRITE, i.pc, who, where, bytes, other_than(written, who), pc_of(written));
+          break;
+        }
+  }
+  read = merged(read, mine, read && !ordered(w, lane, read));
+}
+
+void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 bytes, u64 mine, bool same_value) {
+  u64 &written = written_by[at], &read = read_by[at];
+  const u32 where = at << program.granule_log2, who = thread(w, lane);
+  if (where >= launch.shared_bytes) return;
+  if (written & IN_FLIGHT)
+    report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, other_than(written, NO_PC), pc_of(written));
+  else if (written && !same_value && !made_for_it(written, mine) && !ordered(w, lane, written))
+    report(Problem::RACE_WRITE_AFTER_WRITE, i.pc, who, where, bytes, other_than(written, who), pc_of(written));
+  if (read && !made_for_it(read, mine) && !ordered(w, lane, read))
+    report(Problem::RACE_WRITE_AFTER_READ, i.pc, who, where, bytes, other_than(read, who), pc_of(read));
+  written = made_for_it(written, mine) ? merged(written, mine, !ordered(w, lane, written)) : mine;
+  read = 0;
 }
 
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
-void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, u32 pc, bool for_warp) {
-  const u32 shift = program.granule_log2;
+void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const Pattern &p,
+                        bool for_warp) {
+  const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
+  const u64 flags = strength(i);
+  const Horizon horizon(w);
+  const auto granules = [&](u32 from, u32 lanes, u32 step, u64 first) {  // `lanes` pieces side by side, from there
+    const u32 at = from >> shift;
+    const bool fine = by_count(count, [&](auto n) {
+      return read_row<n>(&written_by[at], &read_by[at], step, first, horizon);
+    });
+    if (fine) return;
+    for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
+      const u32 behind = (g - at) / count;
+      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, first + behind * LANE_STEP);
+    }
+  };
+  if (p.row && !for_warp) return granules(u32(p.low), mask, LANES, stamp(w, 0, 0, i, flags));
   for (u32 rest = mask; rest;) {
-    const u32 lane = __builtin_ctz(rest), from = u32(address[lane]);
-    rest &= rest - 1;
-    const u32 after = rest;
-    while (rest && u32(address[__builtin_ctz(rest)]) == from) rest &= rest - 1;  // neighbours at one address: together
-    const u32 who = for_warp || rest != after ? WHO_WARP + w.index : thread(w, lane) + 1, stamp = tick << WHO_BITS | who;
-    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
-      Cell &c = shadow[at];
-      if (c.write_pc & IN_FLIGHT || c.write >> WHO_BITS >= w.oldest || !c.write) {
-        const u32 where = at << shift, writer = thread_of(c.write), there = pc_of(c.write_pc);
-        if (c.write_pc & IN_FLIGHT)
-          report(Problem::COPY_IN_FLIGHT, pc, thread(w, lane), where, bytes, writer, there);
-        else if (!c.write)
-          report(Problem::SHARED_UNINITIALISED, pc, thread(w, lane), where, bytes);
-        else if (!ordered(w, c.write, who))
-          report(Problem::RACE_READ_AFTER_WRITE, pc, thread(w, lane), where, bytes, writer, there);
-      }
-      if (c.read == stamp) continue;
-      if (c.read >> WHO_BITS < w.oldest) c.read = stamp, c.read_pc = pc;
-      else note_read(c, w, tick, who, pc);
-    }
+    const int lane = __builtin_ctz(rest);
+    u32 same = 1u << lane;  // neighbours at one address: together
+    for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1) same |= rest & -rest;
+    const int last = for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same);
+    granules(u32(address[lane]), for_warp ? w.live : same, 1, stamp(w, lane, last, i, flags));
   }
 }
 
-// `value`: what is written, or null if that is not known yet. Two threads may write the same value.
-// `in_flight`: a cp.async was issued; the write may happen any time until its wait.
-void Block::shadow_write(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc, const void *value, bool in_flight) {
-  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
-  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    Cell &c = shadow[at];
-    const u32 where = at << program.granule_log2;
-    if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    else if (c.write >> WHO_BITS >= w.oldest && c.write && !ordered(w, c.write, who) &&
-             !(value && !memcmp(shared + address, value, bytes)))
-      report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    if (c.read >> WHO_BITS >= w.oldest && c.read && !ordered(w, c.read, who))
-      report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
-    c = {tick << WHO_BITS | who, 0, pc | (in_flight ? IN_FLIGHT : 0), 0};
+// `value`: what each lane writes, or null if that is not known yet: two threads may write the same. `more`: IN_FLIGHT for
+// a cp.async, which may write any time until its wait; UNDEFINED, of the lanes of `undefined`.
+void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const Pattern &p,
+                         const u8 (*value)[32], u64 more, u32 undefined) {
+  const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
+  const u64 flags = strength(i) | more;
+  const Horizon horizon(w);
+  const auto lane_by_lane = [&](int lane) {
+    const u32 from = u32(address[lane]), at = from >> shift;
+    const u64 mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
+    if (by_count(count, [&](auto n) { return write_row<n>(&written_by[at], &read_by[at], 1, mine, horizon); })) return;
+    const bool same = value && !memcmp(shared + from, value[lane], bytes);
+    for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);
+  };
+  if (p.row && !undefined) {
+    const u32 at = u32(p.low) >> shift;
+    const u64 first = stamp(w, 0, 0, i, flags);
+    if (by_count(count, [&](auto n) { return write_row<n>(&written_by[at], &read_by[at], LANES, first, horizon); }))
+      return;
   }
+  for (u32 rest = mask; rest; rest &= rest - 1) lane_by_lane(__builtin_ctz(rest));
 }
 
-// A cp.async by `thread` has been waited for: from now on it is an ordinary write of that thread.
-void Block::shadow_land(const Warp &, u32 thread, u32 address, u32 bytes, u32 pc) {
+// A cp.async has been waited for: from now on it is an ordinary write of that thread.
+void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
+  const u64 mine = stamp(w, lane, lane, i);
+  for (u32 at = address >> program.granule_log2; at <= last; ++at) written_by[at] = mine;
+}
+
+void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
+  const u32 last = (address + bytes - 1) >> program.granule_log2;
+  const u64 mine = stamp(w, lane, lane, i, BY_STRONG);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    Cell &c = shadow[at];
-    c.write = tick << WHO_BITS | (thread + 1);
-    c.write_pc = pc;
+    if (!written_by[at])
+      report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), at << program.granule_log2, bytes);
+    write_granule(w, i, lane, at, bytes, mine, false);
   }
-}
-
-void Block::shadow_atomic(const Warp &w, u32 thread, u32 address, u32 bytes, u32 pc) {
-  const u32 who = thread + 1, last = (address + bytes - 1) >> program.granule_log2;
-  for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    Cell &c = shadow[at];
-    const u32 where = at << program.granule_log2;
-    u32 writer = who;
-    if (c.write_pc & IN_FLIGHT)
-      report(Problem::COPY_IN_FLIGHT, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    else if (!c.write)
-      report(Problem::SHARED_UNINITIALISED, pc, thread, where, bytes);
-    else if (!ordered(w, c.write, who)) {
-      if (c.write_pc & BY_ATOMIC) writer = WHO_MANY;  // atomics race with everything but each other
-      else report(Problem::RACE_WRITE_AFTER_WRITE, pc, thread, where, bytes, thread_of(c.write), pc_of(c.write_pc));
-    }
-    if (c.read && !ordered(w, c.read, who))
-      report(Problem::RACE_WRITE_AFTER_READ, pc, thread, where, bytes, thread_of(c.read), c.read_pc);
-    c = {tick << WHO_BITS | writer, 0, pc | BY_ATOMIC, 0};
-  }
-}
-
-void Block::synchronise(u32 members) {
-  if (++tick == LAST_TICK) {  // the clock is full: forget what happened when, but not what was written
-    for (Cell &c : shadow) c = {c.write ? 1u << WHO_BITS | (c.write & WHO_MASK) : 0, 0, c.write_pc, 0};
-    tick = 2;
-    members = ALL;
-  }
-  const u32 every = warps.size() == 32 ? ALL : (1u << warps.size()) - 1;
-  members &= every;
-  std::vector<u32> joined(warps.size(), 0);
-  if (members == every) std::fill(joined.begin(), joined.end(), tick);
-  else
-    for (const Warp &w : warps)
-      if (members >> w.index & 1)
-        for (size_t v = 0; v < joined.size(); ++v)
-          joined[v] = members >> v & 1 ? tick : std::max(joined[v], w.order[v]);
-  const u32 oldest = *std::min_element(joined.begin(), joined.end());
-  for (Warp &w : warps)
-    if (members >> w.index & 1) {
-      w.order = joined;
-      w.oldest = oldest;
-    }
-}
-
-void Block::synchronise_lanes(Warp &w) {
-  if (++tick >= LAST_TICK) return synchronise(ALL);
-  w.order[w.index] = tick;
-  w.oldest = *std::min_element(w.order.begin(), w.order.end());
 }
 
 }  // namespace vm

@@ -24,15 +24,16 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   if (!check_access(w, i, m, space, address, bytes, bytes, p)) return false;
   if (b.launch.count) count_access(w, i, m, space, address, bytes, p);
   if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
+  ++w.reads;
   if (!b.launch.sanitize) return true;
-  if (space == Space::GLOBAL) note_global(w, i, m, address, bytes, !load);
+  if (space == Space::GLOBAL) {
+    note_global(w, i, m, address, bytes, !load);
+    if (load) b.race_read(w, i, m, address, bytes, p);
+    else b.race_write(w, i, m, address, bytes, nullptr, false);
+  }
   if (space != Space::SHARED) return true;
-  if (load) b.shadow_read(w, m, address, bytes, i.pc, for_warp);
-  else
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      b.shadow_write(w, b.thread(w, lane), address[lane], bytes, i.pc, nullptr);
-    }
+  if (load) b.shadow_read(w, m, address, bytes, i, p, for_warp);
+  else b.shadow_write(w, m, address, bytes, i, p, nullptr);
   return true;
 }
 
@@ -68,6 +69,7 @@ static void load_matrix(Warp &w, const Instr &i, u32 m) {
 static void store_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
   if (!matrix_rows(w, i, m, false, rows)) return;
+  w.block->changed(w, Space::SHARED);
   for (u32 n = 0; n < i.o[3]; ++n) {
     u16 matrix[8][8];
     const u32 *in = w.reg<u32>(i.o[5 + n]);
@@ -92,12 +94,20 @@ static void transpose_matrix(Warp &w, const Instr &i, u32 m) {
 
 // ---- fragments ----
 //
-// E elements of an operand lie in a 32-bit register (2 for 16-bit types, 1 for tf32, 4 for 8-bit integers).
+// E elements of an operand lie in a register: 2 of 16 bits, 1 of tf32, 4 of 8 bits, 8 of 4 bits; 1 of f64 in one of 64 bits.
 //   A (16 × K)  register r, element e: row g + 8 (r % 2), column E t + e + 4 E (r / 2)
+//   A (8 × K)   register r, element e: row g, column E t + e + 4 E r
 //   B (K × 8)   register r, element e: row E t + e + 4 E r, column g
 //   C, D (16 × 8)  element i: row g + 8 (i / 2), column 2 t + i % 2
 
-enum Element : u32 { ELEMENT_F16, ELEMENT_BF16, ELEMENT_TF32, ELEMENT_S8, ELEMENT_U8 };
+enum Element : u32 {
+  ELEMENT_F16, ELEMENT_BF16, ELEMENT_TF32, ELEMENT_S8, ELEMENT_U8, ELEMENT_E4M3, ELEMENT_E5M2, ELEMENT_S4, ELEMENT_U4,
+  ELEMENT_B1, ELEMENT_F64,
+};
+static u32 elements_per_register(u32 element) {
+  static const u32 count[] = {2, 2, 1, 4, 4, 4, 4, 8, 8, 1, 1};  // of bits, 32 are one element
+  return count[element];
+}
 
 // The elements of one register in all lanes, E per lane.
 template <class T> static int read_register(const Warp &w, u32 slot, u32 element, T *out) {
@@ -114,25 +124,44 @@ template <class T> static int read_register(const Warp &w, u32 slot, u32 element
     case ELEMENT_S8:
       for (int n = 0; n < 4 * LANES; ++n) out[n] = T(w.reg<s8>(slot)[n]);
       return 4;
+    case ELEMENT_E4M3: case ELEMENT_E5M2:
+      for (int n = 0; n < 4 * LANES; ++n) out[n] = T(widen_fp8(w.reg<u8>(slot)[n], element == ELEMENT_E4M3));
+      return 4;
+    case ELEMENT_S4: case ELEMENT_U4:
+      for (int n = 0; n < 4 * LANES; ++n) {
+        const u8 two = w.reg<u8>(slot)[n];
+        out[2 * n] = T(element == ELEMENT_S4 ? s8(two << 4) >> 4 : two & 15);
+        out[2 * n + 1] = T(element == ELEMENT_S4 ? s8(two) >> 4 : two >> 4);
+      }
+      return 8;
+    case ELEMENT_B1:
+      for (int lane = 0; lane < LANES; ++lane) out[lane] = T(w.reg<s32>(slot)[lane]);
+      return 1;
+    case ELEMENT_F64:
+      for (int lane = 0; lane < LANES; ++lane) out[lane] = T(w.reg<double>(slot)[lane]);
+      return 1;
     default:
       for (int n = 0; n < 4 * LANES; ++n) out[n] = T(w.reg<u8>(slot)[n]);
       return 4;
   }
 }
 
-constexpr int MOST_K = 32;
+constexpr int MOST_K = 64;
 
 // A register of all lanes is an 8 × 4E block of A, row by row, or such a block of B transposed.
-template <class T> static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*a)[MOST_K]) {
-  alignas(64) T values[4 * LANES];
+template <class T>
+static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*a)[MOST_K], u32 rows = 16) {
+  alignas(64) T values[8 * LANES];
+  const u32 halves = rows / 8;
   for (u32 r = 0; r < count; ++r) {
     const int width = 4 * read_register(w, slots[r], element, values);
-    for (int g = 0; g < 8; ++g) memcpy(&a[g + 8 * (r % 2)][width * (r / 2)], values + g * width, width * sizeof(T));
+    T (*to)[MOST_K] = a + 8 * (r % halves);
+    for (int g = 0; g < 8; ++g) memcpy(&to[g][width * (r / halves)], values + g * width, width * sizeof(T));
   }
 }
 
 template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count, u32 element, T (*b)[8]) {
-  alignas(64) T values[4 * LANES];
+  alignas(64) T values[8 * LANES];
   for (u32 r = 0; r < count; ++r) {
     const int width = 4 * read_register(w, slots[r], element, values);
     for (int k = 0; k < width; ++k)
@@ -142,8 +171,8 @@ template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count
 
 // The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each. Pairs are neighbours in a
 // row.
-template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8]) {
-  for (int half = 0; half < 2; ++half) {
+template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8], u32 rows = 16) {
+  for (u32 half = 0; half < rows / 8; ++half) {
     T *to = c[8 * half];
     if (halves) {
       if constexpr (std::is_same<T, float>::value) widen_array<Format::F16, 64>(w.reg<u16>(slots[half]), to);
@@ -154,8 +183,9 @@ template <class T> static void read_c(const Warp &w, const u32 *slots, bool halv
   }
 }
 
-template <class T> static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32 m) {
-  for (int half = 0; half < 2; ++half) {
+template <class T>
+static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32 m, u32 rows = 16) {
+  for (u32 half = 0; half < rows / 8; ++half) {
     const T *from = c[8 * half];
     if (halves) {
       if constexpr (std::is_same<T, float>::value) {
@@ -200,17 +230,32 @@ static void multiply(s32 (*c)[8], const s32 (*a)[MOST_K], const s32 (*b)[8], int
     }
 }
 
-// o: K, type of A, type of B, D in halves, C in halves, saturate, registers of D, A, B, C
-template <class T> static void mma(Warp &w, const Instr &i, u32 m) {
-  const u32 depth = i.o[0], per = i.o[1] <= ELEMENT_BF16 ? 2 : i.o[1] == ELEMENT_TF32 ? 1 : 4;
-  const u32 a_count = depth / (2 * per), b_count = depth / (4 * per), d_count = i.o[3] ? 2 : 4;
-  const u32 *d = i.o + 6, *a = d + d_count, *b = a + a_count, *c = b + b_count;
+static void multiply(double (*c)[8], const double (*a)[MOST_K], const double (*b)[8], int depth, bool) {
+  for (int row = 0; row < 16; ++row)
+    for (int n = 0; n < 8; ++n)
+      for (int k = 0; k < depth; ++k) c[row][n] = std::fma(a[row][k], b[k][n], c[row][n]);
+}
+
+// Bits, 32 at a time: how many are set in both, or in one of them.
+static void count_bits(s32 (*c)[8], const s32 (*a)[MOST_K], const s32 (*b)[8], int depth, bool either) {
+  for (int row = 0; row < 16; ++row)
+    for (int n = 0; n < 8; ++n)
+      for (int k = 0; k < depth; ++k)
+        c[row][n] += __builtin_popcount(either ? a[row][k] ^ b[k][n] : a[row][k] & b[k][n]);
+}
+
+// o: rows, K, type of A, type of B, D in halves, C in halves, saturate (bits: exclusive or), registers of D, A, B, C
+template <class T, bool BITS = false> static void mma(Warp &w, const Instr &i, u32 m) {
+  const u32 rows = i.o[0], depth = BITS ? i.o[1] / 32 : i.o[1], per = elements_per_register(i.o[2]);
+  const u32 a_count = rows * depth / per / LANES, b_count = 8 * depth / per / LANES;
+  const u32 *d = i.o + 7, *a = d + rows / 4 / (i.o[4] ? 2 : 1), *b = a + a_count, *c = b + b_count;
   alignas(64) T left[16][MOST_K], right[MOST_K][8], tile[16][8];
-  read_a(w, a, a_count, i.o[1], left);
-  read_b(w, b, b_count, i.o[2], right);
-  read_c(w, c, i.o[4], tile);
-  multiply(tile, left, right, depth, i.o[5]);
-  write_d(w, d, i.o[3], tile, m);
+  read_a(w, a, a_count, i.o[2], left, rows);
+  read_b(w, b, b_count, i.o[3], right);
+  read_c(w, c, i.o[5], tile, rows);
+  if constexpr (BITS) count_bits(tile, left, right, depth, i.o[6]);
+  else multiply(tile, left, right, depth, i.o[6]);
+  write_d(w, d, i.o[4], tile, m, rows);
 }
 
 // ---- wmma: its fragments are whatever the implementation likes ----
@@ -237,7 +282,7 @@ static Position position(u32 shape, u32 operand, int per, int lane, int r, int e
     const int tile = r / 4, i = r % 4;
     return {g + 8 * (i / 2) + (shape == 1 ? 16 * tile : 0), 2 * t + i % 2 + (shape == 1 ? 0 : 8 * tile)};
   }
-  const int deep = SHAPES[shape].k / (4 * per);  // registers along k: 2
+  const int deep = SHAPES[shape].k / (4 * per);  // registers along k: 2, of 8 bits 1
   if (operand == OPERAND_A) return {g + 8 * (r % 2) + 16 * (r / (2 * deep)), per * t + e + 4 * per * (r / 2 % deep)};
   return {per * t + e + 4 * per * (r % deep), g + 8 * (r / deep)};
 }
@@ -252,7 +297,7 @@ struct Fragment {
     const Shape s = SHAPES[shape];
     rows = operand == OPERAND_B ? s.k : s.m;
     cols = operand == OPERAND_A ? s.k : s.n;
-    per = operand == OPERAND_C ? (halves ? 2 : 1) : element == ELEMENT_TF32 ? 1 : 2;
+    per = operand == OPERAND_C ? (halves ? 2 : 1) : elements_per_register(element);
     bytes = 4 / per;
     registers = rows * cols / LANES / per;
   }
@@ -310,6 +355,7 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
   });
   if (w.block->launch.count) w.block->counters[i.pc].warps += count - 1;
   if (!fine) return;
+  if (!LOAD) w.block->changed(w, space);
   host_pointers(w, space, base, to);
   for (u32 r = 0; r < i.o[10]; ++r)
     for (u32 rest = m; rest; rest &= rest - 1) {
@@ -324,20 +370,22 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
     }
 }
 
-// o: shape, element, D in halves, C in halves, registers of A, of B, then those of D, A, B, C
-static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
-  const u32 shape = i.o[0], element = i.o[1], depth = SHAPES[shape].k, d_tile = i.o[2] ? 2 : 4, c_tile = i.o[3] ? 2 : 4;
-  const u32 *d = i.o + 6, *a = d + 2 * d_tile, *b = a + i.o[4], *c = b + i.o[5];
-  if (shape == 2) std::swap(a, b);  // the transpose: D' = B' · A'
+// o: shape, element of A, of B, D in halves, C in halves, saturate, registers of D, of A, of B, then those of D, A, B, C
+template <class T> static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
+  const u32 shape = i.o[0], depth = SHAPES[shape].k, d_tile = i.o[3] ? 2 : 4, c_tile = i.o[4] ? 2 : 4;
+  const u32 *d = i.o + 9, *a = d + i.o[6], *b = a + i.o[7], *c = b + i.o[8];
+  u32 a_type = i.o[1], b_type = i.o[2];
+  if (shape == 2) std::swap(a, b), std::swap(a_type, b_type);  // the transpose: D' = B' · A'
+  const u32 a_step = 16 * depth / elements_per_register(a_type) / LANES, b_step = a_step / 2;
   const bool tall = shape == 1 || shape == 2;  // two tiles below each other, or side by side
-  alignas(64) float left[16][MOST_K], right[MOST_K][8], tile[2][16][8];
+  alignas(64) T left[16][MOST_K], right[MOST_K][8], tile[2][16][8];
   for (int n = 0; n < 2; ++n) {
-    if (n == 0 || tall) read_a(w, a + 4 * n, 4, element, left);
-    if (n == 0 || !tall) read_b(w, b + 2 * n, 2, element, right);
-    read_c(w, c + n * c_tile, i.o[3], tile[n]);
-    multiply(tile[n], left, right, depth, false);
+    if (n == 0 || tall) read_a(w, a + a_step * n, a_step, a_type, left);
+    if (n == 0 || !tall) read_b(w, b + b_step * n, b_step, b_type, right);
+    read_c(w, c + n * c_tile, i.o[4], tile[n]);
+    multiply(tile[n], left, right, depth, i.o[5]);
   }
-  for (int n = 0; n < 2; ++n) write_d(w, d + n * d_tile, i.o[2], tile[n], m);
+  for (int n = 0; n < 2; ++n) write_d(w, d + n * d_tile, i.o[3], tile[n], m);
   if (w.block->launch.count) ++w.block->counters[i.pc].warps;  // two mma
 }
 
@@ -380,11 +428,11 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   }
   if (b.launch.sanitize) {
     b.only = nullptr;
-    if (whole) note_global(w, i, whole, from, size, false);
-    for (u32 rest = m; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      b.shadow_write(w, b.thread(w, lane), to[lane], size, i.pc, nullptr, true);
+    if (whole) {
+      note_global(w, i, whole, from, size, false);
+      b.race_read(w, i, whole, from, size, look(from, whole, size));
     }
+    b.shadow_write(w, m, to, size, i, target, nullptr, IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }
@@ -397,12 +445,13 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
     for (int lane = 0; lane < LANES; ++lane) ready |= u32(copy.group[lane] + keep < w.copy_group[lane]) << lane;
     ready &= copy.mask & m;
     copy.mask &= ~ready;
+    if (ready) b.changed(w, Space::SHARED);
     for (u32 rest = ready; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       u8 *to = b.shared + copy.destination[lane];
       memcpy(to, reinterpret_cast<const void *>(copy.source[lane]), copy.copied[lane]);
       memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
-      if (b.launch.sanitize) b.shadow_land(w, b.thread(w, lane), copy.destination[lane], copy.size, copy.pc);
+      if (b.launch.sanitize) b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
     }
   }
   w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),
@@ -414,13 +463,19 @@ static void commit(Warp &w, u32 m) {
 }
 
 void register_tensor(Registry &r) {
-  enter(r, {{"ldmatrix", load_matrix}, {"stmatrix", store_matrix}, {"movmatrix", transpose_matrix},
-            {"mma.f32", mma<float>}, {"mma.s32", mma<s32>},
-            {"wmma.load", wmma_move<true>}, {"wmma.store", wmma_move<false>}, {"wmma.mma", wmma_multiply},
-            {"cp.async", copy_async},
-            {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }},
-            {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }},
-            {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }}});
+  const std::string product = "n n n n n n n d4+ s4+", fragment = "s* n n n n n n n n s4? n ";
+  const std::string product_of_fragments = "n n n n n n n n n d4+ s4+";
+  enter(r, {{"ldmatrix", load_matrix, "s* n n n n d4+"}, {"stmatrix", store_matrix, "s* n n n n s4+"},
+            {"movmatrix", transpose_matrix, "d4 s4"},
+            {"mma.f32", mma<float>, product}, {"mma.s32", mma<s32>, product}, {"mma.b1", mma<s32, true>, product},
+            {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
+            {"wmma.load", wmma_move<true>, fragment + "d4+"}, {"wmma.store", wmma_move<false>, fragment + "s4+"},
+            {"wmma.mma", wmma_multiply<float>, product_of_fragments},
+            {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
+            {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
+            {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
+            {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
+            {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
 }
 
 }  // namespace vm

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace vm {
@@ -31,17 +33,39 @@ constexpr u32 ALL = ~0u;
 constexpr u64 SHARED_WINDOW = 1ull << 56;
 constexpr u64 LOCAL_WINDOW = 2ull << 56;
 constexpr u64 PARAM_WINDOW = 3ull << 56;
+constexpr u64 FUNCTION_WINDOW = 4ull << 56;  // + 16 · (number of a function in its module)
 constexpr u64 WINDOW_MASK = ~0ull << 56;
 
-// Instruction flags (see lower.py, which sets them).
+// Instruction flags. Python has the same ones, and compares them when it loads the machine: see lower/core.py.
+#define FLAGS(X) \
+  X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
+  X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
+  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
+  X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
+  X(ACQUIRE, 1024) X(RELEASE, 2048) \
+  X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
+  X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
+  X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
+  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
+  X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 enum Flag : u32 {
-  FTZ = 1, SAT = 2, ROUND_SHIFT = 2, ROUND_MASK = 3u << 2, RELU = 16, NOT_PRED = 64,
+#define X(name, value) name = value,
+  FLAGS(X)
+#undef X
+  ROUND_SHIFT = 2, ROUND_MASK = 3u << 2,
 };
 
+// What the scheduler has to do with an instruction.
+//   PLAIN: nothing, lanes do not meet and pc moves on      CLOCK: likewise, but it asks for the time
+//   TOGETHER: the lanes that the member mask names must be here
+//   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
+#define KINDS(X) \
+  X(PLAIN) X(BRANCH) X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) \
+  X(TOGETHER)
 enum class Kind : u32 {
-  PLAIN,    // lanes do not meet, pc moves on
-  BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP,
-  TOGETHER, // lanes exchange data: those named by the member mask must be here
+#define X(name) name,
+  KINDS(X)
+#undef X
 };
 
 struct Warp;
@@ -55,16 +79,53 @@ struct Instr {
   u32 negate;     // ~0 for @!%p
   u32 flags;
   Kind kind;
-  u32 target;     // BRANCH: pc; TOGETHER: frame offset of the member mask
+  u32 target;     // BRANCH, CALL: pc; TOGETHER: frame offset of the member mask
   u32 pc;
+  u32 count;      // operands
 };
 
-enum class Space : u32 { GLOBAL, SHARED, LOCAL };
-
+// What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
+// if it goes on. findings.py has the sentences.
+#define PROBLEMS(X) \
+  X(GLOBAL_BOUNDS, "out of bounds global", 700) \
+  X(SHARED_BOUNDS, "out of bounds shared", 700) \
+  X(LOCAL_BOUNDS, "out of bounds local", 700) \
+  X(NULL_POINTER, "null pointer", 700) \
+  X(MISALIGNED, "misaligned", 716) \
+  X(BAD_FREE, "bad free", 719) \
+  X(STACK_OVERFLOW, "stack overflow", 700) \
+  X(WILD_CALL, "call of no function", 700) \
+  X(ASSERTION, "assertion failed", 710) \
+  X(TRAP, "trap", 719) \
+  X(BARRIER_DEADLOCK, "barrier divergence", 719) \
+  X(DEADLOCK_MEMORY, "deadlock", 702) \
+  X(DEADLOCK_BARRIER, "deadlock", 702) \
+  X(ENDLESS, "endless loop", 702) \
+  X(WATCHDOG, "endless loop", 702) \
+  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719) \
+  X(SHARED_PAST_END, "out of bounds shared", 0) \
+  X(BARRIER_DIVERGENCE, "barrier divergence", 0) \
+  X(WARP_DIVERGENCE, "warp divergence", 0) \
+  X(OUTSIDE_MASK, "lane outside its mask", 0) \
+  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
+  X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
+  X(UNDEFINED_PRODUCT, "undefined value", 0) \
+  X(UNDEFINED_ADDRESS, "undefined value", 0) \
+  X(UNDEFINED_BRANCH, "undefined value", 0) \
+  X(UNDEFINED_STORE, "undefined value", 0) \
+  X(SHARED_UNDEFINED, "undefined value", 0) \
+  X(COPY_IN_FLIGHT, "copy in flight", 0) \
+  X(RACE_READ_AFTER_WRITE, "shared race", 0) \
+  X(RACE_WRITE_AFTER_READ, "shared race", 0) \
+  X(RACE_WRITE_AFTER_WRITE, "shared race", 0) \
+  X(GLOBAL_READ_AFTER_WRITE, "global race", 0) \
+  X(GLOBAL_WRITE_AFTER_READ, "global race", 0) \
+  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0) \
+  X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
-  NONE, GLOBAL_BOUNDS, SHARED_BOUNDS, LOCAL_BOUNDS, NULL_POINTER, MISALIGNED, GLOBAL_UNINITIALISED,
-  SHARED_UNINITIALISED, RACE_READ_AFTER_WRITE, RACE_WRITE_AFTER_READ, RACE_WRITE_AFTER_WRITE, BARRIER_DIVERGENCE,
-  WARP_DIVERGENCE, DEADLOCK, WATCHDOG, UNKNOWN_INSTRUCTION, TRAP, COPY_IN_FLIGHT,
+#define X(name, kind, code) name,
+  PROBLEMS(X)
+#undef X
 };
 
 // One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
@@ -72,8 +133,10 @@ struct Finding {
   u32 problem, pc;
   u64 count, block, address;
   u32 thread, size, other_thread, other_pc;
+  u64 other_block;
 };
 constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
+constexpr u64 SAME_BLOCK = ~0ull;
 
 // What an instruction did, summed over the launch.
 struct Counters {
@@ -95,33 +158,100 @@ struct TraceRow {
 };
 enum TraceKind : u8 { LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA };
 
-struct Allocation { u64 base, size; u8 *written; };  // written: one byte per byte, 0 = never; null = all initialised
+// ---- what has happened before what: see order.cpp for how it is known, shadow.cpp and races.cpp for its use ----
+
+// Of another block: what its warp did before a time of that block has happened before. `key`: block << 6 | warp + 1,
+// or block << 6 for all of its warps.
+struct Known { u64 key; u32 time; };
+constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
+using Past = std::vector<Known>;  // sorted by key
+using PastPointer = std::shared_ptr<const Past>;
+
+// What a warp knows, or what it has made known: of its own block, time[v] for each warp v; and of other blocks.
+struct Clock {
+  std::vector<u32> time;
+  PastPointer others;
+};
+
+void join(Clock &to, const Clock &from);
+PastPointer join(const PastPointer &a, const PastPointer &b);
+u32 known(const PastPointer &past, u64 block, u32 warp);
+
+enum Reach { WITHIN, BEYOND };  // of a fence: the block, or more
+
+// Times that lanes of one warp know of each other, where these differ: [knows][of].
+struct LaneTimes { u32 of[LANES][LANES]; };
+
+// What memory locations pass on: whoever reads the flag knows what its writer knew.
+using Flags = std::unordered_map<u64, Clock>;
+
+// ---- memory, lanes and warps ----
+
+class Cells;
+struct Allocation {
+  u64 base, size;
+  u8 *written;     // one byte per byte, 0 = never; null = all initialised
+  Cells *cells = nullptr;  // races.cpp; null = not looked after
+};
 
 struct Program;
 struct Launch;
 struct Block;
-struct Shadow;
+struct Worker;
+
+enum class Space : u32 { GLOBAL, SHARED, LOCAL };
 
 // Lanes of one warp that stand at the same pc.
 struct Group {
   u32 pc, mask;
-  s32 waiting;  // -1 no, FOR_LANES, or the number of a barrier
+  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, or the number of a barrier
+  u32 passed = 0;   // how often others went before it in this turn, because it was polling
+  u64 version = 0;  // FOR_MEMORY: the memory that it has seen; it can only go on with another one
 };
-constexpr s32 RUNNABLE = -1, FOR_LANES = 1000;
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001;
+
+// What a warp polled last: an atomic, or a load that other threads' writes may reach.
+struct Poll { u32 pc, mask = 0, bytes; u64 address[LANES], value[LANES]; };
+
+// Registers of a group of lanes at a branch backwards. If they come back to it with the same ones, and with the same
+// memory, they will come back for ever.
+struct Watch {
+  u32 pc, mask;
+  u64 version, own, reads;  // of memory, of what no other warp sees; loads so far
+  u32 visits = 0, next = 2;
+  std::vector<u8> frame;
+};
 
 // A cp.async of a warp: per lane where from, where to, how many bytes of it (the rest becomes zeros), and its group.
 struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[LANES]; u64 source[LANES]; };
 
 struct Warp {
   u8 *frame;
+  u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
+  bool tainted = false;     // something is
+  bool mirrored = false;    // the two frames are exchanged
+  u32 absent_pc = 0;        // the last shuffle that gave something undefined
   Block *block;
   u32 index;
   u32 live = 0;           // lanes that have not exited
   u32 seq = 0;            // memory instructions so far (trace)
   bool force = false;     // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
-  std::vector<u32> order; // order[w]: what warp w did before this tick has happened before what this warp does now
-  u32 oldest = 0;         // the smallest of them
+  // Is it getting on? See Block::same_again.
+  u64 reads = 0;            // loads and atomics so far
+  u64 own = 0;              // changes of what only this warp sees: local memory, the clock
+  u32 polls = 0;            // since another group, or another warp, had a turn
+  u32 long_turns = 0;       // turns that ended because the quantum did
+  bool watching = false;    // branches backwards are watched
+  u64 now = 0;              // the clock, for an instruction that asks
+  Poll poll;
+  std::vector<Watch> watches;
+  // What has happened before what this warp does now: order.cpp.
+  u32 time = 1;                      // stamps its accesses
+  Clock knows, fenced[2];            // now; at its last fence, of either reach
+  u32 oldest = 1, newest = 1;        // of what it knows: of all, and of all others
+  std::unique_ptr<LaneTimes> lanes;  // where its lanes know different things of each other
+  u32 epoch = 0, epoch_time = 0;     // races.cpp
   std::vector<Copy> copies;         // in flight
   u32 copy_group[LANES] = {};       // number of the group that each lane is filling
 
@@ -160,10 +290,19 @@ template <class T, class S> inline T as(S value) {
   return out;
 }
 
-struct Entry { const char *name; Handler run; };
-using Registry = std::map<std::string, Handler>;
+// A handler and the operands that it takes, one word each: `d4`, `s4`: a destination, a source of 4 bytes per lane (0: a
+// predicate, *: whatever); `n`: a plain number. `?`: it may be absent (~0); `+`: any number of them. Lowering is held to
+// it, and what is undefined is followed by it.
+struct Entry { const char *name; Handler run; std::string operands; };
+using Registry = std::map<std::string, Entry>;
 inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
-  for (const Entry &entry : entries) registry[entry.name] = entry.run;
+  for (const Entry &entry : entries) registry.insert_or_assign(entry.name, entry);
+}
+// "d4 s4 s4" for destinations and sources of these types.
+template <class D, class... S> std::string widths() {
+  std::string out = "d" + std::to_string(sizeof(D));
+  ((out += " s" + std::to_string(sizeof(S))), ...);
+  return out;
 }
 void register_integer(Registry &);
 void register_floating(Registry &);
@@ -172,5 +311,7 @@ void register_memory(Registry &);
 void register_warp(Registry &);
 void register_print(Registry &);
 void register_tensor(Registry &);
+void register_call(Registry &);
+void register_video(Registry &);
 
 }  // namespace vm

@@ -10,7 +10,7 @@ namespace vm {
 static void shuffle(Warp &w, const Instr &i, u32 m) {
   alignas(64) u32 source[LANES], out[LANES];
   memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
-  u32 inside = 0;
+  u32 inside = 0, absent = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     const s32 b = w.reg<u32>(i.o[3])[lane] & 31, c = w.reg<u32>(i.o[4])[lane];
     const s32 clamp = c & 31, segment = c >> 8 & 31;
@@ -24,11 +24,13 @@ static void shuffle(Warp &w, const Instr &i, u32 m) {
       default: from = first | (b & ~segment), ok = from <= last;
     }
     if (!ok) from = lane;
+    absent |= u32(~m >> (from & 31) & 1) << lane;
     inside |= u32(ok) << lane;
     out[lane] = source[from & 31];
   }
   if (i.o[0] != ALL) blend<1>(w.reg<u32>(i.o[0]), out, m);
   if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (inside & m);
+  if (absent & m) w.block->absent(w, i, absent & m);
 }
 
 // vote.sync. o: d, predicate, mode (0 ballot, 1 all, 2 any, 3 uni)
@@ -67,7 +69,8 @@ template <class T, class F> static void reduce(Warp &w, const Instr &i, u32 m, F
     if (m >> lane & 1) w.reg<T>(i.o[0])[lane] = sum;
 }
 #define REDUX(name, T, expr) \
-  {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }}
+  {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }, \
+   "d4 s4"}
 
 template <class T> static void everywhere(Warp &w, u32 slot, u32 m, T value) {
   for (int lane = 0; lane < LANES; ++lane)
@@ -78,9 +81,6 @@ static u64 nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
-
-// Clocks count the instructions of the block: they advance, but they are no time.
-static u64 clock_of(const Warp &w) { return w.block->launch.budget - w.block->budget; }
 
 // isspacep. o: predicate, address, window (0 global, 1 shared, 2 local, 3 param)
 static void is_space(Warp &w, const Instr &i, u32 m) {
@@ -102,27 +102,25 @@ static void convert_address(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_warp(Registry &r) {
-  enter(r, {{"shfl", shuffle}, {"vote", vote}, {"match.b32", match<u32>}, {"match.b64", match<u64>},
-            {"isspacep", is_space}, {"cvta", convert_address},
-            {"bar.warp", [](Warp &w, const Instr &, u32) {
-               if (w.block->launch.sanitize) w.block->synchronise_lanes(w);
-             }},
-            {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }},
-            {"elect", [](Warp &w, const Instr &i, u32 m) {  // o: d (or ~0), predicate
+#define TIME(name, T, value) \
+  {name, [](Warp &w, const Instr &i, u32 m) { everywhere<T>(w, i.o[0], m, T(value)); }, widths<T>()}
+  enter(r, {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"}, {"vote", vote, "d0 s0 n"}, {"vote.ballot", vote, "d4 s0 n"},
+            {"match.b32", match<u32>, "d4? d0? s4 n"}, {"match.b64", match<u64>, "d4? d0? s8 n"},
+            {"isspacep", is_space, "d0 s8 n"}, {"cvta", convert_address, "d* s* n n n n"},
+            {"bar.warp", [](Warp &w, const Instr &, u32 m) {
+               if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
+             }, ""},
+            {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
+            {"elect", [](Warp &w, const Instr &i, u32 m) {
                const u32 leader = __builtin_ctz(m);
                if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
                w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
-             }},
-            {"clock.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w)); }},
-            {"clock.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, clock_of(w)); }},
-            {"clock_hi.b32", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, clock_of(w) >> 32); }},
-            {"globaltimer.b64", [](Warp &w, const Instr &i, u32 m) { everywhere<u64>(w, i.o[0], m, nanoseconds()); }},
-            {"globaltimer_lo.b32", [](Warp &w, const Instr &i, u32 m) {
-               everywhere<u32>(w, i.o[0], m, nanoseconds());
-             }},
-            {"globaltimer_hi.b32", [](Warp &w, const Instr &i, u32 m) {
-               everywhere<u32>(w, i.o[0], m, nanoseconds() >> 32);
-             }},
+             }, "d4? d0"},
+            {"nanosleep", [](Warp &w, const Instr &i, u32 m) { w.block->slept += w.reg<u32>(i.o[0])[__builtin_ctz(m)]; },
+             "s4"},
+            TIME("clock.b32", u32, w.now), TIME("clock.b64", u64, w.now), TIME("clock_hi.b32", u32, w.now >> 32),
+            TIME("globaltimer.b64", u64, nanoseconds()), TIME("globaltimer_lo.b32", u32, nanoseconds()),
+            TIME("globaltimer_hi.b32", u32, nanoseconds() >> 32),
             REDUX("add.u32", u32, a + b), REDUX("min.u32", u32, std::min(a, b)), REDUX("max.u32", u32, std::max(a, b)),
             REDUX("min.s32", s32, std::min(a, b)), REDUX("max.s32", s32, std::max(a, b)),
             REDUX("and.u32", u32, a & b), REDUX("or.u32", u32, a | b), REDUX("xor.u32", u32, a ^ b)});

@@ -1,0 +1,176 @@
+"""The shapes of shared arrays, read from the source: PTX knows their bytes only.
+
+`__shared__ half tile[STAGES][M + PAD];` has its extents from constants of the file, from macros, or from the kernel's
+template arguments, which its mangled name spells out. What is read is believed if it makes up the bytes that the PTX says.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+SIZES = {
+    "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "int8_t": 1, "uint8_t": 1, "std::byte": 1,
+    "short": 2, "unsigned short": 2, "int16_t": 2, "uint16_t": 2, "half": 2, "__half": 2, "__nv_bfloat16": 2,
+    "nv_bfloat16": 2, "int": 4, "unsigned": 4, "unsigned int": 4, "int32_t": 4, "uint32_t": 4, "float": 4, "half2": 4,
+    "__half2": 4, "__nv_bfloat162": 4, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8,
+    "double": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16, "uint4": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of an array: the extents of its axes but the first, and the bytes of an element."""
+
+    inner: tuple[int, ...]
+    element: int
+
+    def index(self, offset: int) -> str:
+        """The element at a byte: "[3][17]", and what is left over: "[3][17] + 2 bytes"."""
+        number, rest = divmod(offset, self.element)
+        axes: list[int] = []
+        for extent in reversed(self.inner):
+            number, position = divmod(number, extent)
+            axes.insert(0, position)
+        text = "".join(f"[{axis}]" for axis in (number, *axes))
+        return f"{text} + {rest} bytes" if rest else text
+
+
+_DECLARATION = re.compile(r"__shared__([^;{}()]*(?:\([^()]*\)[^;{}()]*)*);")
+_CONSTANT = re.compile(r"\b(?:constexpr|const)\s+[\w:]+(?:\s+[\w:]+)*?\s+(\w+\s*=\s*[^;{}]+?)\s*[;}]")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)", re.MULTILINE)
+_ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
+_TEMPLATE = re.compile(r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\(")
+
+
+@dataclass
+class _Source:
+    """What a file says of constants, as text."""
+
+    constants: dict[str, str] = field(default_factory=dict)
+    templates: dict[str, list[str]] = field(default_factory=dict)  # function -> names of its parameters
+    arrays: dict[str, list[tuple[str, list[str]]]] = field(default_factory=dict)  # name -> (type, extents) of each
+
+
+@lru_cache(maxsize=16)
+def _read(path: str, _changed: float) -> _Source:
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return _Source()
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
+    found = _Source()
+    for name, value in _MACRO.findall(text):
+        found.constants.setdefault(name, value)
+    for statement in _CONSTANT.findall(text):
+        for name, value in re.findall(r"(\w+)\s*=\s*((?:[^,()]|\([^()]*\))+)", statement):
+            found.constants[name] = value
+    for body in _ENUM.findall(text):
+        for name, value in re.findall(r"(\w+)\s*=\s*([^,]+)", body):
+            found.constants[name] = value
+    for parameters, name in _TEMPLATE.findall(text):
+        found.templates[name] = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+    for declaration in _DECLARATION.findall(text):
+        kind = re.sub(r"\balignas\s*\([^()]*\)|__align__\s*\([^()]*\)|\b(?:extern|volatile|static)\b", " ", declaration)
+        declarators = re.findall(r"(\w+)\s*((?:\[[^\[\]]*\]\s*)+)", kind)
+        type_ = " ".join(kind[: kind.index(declarators[0][0])].split()) if declarators else ""
+        for name, extents in declarators:
+            found.arrays.setdefault(name, []).append((type_, re.findall(r"\[([^\[\]]*)\]", extents)))
+    return found
+
+
+_OPERATIONS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.USub: operator.neg, ast.UAdd: operator.pos,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> int | None:
+    """A constant expression of C++; None if it is not one of integers that are known."""
+    if depth > 20:
+        return None
+    if match := re.fullmatch(r"([^?]+)\?([^:]+):(.+)", text.strip().removeprefix("(").removesuffix(")")):
+        condition = _evaluate(match[1], constants, depth + 1)
+        return None if condition is None else _evaluate(match[2 if condition else 3], constants, depth + 1)
+    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(SIZES.get(m[1], m[0])), text)
+    python = re.sub(r"(?<=\d)[uUlL]+\b", "", sizes).replace("/", "//").replace("&&", " and ").replace("||", " or ")
+    try:
+        tree = ast.parse(python.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+    def value(node) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return int(node.value)
+        if isinstance(node, ast.Name):
+            known = constants.get(node.id)
+            number = known if isinstance(known, int) else _evaluate(known, constants, depth + 1) if known else None
+            if number is None:
+                raise ValueError
+            return number
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](value(node.operand))
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATIONS:
+            return int(_OPERATIONS[type(node.ops[0])](value(node.left), value(node.comparators[0])))
+        raise ValueError
+
+    try:
+        return value(tree)
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def template_arguments(kernel: str) -> list[int | None]:
+    """The template arguments in a mangled name that are numbers, by their place; None for the others."""
+    match = re.match(r"_Z\d+\w*?I((?:L[a-z]n?\d+E|[^LE]|\d+[A-Za-z_]\w*?)+?)E", kernel)
+    if not match:
+        return []
+    arguments = re.findall(r"L[a-z](n?)(\d+)E|(\d+)(?=[A-Za-z_])|([a-z])", match[1])
+    out: list[int | None] = []
+    for negative, number, *_ in arguments:
+        out.append((-1 if negative else 1) * int(number) if number else None)
+    return out
+
+
+def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, str] | None = None) -> Shape | None:
+    """The shape of the shared array `name` of a kernel (both mangled or not), which has `size` bytes (0: dynamic); None
+    if the source does not tell."""
+    try:
+        source = _read(path, Path(path).stat().st_mtime)
+    except OSError:
+        return None
+    constants: dict[str, str | int] = {**source.constants, **(defines or {})}
+    for function, parameters in source.templates.items():
+        if re.match(rf"_Z{len(function)}{function}I", kernel):
+            values = template_arguments(kernel)
+            constants |= {
+                parameter: value
+                for parameter, value in zip(parameters, values, strict=False)
+                if value is not None
+            }
+    for type_, extents in source.arrays.get(name, ()):
+        inner = [_evaluate(extent, constants) for extent in extents[1:]]
+        if None in inner or 0 in inner:
+            continue
+        axes = tuple(extent for extent in inner if extent)
+        first = _evaluate(extents[0], constants) if extents[0].strip() else None
+        spelt = str(constants.get(type_, type_))
+        element = SIZES.get(spelt)
+        row = 1
+        for extent in axes:
+            row *= extent
+        if element is None and first and size and size % (first * row) == 0:
+            element = size // (first * row)
+        if element and (not size or size % (row * element) == 0) and (not first or not size or first * row * element == size):
+            return Shape(axes, element)
+    return None

@@ -1,0 +1,1363 @@
+// A stand-in for the CUDA runtime: what a .cu file's host code calls when there is no GPU.
+//
+// It is linked into each source's shared object, with its symbols hidden there, and compiled against the headers of the
+// nvcc that compiles the source. It lives in the process that runs the host code; the device is another process, the
+// Python that started this one (host.py). What concerns the device goes there through a socket, one request at a time;
+// the limits of the modelled GPU are known here, and what that GPU would refuse is refused here, with its error codes.
+// `nm -u` of a kernel's object names what nvcc's launch code needs; releases differ: CUDA 12 calls cudaLaunchKernel,
+// CUDA 13 __cudaGetKernel and __cudaLaunchKernel.
+//
+// Device memory is a file that both processes map. Host code cannot touch it at its device address, for nothing is
+// mapped there but managed and pinned memory: a device pointer that is dereferenced faults, and the fault is reported.
+// Copies go through a second mapping of the file, the alias.
+
+#include <cuda_runtime_api.h>
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace emulator_call {
+struct Type {
+  char kind, pointee, constant;
+  unsigned size, pointee_size;
+  const char* name;
+};
+}                                                                                             // namespace emulator_call
+extern "C" __attribute__((weak)) const emulator_call::Type *emulator_types(unsigned *count);  // see call.h
+extern "C" __attribute__((weak)) int emulator_call_launcher(void *const *values);
+// Of a source that is written as a PyTorch extension: see extension/emulator_torch.h.
+extern "C" __attribute__((weak)) const char *emulator_extension_parameters(const char *name);
+extern "C" __attribute__((weak)) void emulator_extension_call(const char *name, const char *arguments,
+                                                              void (*done)(int status, const char *data, size_t bytes));
+
+namespace {
+
+constexpr size_t DEFAULT_SHARED = 48 << 10;  // bytes of shared memory per block that need no opt-in
+constexpr unsigned MAX_THREADS = 1024;       // per block
+constexpr dim3 MAX_BLOCK(1024, 1024, 64);
+constexpr dim3 MAX_GRID(0x7fffffff, 65535, 65535);
+
+// ---- the other process: requests and answers, mirrored in host.py ------------------------------------------------
+
+enum class Request : uint32_t {
+  HELLO = 1,
+  KERNEL,
+  LAUNCH,
+  ALLOCATE,
+  RELEASE,
+  FILL,
+  COPY,
+  SYMBOL,
+  REFUSED,
+  FAULT,
+  SIGNATURE,
+  RESULT,
+  NOTE,
+  MEMORY,
+  EXTENSION,
+};
+
+struct Device {
+  uint64_t base, bytes, total_memory, free_memory;  // the device's range of addresses, and what cudaMemGetInfo says
+  int32_t major, minor, multiprocessors, l2_bytes;
+  int32_t shared_per_block, shared_per_multiprocessor, threads_per_multiprocessor, blocks_per_multiprocessor;
+};
+
+enum Memory : uint64_t { DEVICE, MANAGED, PINNED };  // kinds of allocations; the last two are host memory as well
+
+int channel = -1;           // the socket; -1: nobody is there
+int memory_file = -1;       // the device's memory
+char *alias = nullptr;      // where the device's memory is mapped for the runtime's own use
+char *last_call = nullptr;  // shared: the name of the CUDA call that runs, or ran last
+Device device{};
+std::recursive_mutex guard;
+
+bool send_all(const void *data, size_t bytes) {
+  for (const char *at = static_cast<const char *>(data); bytes;) {
+    const ssize_t sent = send(channel, at, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    at += sent, bytes -= sent;
+  }
+  return true;
+}
+
+bool receive_all(void *data, size_t bytes) {
+  for (char *at = static_cast<char *>(data); bytes;) {
+    const ssize_t got = recv(channel, at, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got, bytes -= got;
+  }
+  return true;
+}
+
+class Packet {
+ public:
+  template <class T> Packet &add(const T &value) { return bytes(&value, sizeof value); }
+  Packet &bytes(const void *data, size_t size) { return data_.append(static_cast<const char *>(data), size), *this; }
+  Packet &text(const std::string &text) { return add(uint32_t(text.size())).bytes(text.data(), text.size()); }
+  const std::string &data() const { return data_; }
+
+ private:
+  std::string data_;
+};
+
+class Answer {
+ public:
+  std::string data;
+  template <class T> T take() {
+    T value{};
+    if (at_ + sizeof value <= data.size()) memcpy(&value, data.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  std::string rest() const { return at_ < data.size() ? data.substr(at_) : std::string(); }
+  bool empty() const { return data.empty(); }
+
+ private:
+  size_t at_ = 0;
+};
+
+// Ask, and wait for the answer. When the other process is gone, this one has no business any more.
+Answer ask(Request request, const Packet &packet = {}) {
+  std::lock_guard lock(guard);
+  const uint32_t head[2] = {uint32_t(request), uint32_t(packet.data().size())};
+  uint32_t size = 0;
+  Answer answer;
+  if (!send_all(head, sizeof head) || !send_all(packet.data().data(), packet.data().size()) ||
+      !receive_all(&size, sizeof size))
+    _exit(125);
+  answer.data.resize(size);
+  if (!receive_all(&answer.data[0], size)) _exit(125);
+  return answer;
+}
+
+// Names the CUDA call that is running, for the report of a crash.
+#define CALL(NAME) if (last_call) strncpy(last_call, #NAME, 63)
+
+// ---- what is known here ------------------------------------------------------------------------------------------
+
+struct Function {
+  std::string name;
+  bool known = false;  // the other process has been asked
+  size_t static_shared = 0, local = 0;
+  unsigned max_threads = MAX_THREADS, launch_bounds = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> params;  // offset and size
+  uint32_t param_bytes = 0;
+  std::string readable;
+  long long max_dynamic = -1;  // opted in to; -1: never asked
+  size_t dynamic_limit() const {
+    if (max_dynamic >= 0) return max_dynamic;
+    return static_shared < DEFAULT_SHARED ? DEFAULT_SHARED - static_shared : 0;
+  }
+};
+
+struct Variable {
+  std::string name;
+  size_t size;
+};
+
+struct Configuration {  // of one <<<...>>>
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+};
+
+struct Stream {
+  unsigned flags;
+  int priority;
+};
+
+struct Event {
+  bool recorded;
+  std::chrono::steady_clock::time_point time;
+  unsigned flags;
+};
+
+struct Mapped {  // memory that host code may touch: managed or pinned
+  size_t bytes;
+  Memory kind;
+};
+
+// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics.
+auto &functions() {  // keyed by the host function that stands for the kernel
+  static std::map<const void *, Function> all;
+  return all;
+}
+auto &variables() {  // keyed by the host variable that stands for the device's
+  static std::map<const void *, Variable> all;
+  return all;
+}
+auto &mapped() {
+  static std::map<uint64_t, Mapped> all;
+  return all;
+}
+auto &streams() {
+  static std::set<Stream *> all;
+  return all;
+}
+auto &events() {
+  static std::set<Event *> all;
+  return all;
+}
+thread_local std::vector<Configuration> configurations;
+cudaError_t last_error = cudaSuccess;
+bool sticky = false;         // after a fault nothing works any more, as in a CUDA context
+bool managed_busy = false;   // a kernel may still use managed memory: host code that touches it faults
+Stream *given = nullptr;     // the stream that the launcher was given
+
+bool in_arena(uint64_t address) { return address - device.base < device.bytes; }
+void* own(uint64_t address) {
+  return in_arena(address) ? alias + (address - device.base) : reinterpret_cast<void*>(address);
+}
+size_t page_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
+std::string format(const char *pattern, ...) {
+  va_list arguments;
+  va_start(arguments, pattern);
+  char text[600];
+  vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+cudaError_t record(cudaError_t error) {
+  if (!sticky && error != cudaSuccess) last_error = error;
+  return error;
+}
+
+// An error with its reason in words, which the report shows: CUDA itself has the number only.
+cudaError_t refuse(cudaError_t error, const std::string &why) {
+  if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
+  return record(error);
+}
+
+// ---- faults ------------------------------------------------------------------------------------------------------
+
+thread_local sigjmp_buf *volatile escape = nullptr;  // where a fault of the runtime's own copy goes
+
+void protect_managed(bool busy) {
+  managed_busy = busy;
+  for (const auto &[address, memory] : mapped())
+    if (memory.kind == MANAGED)
+      mprotect(reinterpret_cast<void *>(address), page_up(memory.bytes), busy ? PROT_NONE : PROT_READ | PROT_WRITE);
+}
+
+// Where the host code is: offsets into this object, innermost first.
+Packet where(void *context) {
+  Packet packet;
+  Dl_info object;
+  dladdr(static_cast<void *>(&device), &object);
+  void *frames[48];
+  const int count = backtrace(frames, 48);
+  std::vector<uint64_t> offsets;
+  uint64_t fault = 0;
+#if defined(__x86_64__)
+  if (context) fault = static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+  if (context) fault = static_cast<ucontext_t *>(context)->uc_mcontext.pc;
+#endif
+  const auto enter = [&](uint64_t at) {
+    Dl_info info;
+    if (dladdr(reinterpret_cast<void *>(at), &info) && info.dli_fbase == object.dli_fbase)
+      offsets.push_back(at - reinterpret_cast<uint64_t>(object.dli_fbase));
+  };
+  if (fault) enter(fault);
+  for (int i = 0; i < count; ++i)
+    if (uint64_t(frames[i]) != fault) enter(uint64_t(frames[i]) - 1);  // a return address: the call stands before it
+  packet.add(uint32_t(offsets.size()));
+  for (uint64_t offset : offsets) packet.add(offset);
+  return packet;
+}
+
+uint64_t stack_pointer(void *context) {
+#if defined(__x86_64__)
+  return static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+  return static_cast<ucontext_t *>(context)->uc_mcontext.sp;
+#else
+  return 0;
+#endif
+}
+
+void on_fault(int number, siginfo_t *info, void *context) {
+  const uint64_t address = number == SIGSEGV || number == SIGBUS ? reinterpret_cast<uint64_t>(info->si_addr) : 0;
+  if (escape && address) siglongjmp(*escape, 1);
+  bool early = false;
+  if (number == SIGSEGV && managed_busy && in_arena(address))
+    for (const auto& [base, memory] : mapped())
+      early |= memory.kind == MANAGED && address - base < page_up(memory.bytes);
+  const Packet place = where(context);
+  Packet packet;
+  packet.add(int32_t(number))
+      .add(address)
+      .add(uint32_t(early))
+      .add(stack_pointer(context))
+      .bytes(place.data().data(), place.data().size());
+  ask(Request::FAULT, packet);
+  if (early) return protect_managed(false);  // the report is made: go on as the hardware might
+  signal(number, SIG_DFL);
+  if (info->si_code <= 0) raise(number);  // sent, not caused by an instruction that will run again
+}
+
+void catch_faults() {
+  void *warm_up[1];
+  backtrace(warm_up, 1);  // loads what a handler must not load
+  static char stack[64 << 10];  // endless recursion leaves no other
+  const stack_t own_stack{stack, 0, sizeof stack};
+  sigaltstack(&own_stack, nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(number, &action, nullptr);
+}
+
+// memcpy or memset, one side of which may be an address that host code made up.
+template <class F> bool survives(F touch) {
+  sigjmp_buf here;
+  sigjmp_buf *const outer = escape;
+  if (sigsetjmp(here, 1)) return escape = outer, false;
+  escape = &here;
+  touch();
+  escape = outer;
+  return true;
+}
+
+// ---- the beginning -----------------------------------------------------------------------------------------------
+
+// Before the constructors of the source, which may call CUDA or crash. EMULATOR_CHANNEL holds two descriptors.
+__attribute__((constructor(101))) void attach() {
+  const char *descriptors = getenv("EMULATOR_CHANNEL");
+  if (!descriptors || sscanf(descriptors, "%d,%d", &channel, &memory_file) != 2) return;
+  unsetenv("EMULATOR_CHANNEL");
+  for (int descriptor : {channel, memory_file}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  device = ask(Request::HELLO).take<Device>();
+  void *const shared = mmap(nullptr, device.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_file, 0);
+  void *const wanted = reinterpret_cast<void *>(device.base);
+  constexpr int RESERVE = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  void *const reserved = mmap(wanted, device.bytes, PROT_NONE, RESERVE, -1, 0);
+  if (shared == MAP_FAILED || reserved != wanted) {
+    fprintf(stderr, "the emulator cannot lay out device memory in the program's process: %s\n", strerror(errno));
+    _exit(126);
+  }
+  alias = static_cast<char *>(shared);
+  last_call = alias;  // the first page is not the device's
+  catch_faults();
+}
+
+
+// Memory that host code may touch at its device address.
+bool map_for_host(uint64_t address, size_t bytes, Memory kind) {
+  void *const at = reinterpret_cast<void *>(address);
+  const off_t offset = address - device.base;
+  const int how = MAP_SHARED | MAP_FIXED;
+  if (mmap(at, page_up(bytes), PROT_READ | PROT_WRITE, how, memory_file, offset) == MAP_FAILED) return false;
+  Mapped &entry = mapped()[address];
+  entry = {std::max(entry.bytes, bytes), kind};
+  return true;
+}
+
+const std::pair<const uint64_t, Mapped> *host_memory(uint64_t address) {
+  for (const auto &entry : mapped())
+    if (address - entry.first < entry.second.bytes) return &entry;
+  return nullptr;
+}
+
+// ---- launches ----------------------------------------------------------------------------------------------------
+
+Function *find(const void *host) {
+  const auto found = functions().find(host);
+  if (found == functions().end()) return nullptr;
+  Function &function = found->second;
+  if (!function.known && channel >= 0) {
+    Answer answer = ask(Request::KERNEL, Packet().text(function.name));
+    if (answer.empty()) return nullptr;
+    function.known = true;
+    function.static_shared = answer.take<uint64_t>();
+    function.local = answer.take<uint64_t>();
+    function.launch_bounds = answer.take<uint32_t>();
+    function.max_threads = function.launch_bounds ? function.launch_bounds : MAX_THREADS;
+    function.param_bytes = answer.take<uint32_t>();
+    for (uint32_t left = answer.take<uint32_t>(); left; --left) {
+      const uint32_t offset = answer.take<uint32_t>(), size = answer.take<uint32_t>();
+      function.params.push_back({offset, size});
+    }
+    function.readable = answer.rest();
+  }
+  return &function;
+}
+
+cudaError_t unknown_function(const char *call) {
+  return refuse(cudaErrorInvalidDeviceFunction, format("%s: its argument is no kernel of this file", call));
+}
+
+int occupancy(const Function &function, int threads, size_t dynamic_shared) {
+  // Registers are ptxas's business and not known here: this counts threads, blocks and shared memory.
+  const size_t shared = function.static_shared + dynamic_shared + 1024;  // 1 KB per block is the system's
+  int blocks = device.blocks_per_multiprocessor;
+  blocks = std::min(blocks, device.threads_per_multiprocessor / ((threads + 31) / 32 * 32));
+  return std::min<int>(blocks, device.shared_per_multiprocessor / shared);
+}
+
+// What is wrong with a configuration, or nothing.
+std::string too_much(const Function &function, dim3 grid, dim3 block, size_t shared) {
+  const char *name = function.readable.c_str();
+  const unsigned grids[] = {grid.x, grid.y, grid.z}, blocks[] = {block.x, block.y, block.z};
+  const unsigned most_grid[] = {MAX_GRID.x, MAX_GRID.y, MAX_GRID.z},
+                 most_block[] = {MAX_BLOCK.x, MAX_BLOCK.y, MAX_BLOCK.z};
+  const uint64_t threads = uint64_t(block.x) * block.y * block.z;
+  for (int i = 0; i < 3; ++i) {
+    if (!grids[i] || !blocks[i])
+      return format("%s: a %s of (%u, %u, %u): each size is at least 1", name, grids[i] ? "block" : "grid",
+                    (grids[i] ? blocks : grids)[0], (grids[i] ? blocks : grids)[1], (grids[i] ? blocks : grids)[2]);
+    if (grids[i] > most_grid[i])
+      return format("%s: %u blocks along %c, at most %u", name, grids[i], "xyz"[i], most_grid[i]);
+  }
+  if (threads > MAX_THREADS || threads > function.max_threads) {
+    const std::string bounds = function.launch_bounds ? format(" (launch bounds %u)", function.launch_bounds) : "";
+    return format("%s: %llu threads per block, at most %u%s", name, (unsigned long long)threads,
+                  std::min(MAX_THREADS, function.max_threads), bounds.c_str());
+  }
+  for (int i = 0; i < 3; ++i)
+    if (blocks[i] > most_block[i])
+      return format("%s: %u threads along %c, at most %u", name, blocks[i], "xyz"[i], most_block[i]);
+  if (shared > function.dynamic_limit()) {
+    const std::string fixed = function.static_shared ? format(" beside %zu static ones", function.static_shared) : "";
+    const char* hint =
+        function.max_dynamic < 0 ? " without cudaFuncAttributeMaxDynamicSharedMemorySize" : ", as it was set";
+    return format("%s: %zu bytes of dynamic shared memory%s, at most %zu%s", name, shared, fixed.c_str(),
+                  function.dynamic_limit(), hint);
+  }
+  return "";
+}
+
+void note(const char *kind, const std::string &message) {
+  const Packet place = where(nullptr);
+  ask(Request::NOTE, Packet().text(kind).text(message).bytes(place.data().data(), place.data().size()));
+}
+
+// The order of a stream is that of the calls, for each is done when it returns. What is checked is the handle.
+cudaError_t check(cudaStream_t stream, const std::string &what) {
+  const bool standard = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+  if (!standard && !streams().count(reinterpret_cast<Stream *>(stream)))
+    return refuse(cudaErrorInvalidResourceHandle, what + ": the stream does not exist (or no longer)");
+  if (standard && given)
+    note("wrong stream", what + " goes to the default stream, not to the one that the launcher was given");
+  return cudaSuccess;
+}
+
+cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
+                   void **arguments, bool cooperative = false) {
+  std::lock_guard lock(guard);
+  if (sticky) return last_error;
+  if (channel < 0) return record(cudaErrorNoDevice);
+  if (!function) return unknown_function("the launch");
+  // CUDA 13.0 on an H200, 2026-11-21: whatever is wrong with a configuration is cudaErrorInvalidValue, also where the
+  // manual has cudaErrorInvalidConfiguration.
+  const std::string wrong = too_much(*function, grid, block, shared);
+  if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
+  if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
+  if (cooperative) {
+    const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
+    const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+    if (blocks > fit)
+      return refuse(cudaErrorCooperativeLaunchTooLarge,
+                    format("%s: %llu blocks in a cooperative launch, of which %llu fit on the device at once",
+                           function->readable.c_str(), (unsigned long long)blocks, (unsigned long long)fit));
+  }
+  std::string params(function->param_bytes, '\0');
+  for (size_t i = 0; i < function->params.size(); ++i)
+    memcpy(&params[function->params[i].first], arguments[i], function->params[i].second);
+  Packet packet;
+  for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
+  packet.add(uint32_t(cooperative)).add(uint64_t(shared)).text(function->name).text(params);
+  Answer answer = ask(Request::LAUNCH, packet);
+  const auto error = cudaError_t(answer.take<int32_t>());
+  const bool fatal = answer.take<uint32_t>();
+  const std::string printed = answer.rest();
+  if (!printed.empty()) {
+    fwrite(printed.data(), 1, printed.size(), stdout);
+    fflush(stdout);
+  }
+  protect_managed(true);
+  record(error);
+  sticky |= fatal;
+  return error;
+}
+
+cudaError_t synchronised() {
+  protect_managed(false);
+  return last_error;
+}
+
+// ---- memory ------------------------------------------------------------------------------------------------------
+
+cudaError_t allocate(void **address, size_t bytes, Memory kind) {
+  if (sticky) return last_error;
+  if (channel < 0) return record(cudaErrorNoDevice);
+  if (!address) return refuse(cudaErrorInvalidValue, "the address of the pointer is null");
+  *address = nullptr;
+  if (!bytes) return cudaSuccess;
+  const Packet place = where(nullptr);
+  Packet packet;
+  packet.add(uint64_t(bytes)).add(uint64_t(kind)).bytes(place.data().data(), place.data().size());
+  const uint64_t at = ask(Request::ALLOCATE, packet).take<uint64_t>();
+  if (!at) return record(cudaErrorMemoryAllocation);
+  if (kind != DEVICE && !map_for_host(at, bytes, kind))
+    return refuse(cudaErrorMemoryAllocation, "the memory cannot be mapped into the program's process");
+  if (kind == MANAGED && managed_busy) protect_managed(true);
+  *address = reinterpret_cast<void *>(at);
+  return cudaSuccess;
+}
+
+cudaError_t release(void *address, bool pinned, const char *call) {
+  if (!address) return cudaSuccess;
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  const auto found = mapped().find(at);
+  const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
+  if (!right)
+    return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
+  const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
+  if (!error && found != mapped().end()) {
+    const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    mmap(address, page_up(found->second.bytes), PROT_NONE, how, -1, 0);
+    mapped().erase(found);
+  }
+  return sticky ? last_error : record(error);
+}
+
+cudaError_t wild(const char *call, const void *address, size_t bytes) {
+  note("wild host pointer", format("%s: %zu bytes at %p, which is no memory of the program", call, bytes, address));
+  return record(cudaErrorInvalidValue);
+}
+
+cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  if (sticky) return last_error;
+  if (channel < 0) return record(cudaErrorNoDevice);
+  if (!bytes) return cudaSuccess;
+  const uint64_t target = reinterpret_cast<uint64_t>(to), source = reinterpret_cast<uint64_t>(from);
+  // Memory that both sides may touch counts as what the direction says.
+  const bool device_to = in_arena(target), device_from = in_arena(source);
+  const bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (kind != cudaMemcpyDefault) {
+    if (kind > cudaMemcpyDefault)
+      return refuse(cudaErrorInvalidMemcpyDirection, format("%s: direction %d", call, kind));
+    if (device_to != wants_to && !host_memory(target))
+      return refuse(cudaErrorInvalidValue, format("%s: by its direction the target is %s memory, but %p is not", call,
+                                                  wants_to ? "device" : "host", to));
+    if (device_from != wants_from && !host_memory(source))
+      return refuse(cudaErrorInvalidValue, format("%s: by its direction the source is %s memory, but %p is not", call,
+                                                  wants_from ? "device" : "host", from));
+  }
+  if (device_to || device_from) {
+    const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call);
+    if (const auto error = cudaError_t(ask(Request::COPY, packet).take<int32_t>())) return record(error);
+  }
+  if (!survives([&] { memmove(own(target), own(source), bytes); })) {
+    const bool bad_target = device_from || (!device_to && !survives([&] { *static_cast<volatile char *>(to); }));
+    return wild(call, bad_target ? to : from, bytes);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t copy_2d(const char *call, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                    size_t height, enum cudaMemcpyKind kind) {
+  if (width > to_pitch || width > from_pitch)
+    return refuse(cudaErrorInvalidPitchValue, format("%s: rows of %zu bytes do not fit the pitch", call, width));
+  cudaError_t error = cudaSuccess;
+  for (size_t row = 0; row < height && !error; ++row)
+    error = copy(call, static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                 width, kind);
+  return error;
+}
+
+cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
+  if (sticky) return last_error;
+  if (channel < 0) return record(cudaErrorNoDevice);
+  if (!bytes) return cudaSuccess;
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  const Packet packet = Packet().add(at).add(uint64_t(bytes)).text(call);
+  if (const auto error = cudaError_t(ask(Request::FILL, packet).take<int32_t>())) return record(error);
+  memset(own(at), value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t symbol(void **address, size_t *bytes, const void *host) {
+  const auto found = variables().find(host);
+  uint64_t at = 0;
+  if (found != variables().end() && channel >= 0)
+    at = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
+  if (!at) return refuse(cudaErrorInvalidSymbol, "the argument is no __device__ or __constant__ variable of this file");
+  *address = reinterpret_cast<void *>(at);
+  *bytes = found->second.size;
+  return cudaSuccess;
+}
+
+cudaError_t copy_symbol(const char *call, bool to_symbol, const void *host_symbol, const void *data, size_t bytes,
+                        size_t offset, enum cudaMemcpyKind kind) {
+  void *address;
+  size_t size;
+  if (const cudaError_t error = symbol(&address, &size, host_symbol)) return error;
+  if (offset > size || bytes > size - offset)
+    return refuse(cudaErrorInvalidValue,
+                  format("%s: %zu bytes at offset %zu of a variable of %zu", call, bytes, offset, size));
+  char *const at = static_cast<char *>(address) + offset;
+  return to_symbol ? copy(call, at, data, bytes, kind) : copy(call, const_cast<void *>(data), at, bytes, kind);
+}
+
+// ---- error texts -------------------------------------------------------------------------------------------------
+
+struct ErrorText {
+  cudaError_t code;
+  const char *name, *text;
+};
+
+#define ERROR(code, text) {code, #code, text}
+const ErrorText ERRORS[] = {
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorInitializationError, "initialization error"),
+    ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
+    ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
+    ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
+    ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    ERROR(cudaErrorMissingConfiguration, "__global__ function call is not configured"),
+    ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ERROR(cudaErrorNotReady, "device not ready"),
+    ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
+    ERROR(cudaErrorMisalignedAddress, "misaligned address"),
+    ERROR(cudaErrorAssert, "device-side assert triggered"),
+    ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
+    ERROR(cudaErrorIllegalInstruction, "an illegal instruction was encountered"),
+    ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
+    ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
+    ERROR(cudaErrorNotPermitted, "operation not permitted"),
+    ERROR(cudaErrorNotSupported, "operation not supported"),
+    ERROR(cudaErrorUnknown, "unknown error"),
+};
+#undef ERROR
+
+const ErrorText *find_text(cudaError_t code) {
+  for (const ErrorText &error : ERRORS)
+    if (error.code == code) return &error;
+  return nullptr;
+}
+
+// Ask for the launcher's arguments, call it, tell what it returned.
+void call_launcher() {
+  unsigned count = 0;
+  const emulator_call::Type *types = emulator_types(&count);
+  Packet packet;
+  packet.add(uint32_t(count));
+  for (unsigned i = 0; i < count; ++i) {
+    const emulator_call::Type &type = types[i];
+    packet.add(type.kind)
+        .add(type.pointee)
+        .add(type.constant)
+        .add(uint32_t(type.size))
+        .add(uint32_t(type.pointee_size));
+    packet.text(type.name);
+  }
+  Answer answer = ask(Request::SIGNATURE, packet);
+  given = new Stream{0, 0};
+  streams().insert(given);
+  std::vector<std::vector<std::max_align_t>> values(count);
+  std::vector<void *> addresses(count);
+  bool takes_stream = false;
+  for (unsigned i = 0; i < count; ++i) {
+    values[i].resize(types[i].size / sizeof(std::max_align_t) + 1);
+    addresses[i] = values[i].data();
+    for (unsigned byte = 0; byte < types[i].size; ++byte) static_cast<char *>(addresses[i])[byte] = answer.take<char>();
+    if (types[i].kind != 'S') continue;
+    takes_stream = true;
+    memcpy(addresses[i], &given, sizeof given);
+  }
+  if (!takes_stream) given = nullptr;
+  const int status = emulator_call_launcher(addresses.data());
+  ask(Request::RESULT, Packet().add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text(""));
+}
+
+// The same for a function of a PyTorch extension, whose result is more than a status.
+void call_extension(const char *name) {
+  const char *parameters = emulator_extension_parameters(name);
+  const Answer answer =
+      ask(Request::EXTENSION, Packet().add(uint32_t(parameters != nullptr)).text(parameters ? parameters : ""));
+  emulator_extension_call(name, answer.data.data(), [](int status, const char *data, size_t bytes) {
+    const std::string said(data, bytes);
+    ask(Request::RESULT, Packet().add(int32_t(status)).text(status ? said : "").text(status ? "" : said));
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// What the process that runs the host code calls (runner.cpp): the launcher if there is one to call, or main.
+__attribute__((visibility("default"))) int emulator_start(int argc, char **argv, void *main_of_program) {
+  if (emulator_call_launcher) return call_launcher(), 0;
+  if (emulator_extension_call) return call_extension(argv[0]), 0;
+  return reinterpret_cast<int (*)(int, char **, char **)>(main_of_program)(argc, argv, environ);
+}
+
+// --- what nvcc's registration and launch code calls ----------------------------------------------------------------
+
+void **__cudaRegisterFatBinary(void *) {
+  static void *handle;
+  return &handle;
+}
+
+void __cudaRegisterFatBinaryEnd(void **) {}
+
+void __cudaUnregisterFatBinary(void **) {}
+
+char __cudaInitModule(void **) { return 1; }
+
+void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
+                            int *) {
+  functions()[host].name = name;
+}
+
+void __cudaRegisterVar(void **, char *host, char *, const char *name, int, size_t size, int, int) {
+  variables()[host] = {name, size};
+}
+
+void __cudaRegisterManagedVar(void **, void **host, char *shadow, const char *name, int, size_t size, int, int) {
+  variables()[shadow] = {name, size};
+  if (channel < 0) return;
+  const uint64_t at = ask(Request::SYMBOL, Packet().text(name)).take<uint64_t>();
+  const uint64_t page = at / 4096 * 4096;
+  if (at && map_for_host(page, page_up(at + size - page), MANAGED)) *host = reinterpret_cast<void *>(at);
+  variables()[host] = {name, size};
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
+  if (configurations.empty()) return record(cudaErrorMissingConfiguration);
+  const Configuration configuration = configurations.back();
+  configurations.pop_back();
+  *grid = configuration.grid;
+  *block = configuration.block;
+  *shared = configuration.shared;
+  *static_cast<cudaStream_t *>(stream) = configuration.stream;
+  return cudaSuccess;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
+  Function *function = find(host);
+  *kernel = reinterpret_cast<cudaKernel_t>(function);
+  return function ? cudaSuccess : record(cudaErrorInvalidDeviceFunction);
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                               cudaStream_t stream) {
+  CALL(a kernel launch);
+  return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(1), shared, stream, arguments);
+}
+
+cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream) {
+  CALL(cudaLaunchKernel);
+  return launch(find(host), grid, block, dim3(1), shared, stream, arguments);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                        cudaStream_t stream) {
+  CALL(cudaLaunchCooperativeKernel);
+  return launch(find(host), grid, block, dim3(1), shared, stream, arguments, true);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *host, void **arguments) {
+  CALL(cudaLaunchKernelEx);
+  dim3 cluster(1);
+  bool cooperative = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute &attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension)
+      cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
+    if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative;
+  }
+  return launch(find(host), config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, config->stream,
+                arguments, cooperative);
+}
+
+// With --default-stream per-thread the headers rename the calls: here both streams are in order anyway.
+cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                    cudaStream_t stream) {
+  return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                  cudaStream_t stream) {
+  return cudaLaunchKernel(host, grid, block, arguments, shared, stream);
+}
+
+// --- errors -------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  if (!sticky) last_error = cudaSuccess;
+  return error;
+}
+
+const char *cudaGetErrorName(cudaError_t code) {
+  const ErrorText *error = find_text(code);
+  return error ? error->name : "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t code) {
+  const ErrorText *error = find_text(code);
+  return error ? error->text : "unrecognized error code";
+}
+
+// --- kernels ------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) {
+  CALL(cudaFuncSetAttribute);
+  Function *function = find(host);
+  if (!function) return unknown_function("cudaFuncSetAttribute");
+  switch (attribute) {
+    case cudaFuncAttributeMaxDynamicSharedMemorySize:
+      if (value < 0 || function->static_shared + value > size_t(device.shared_per_block))
+        return refuse(cudaErrorInvalidValue,
+                      format("%s: %d bytes of dynamic shared memory, at most %zu (%d per block less %zu static ones)",
+                             function->readable.c_str(), value, device.shared_per_block - function->static_shared,
+                             device.shared_per_block, function->static_shared));
+      function->max_dynamic = value;
+      return cudaSuccess;
+    case cudaFuncAttributePreferredSharedMemoryCarveout:
+      return value < -1 || value > 100 ? record(cudaErrorInvalidValue) : cudaSuccess;
+    case cudaFuncAttributeNonPortableClusterSizeAllowed:
+      return cudaSuccess;
+    default:
+      return record(cudaErrorInvalidValue);
+  }
+}
+
+cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache) {
+  return find(host) ? cudaSuccess : unknown_function("cudaFuncSetCacheConfig");
+}
+
+cudaError_t cudaFuncSetSharedMemConfig(const void *host, enum cudaSharedMemConfig) {
+  return find(host) ? cudaSuccess : unknown_function("cudaFuncSetSharedMemConfig");
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *host) {
+  CALL(cudaFuncGetAttributes);
+  const Function *function = find(host);
+  if (!function) return unknown_function("cudaFuncGetAttributes");
+  *attributes = {};
+  attributes->sharedSizeBytes = function->static_shared;
+  attributes->localSizeBytes = function->local;
+  attributes->maxThreadsPerBlock = function->max_threads;
+  attributes->numRegs = 0;  // ptxas's business
+  attributes->ptxVersion = attributes->binaryVersion = device.major * 10 + device.minor;
+  attributes->maxDynamicSharedSizeBytes = function->dynamic_limit();
+  attributes->preferredShmemCarveout = -1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *host, int threads,
+                                                                   size_t dynamic_shared, unsigned) {
+  const Function *function = find(host);
+  if (!function) return unknown_function("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  if (threads < 1) return record(cudaErrorInvalidValue);
+  const bool impossible = threads > int(function->max_threads) || dynamic_shared > function->dynamic_limit();
+  *blocks = impossible ? 0 : occupancy(*function, threads, dynamic_shared);
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *host, int threads,
+                                                          size_t dynamic_shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host, threads, dynamic_shared, 0);
+}
+
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *host, int blocks, int threads) {
+  const Function *function = find(host);
+  if (!function) return unknown_function("cudaOccupancyAvailableDynamicSMemPerBlock");
+  if (blocks < 1 || threads < 1) return record(cudaErrorInvalidValue);
+  const size_t each = device.shared_per_multiprocessor / blocks, taken = function->static_shared + 1024;
+  *bytes = std::min<size_t>(each > taken ? each - taken : 0, device.shared_per_block - function->static_shared);
+  return cudaSuccess;
+}
+
+// --- the device -----------------------------------------------------------------------------------------------------
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  *count = channel >= 0;
+  return channel >= 0 ? cudaSuccess : record(cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDevice(int *ordinal) { return *ordinal = 0, cudaSuccess; }
+
+cudaError_t cudaSetDevice(int ordinal) { return ordinal ? record(cudaErrorInvalidDevice) : cudaSuccess; }
+
+cudaError_t cudaInitDevice(int ordinal, unsigned, unsigned) { return cudaSetDevice(ordinal); }
+
+cudaError_t cudaSetValidDevices(int *, int) { return cudaSuccess; }
+
+cudaError_t cudaChooseDevice(int *ordinal, const struct cudaDeviceProp *) { return *ordinal = 0, cudaSuccess; }
+
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = cudaDeviceMapHost, cudaSuccess; }
+
+cudaError_t cudaDeviceSynchronize() {
+  CALL(cudaDeviceSynchronize);
+  return synchronised();
+}
+
+cudaError_t cudaDeviceReset() {
+  CALL(cudaDeviceReset);
+  sticky = false;
+  last_error = cudaSuccess;
+  return synchronised();
+}
+
+cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t) { return cudaSuccess; }
+
+cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
+  switch (limit) {
+    case cudaLimitStackSize: *value = 1024; break;
+    case cudaLimitPrintfFifoSize: *value = 1 << 20; break;
+    case cudaLimitMallocHeapSize: *value = 8 << 20; break;
+    default: *value = 0;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache* config) {
+  return *config = cudaFuncCachePreferNone, cudaSuccess;
+}
+cudaError_t cudaDeviceSetSharedMemConfig(enum cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaDeviceGetSharedMemConfig(enum cudaSharedMemConfig *config) {
+  return *config = cudaSharedMemBankSizeFourByte, cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int) {
+  return snprintf(text, bytes, "0000:00:00.0"), cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { return *can = 0, cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return record(cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return record(cudaErrorInvalidDevice); }
+cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = MAX_THREADS; break;
+    case cudaDevAttrMaxBlockDimX: *value = MAX_BLOCK.x; break;
+    case cudaDevAttrMaxBlockDimY: *value = MAX_BLOCK.y; break;
+    case cudaDevAttrMaxBlockDimZ: *value = MAX_BLOCK.z; break;
+    case cudaDevAttrMaxGridDimX: *value = MAX_GRID.x; break;
+    case cudaDevAttrMaxGridDimY: *value = MAX_GRID.y; break;
+    case cudaDevAttrMaxGridDimZ: *value = MAX_GRID.z; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = DEFAULT_SHARED; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = device.shared_per_block; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = device.shared_per_multiprocessor; break;
+    case cudaDevAttrReservedSharedMemoryPerBlock: *value = 1024; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = device.threads_per_multiprocessor; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = device.blocks_per_multiprocessor; break;
+    case cudaDevAttrMaxRegistersPerBlock:
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
+    case cudaDevAttrMultiProcessorCount: *value = device.multiprocessors; break;
+    case cudaDevAttrL2CacheSize: *value = device.l2_bytes; break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = device.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = device.minor; break;
+    case cudaDevAttrTotalConstantMemory: *value = 64 << 10; break;
+    case cudaDevAttrMaxPitch: *value = 0x7fffffff; break;
+    case cudaDevAttrTextureAlignment: *value = 512; break;
+    case cudaDevAttrTexturePitchAlignment: *value = 32; break;
+    case cudaDevAttrClockRate: *value = 1000000; break;        // kHz: of no GPU, but a rate to divide by
+    case cudaDevAttrMemoryClockRate: *value = 1000000; break;  // likewise
+    case cudaDevAttrGlobalMemoryBusWidth: *value = 512; break;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio: *value = 2; break;
+    case cudaDevAttrAsyncEngineCount: *value = 1; break;
+    case cudaDevAttrComputeMode: *value = cudaComputeModeDefault; break;
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrGlobalL1CacheSupported:
+    case cudaDevAttrLocalL1CacheSupported:
+    case cudaDevAttrComputePreemptionSupported:
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrGpuOverlap: *value = 1; break;
+    default:
+      if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
+      *value = 0;  // what the emulated device does not have: textures, clusters, peers, ...
+  }
+  return cudaSuccess;
+}
+
+#if CUDART_VERSION < 13000
+#undef cudaGetDeviceProperties
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *, int);
+#endif
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal) {
+  CALL(cudaGetDeviceProperties);
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  *properties = {};
+  snprintf(properties->name, sizeof properties->name, "emulator of compute capability %d.%d", device.major,
+           device.minor);
+  properties->major = device.major;
+  properties->minor = device.minor;
+  properties->warpSize = 32;
+  properties->multiProcessorCount = device.multiprocessors;
+  properties->l2CacheSize = device.l2_bytes;
+  properties->totalGlobalMem = device.total_memory;
+  properties->totalConstMem = 64 << 10;
+  properties->memPitch = 0x7fffffff;
+  properties->textureAlignment = 512;
+  properties->texturePitchAlignment = 32;
+  properties->memoryBusWidth = 512;
+  properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
+  properties->sharedMemPerBlock = DEFAULT_SHARED;
+  properties->sharedMemPerBlockOptin = device.shared_per_block;
+  properties->sharedMemPerMultiprocessor = device.shared_per_multiprocessor;
+  properties->reservedSharedMemPerBlock = 1024;
+  properties->maxThreadsPerBlock = MAX_THREADS;
+  properties->maxThreadsPerMultiProcessor = device.threads_per_multiprocessor;
+  properties->maxBlocksPerMultiProcessor = device.blocks_per_multiprocessor;
+  properties->managedMemory = properties->concurrentManagedAccess = properties->unifiedAddressing = 1;
+  properties->canMapHostMemory = properties->concurrentKernels = properties->cooperativeLaunch = 1;
+  properties->streamPrioritiesSupported = properties->asyncEngineCount = properties->computePreemptionSupported = 1;
+  properties->globalL1CacheSupported = properties->localL1CacheSupported = properties->memoryPoolsSupported = 1;
+#if CUDART_VERSION < 13000
+  properties->clockRate = properties->memoryClockRate = 1000000;  // kHz: of no GPU, but a rate to divide by
+#endif
+  const dim3 limits[] = {MAX_BLOCK, MAX_GRID};
+  int *const sizes[] = {properties->maxThreadsDim, properties->maxGridSize};
+  for (int i = 0; i < 2; ++i) {
+    sizes[i][0] = limits[i].x;
+    sizes[i][1] = limits[i].y;
+    sizes[i][2] = limits[i].z;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *properties, int ordinal) {  // CUDA 12's name for it
+  return cudaGetDeviceProperties(properties, ordinal);
+}
+
+// --- streams and events: each call is done when it returns, so that every order is kept ----------------------------
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+  std::lock_guard lock(guard);
+  Stream *made = new Stream{flags, priority};
+  streams().insert(made);
+  *stream = reinterpret_cast<cudaStream_t>(made);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::lock_guard lock(guard);
+  if (!streams().erase(reinterpret_cast<Stream *>(stream)))
+    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy: the stream does not exist (or no longer)");
+  delete reinterpret_cast<Stream *>(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  CALL(cudaStreamSynchronize);
+  if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread &&
+      !streams().count(reinterpret_cast<Stream *>(stream)))
+    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: the stream does not exist (or no longer)");
+  return synchronised();
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
+  return *flags = stream ? reinterpret_cast<Stream *>(stream)->flags : 0, cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
+  return *priority = stream ? reinterpret_cast<Stream *>(stream)->priority : 0, cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!events().count(reinterpret_cast<Event *>(event))) return record(cudaErrorInvalidResourceHandle);
+  return stream ? check(stream, "cudaStreamWaitEvent") : cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
+  if (const cudaError_t error = check(stream, "cudaLaunchHostFunc")) return error;
+  function(data);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned) {
+  if (const cudaError_t error = check(stream, "cudaStreamAddCallback")) return error;
+  callback(stream, last_error, data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+  std::lock_guard lock(guard);
+  Event *made = new Event{false, {}, flags};
+  events().insert(made);
+  *event = reinterpret_cast<cudaEvent_t>(made);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  std::lock_guard lock(guard);
+  if (!events().erase(reinterpret_cast<Event *>(event))) return record(cudaErrorInvalidResourceHandle);
+  delete reinterpret_cast<Event *>(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  CALL(cudaEventRecord);
+  if (!events().count(reinterpret_cast<Event *>(event)))
+    return refuse(cudaErrorInvalidResourceHandle, "cudaEventRecord: the event was not created (or is destroyed)");
+  if (stream) {
+    if (const cudaError_t error = check(stream, "cudaEventRecord")) return error;
+  }
+  *reinterpret_cast<Event *>(event) = {true, std::chrono::steady_clock::now(), reinterpret_cast<Event *>(event)->flags};
+  return sticky ? last_error : cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, 0);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  CALL(cudaEventSynchronize);
+  return events().count(reinterpret_cast<Event *>(event)) ? synchronised() : record(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+
+// The time that the emulation took on this machine: a GPU's is not known.
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  for (cudaEvent_t event : {start, end}) {
+    const Event *entry = reinterpret_cast<Event *>(event);
+    if (!events().count(const_cast<Event *>(entry)) || !entry->recorded || entry->flags & cudaEventDisableTiming)
+      return refuse(cudaErrorInvalidResourceHandle,
+                    "cudaEventElapsedTime: an event was not recorded, or has no timing");
+  }
+  const auto between = reinterpret_cast<Event *>(end)->time - reinterpret_cast<Event *>(start)->time;
+  *milliseconds = std::chrono::duration<float, std::milli>(between).count();
+  return sticky ? last_error : cudaSuccess;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaMalloc(void **address, size_t bytes) {
+  CALL(cudaMalloc);
+  return allocate(address, bytes, DEVICE);
+}
+cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
+  CALL(cudaMallocAsync);
+  if (const cudaError_t error = check(stream, "cudaMallocAsync")) return error;
+  return allocate(address, bytes, DEVICE);
+}
+cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
+  CALL(cudaMallocManaged);
+  return allocate(address, bytes, MANAGED);
+}
+cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned) {
+  CALL(cudaHostAlloc);
+  return allocate(address, bytes, PINNED);
+}
+cudaError_t cudaMallocHost(void **address, size_t bytes) {
+  CALL(cudaMallocHost);
+  return allocate(address, bytes, PINNED);
+}
+cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
+  CALL(cudaMallocPitch);
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(address, *pitch * height, DEVICE);
+}
+cudaError_t cudaFree(void *address) {
+  CALL(cudaFree);
+  return release(address, false, "cudaFree");
+}
+cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
+  CALL(cudaFreeAsync);
+  if (const cudaError_t error = check(stream, "cudaFreeAsync")) return error;
+  return release(address, false, "cudaFreeAsync");
+}
+cudaError_t cudaFreeHost(void *address) {
+  CALL(cudaFreeHost);
+  return release(address, true, "cudaFreeHost");
+}
+
+// Pinning memory that is there already only makes copies faster; a kernel cannot be given it here.
+cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+
+cudaError_t cudaHostGetDevicePointer(void **address, void *host, unsigned) {
+  CALL(cudaHostGetDevicePointer);
+  if (!host_memory(reinterpret_cast<uint64_t>(host)))
+    return refuse(cudaErrorInvalidValue,
+                  "cudaHostGetDevicePointer: the emulator knows memory of cudaHostAlloc and cudaMallocHost only");
+  *address = host;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostGetFlags(unsigned *flags, void *) { return *flags = cudaHostAllocMapped, cudaSuccess; }
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
+  CALL(cudaPointerGetAttributes);
+  *attributes = {};
+  const uint64_t address = reinterpret_cast<uint64_t>(pointer);
+  const auto *host = host_memory(address);
+  attributes->type = host ? host->second.kind == MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeHost
+                     : in_arena(address) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  if (host || in_arena(address)) attributes->devicePointer = const_cast<void *>(pointer);
+  if (host || !in_arena(address)) attributes->hostPointer = const_cast<void *>(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
+  CALL(cudaMemGetInfo);
+  if (channel < 0) return record(cudaErrorNoDevice);
+  *free = ask(Request::MEMORY).take<uint64_t>();
+  *total = device.total_memory;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *address, int value, size_t bytes) {
+  CALL(cudaMemset);
+  return fill("cudaMemset", address, value, bytes);
+}
+cudaError_t cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t stream) {
+  CALL(cudaMemsetAsync);
+  if (const cudaError_t error = check(stream, "cudaMemsetAsync")) return error;
+  return fill("cudaMemsetAsync", address, value, bytes);
+}
+cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, size_t height) {
+  CALL(cudaMemset2D);
+  cudaError_t error = cudaSuccess;
+  for (size_t row = 0; row < height && !error; ++row)
+    error = fill("cudaMemset2D", static_cast<char *>(address) + row * pitch, value, width);
+  return error;
+}
+cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t stream) {
+  if (const cudaError_t error = check(stream, "cudaMemset2DAsync")) return error;
+  return cudaMemset2D(address, pitch, value, width, height);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  CALL(cudaMemcpy);
+  const cudaError_t error = copy("cudaMemcpy", to, from, bytes, kind);
+  protect_managed(false);  // it waits for what was launched before
+  return error;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+  CALL(cudaMemcpyAsync);
+  if (const cudaError_t error = check(stream, "cudaMemcpyAsync")) return error;
+  return copy("cudaMemcpyAsync", to, from, bytes, kind);
+}
+cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t bytes) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         enum cudaMemcpyKind kind) {
+  CALL(cudaMemcpy2D);
+  const cudaError_t error = copy_2d("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind);
+  protect_managed(false);
+  return error;
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+  CALL(cudaMemcpy2DAsync);
+  if (const cudaError_t error = check(stream, "cudaMemcpy2DAsync")) return error;
+  return copy_2d("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, struct cudaMemLocation) { return cudaSuccess; }
+#else
+cudaError_t cudaMemPrefetchAsync(const void *, size_t, int, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, int) { return cudaSuccess; }
+#endif
+
+cudaError_t cudaGetSymbolAddress(void **address, const void *host) {
+  CALL(cudaGetSymbolAddress);
+  size_t bytes;
+  return symbol(address, &bytes, host);
+}
+cudaError_t cudaGetSymbolSize(size_t *bytes, const void *host) {
+  CALL(cudaGetSymbolSize);
+  void *address;
+  return symbol(&address, bytes, host);
+}
+cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, size_t bytes, size_t offset,
+                               enum cudaMemcpyKind kind) {
+  CALL(cudaMemcpyToSymbol);
+  return copy_symbol("cudaMemcpyToSymbol", true, host, from, bytes, offset, kind);
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *from, size_t bytes, size_t offset,
+                                    enum cudaMemcpyKind kind, cudaStream_t stream) {
+  CALL(cudaMemcpyToSymbolAsync);
+  if (const cudaError_t error = check(stream, "cudaMemcpyToSymbolAsync")) return error;
+  return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
+}
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
+  CALL(cudaMemcpyFromSymbol);
+  return copy_symbol("cudaMemcpyFromSymbol", false, host, to, bytes, offset, kind);
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind,
+                                      cudaStream_t stream) {
+  CALL(cudaMemcpyFromSymbolAsync);
+  if (const cudaError_t error = check(stream, "cudaMemcpyFromSymbolAsync")) return error;
+  return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);
+}
+
+}  // extern "C"

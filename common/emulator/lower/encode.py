@@ -1,0 +1,329 @@
+"""Slots for registers, and the program as the machine takes it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections.abc import Iterator
+
+from common.emulator.lower.core import (
+    ACQUIRE,
+    BRANCH,
+    CALL,
+    CALL_POINTER,
+    EXIT,
+    NONE,
+    RELEASE,
+    RETURN,
+    SPECIALS,
+    STACK_BYTES,
+    TABLE,
+    TRACKED,
+    Constant,
+    Def,
+    FrameBytes,
+    Lowered,
+    Lowering,
+    Program,
+    Raw,
+    Unit,
+    slot_bytes,
+)
+from common.emulator.ptx import Register
+
+WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
+NO_GRANULE = 32  # nothing is written to global memory
+STACK_UNIT = 16  # bytes: frames are a multiple of it
+
+
+def _uses(lowered: Lowered) -> Iterator[Register]:
+    for operand in lowered.operands:
+        if isinstance(operand, Register):
+            yield operand
+    if isinstance(lowered.target, Register):
+        yield lowered.target
+    if lowered.guard is not None:
+        yield lowered.guard
+
+
+def _unit_size(width: int) -> int:
+    """Bytes of a register in the frame."""
+    return 32 * width if width else 4
+
+
+class _Liveness:
+    """Which registers are alive where, in one unit. Sets of registers are integers, a bit for each."""
+
+    def __init__(self, lowering: Lowering, unit: Unit):
+        self.code, self.tables = lowering.code, lowering.tables
+        self.numbers: dict[Register, int] = {}
+        starts = {unit.begin}
+        for pc in range(unit.begin, unit.end):
+            starts.update(self.after(pc) if self.code[pc].kind in (BRANCH, TABLE, EXIT, RETURN) else ())
+            if self.code[pc].kind in (EXIT, RETURN):
+                starts.add(pc + 1)
+        self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
+        self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
+        self.ranges: dict[Register, list[int]] = {}  # first and last instruction of each register's life
+        self.solve()
+
+    def after(self, pc: int) -> list[int]:
+        """Where a block that ends here can go on."""
+        last = self.code[pc]
+        following = list(self.tables[last.target]) if last.kind == TABLE else []
+        if last.kind == BRANCH:
+            following.append(last.target)
+        if last.kind not in (BRANCH, EXIT, RETURN) or last.guard is not None:
+            following.append(pc + 1)
+        return following
+
+    def solve(self) -> None:
+        reads, writes = [], []
+        numbers, ranges = self.numbers, self.ranges
+        for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
+            read = written = 0
+            for pc in range(begin, end):
+                lowered = self.code[pc]
+                for register in _uses(lowered):
+                    bit = 1 << numbers.setdefault(register, len(numbers))
+                    if not written & bit:
+                        read |= bit
+                    ranges.setdefault(register, [pc, pc])[1] = pc
+                for operand in lowered.operands:
+                    if isinstance(operand, Def):
+                        bit = 1 << numbers.setdefault(operand.register, len(numbers))
+                        if lowered.guard is None:
+                            written |= bit
+                        elif not written & bit:
+                            read |= bit  # what the guard leaves must be kept
+                        ranges.setdefault(operand.register, [pc, pc])[1] = pc
+            reads.append(read)
+            writes.append(written)
+        following = [[self.block_at[pc] for pc in self.after(end - 1) if pc in self.block_at] for end in self.bounds[1:]]
+        self.live_in = list(reads)
+        changed = True
+        while changed:
+            changed = False
+            for block in range(len(reads) - 1, -1, -1):
+                new = reads[block] | self.union(following[block]) & ~writes[block]
+                if new != self.live_in[block]:
+                    self.live_in[block], changed = new, True
+        self.live_out = [self.union(followers) for followers in following]
+        for block, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+            for bits, pc in ((self.live_in[block], begin), (self.live_out[block], end - 1)):
+                for register in self.registers(bits):
+                    life = ranges[register]
+                    life[0], life[1] = min(life[0], pc), max(life[1], pc)
+
+    def union(self, blocks: list[int]) -> int:
+        out = 0
+        for block in blocks:
+            out |= self.live_in[block]
+        return out
+
+    def registers(self, bits: int) -> list[Register]:
+        names = list(self.numbers)
+        found = []
+        while bits:
+            low = bits & -bits
+            found.append(names[low.bit_length() - 1])
+            bits ^= low
+        return found
+
+    def before(self, pc: int) -> list[Register]:
+        """The registers that are alive before an instruction."""
+        block = max(number for number, start in enumerate(self.bounds[:-1]) if start <= pc)
+        live = self.live_out[block]
+        for at in range(self.bounds[block + 1] - 1, pc - 1, -1):
+            lowered = self.code[at]
+            for operand in lowered.operands:
+                if isinstance(operand, Def) and lowered.guard is None:
+                    live &= ~(1 << self.numbers[operand.register])
+            for register in _uses(lowered):
+                live |= 1 << self.numbers[register]
+        return self.registers(live)
+
+
+class _Slots:
+    """Linear scan, one pool of slots per width. A slot is free after the last use: destinations never overlap sources.
+    Units do not share any, for one runs while another waits for it."""
+
+    def __init__(self) -> None:
+        self.of: dict[Register, int] = {}
+        self.count = dict.fromkeys(WIDTHS, 0)
+
+    def assign(self, ranges: dict[Register, list[int]]) -> None:
+        free: dict[int, list[int]] = {width: [] for width in WIDTHS}
+        active: list[tuple[int, int, int]] = []  # last use, width, slot
+        for register, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
+            while active and active[0][0] < begin:
+                _, width, slot = heapq.heappop(active)
+                free[width].append(slot)
+            width = slot_bytes(register)
+            if free[width]:
+                slot = free[width].pop()
+            else:
+                slot, self.count[width] = self.count[width], self.count[width] + 1
+            self.of[register] = slot
+            heapq.heappush(active, (end, width, slot))
+
+
+def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None:
+    """Give the calls of a function that may be entered again what they have to save, and where."""
+    begin = unit.frame_bytes = -(-unit.frame_bytes // STACK_UNIT) * STACK_UNIT
+    for pc in range(unit.begin, unit.end):
+        lowered = lowering.code[pc]
+        if lowered.name != "restore":
+            continue
+        alive = [] if unit.entry else [r for r in liveness.before(pc) if r is not lowering.stack]
+        save = next(lowering.code[at] for at in range(pc, unit.begin, -1) if lowering.code[at].name == "save")
+        save.operands = [lowering.stack, Raw(begin), *alive]
+        lowered.operands = [lowering.stack, Raw(begin), *map(Def, alive)]
+        unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
+
+
+def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Register]:
+    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
+    give, and whatever comes of these."""
+    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+    readers: dict[Register, list[Lowered]] = {}
+    reached: list[Register] = list(unset)
+    for lowered in code:
+        for register in _uses(lowered):
+            readers.setdefault(register, []).append(lowered)
+        if lowered.name in sources:
+            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
+    found: set[Register] = set()
+    while reached:
+        register = reached.pop()
+        if register in found:
+            continue
+        found.add(register)
+        for lowered in readers.get(register, ()):
+            if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
+                continue  # what comes of it counts as defined: it has been reported
+            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
+    return found
+
+
+def _key(constant: Constant) -> Constant:
+    return Constant(constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special)
+
+
+def encode(lowering: Lowering) -> Program:
+    code = lowering.code
+    slots = _Slots()
+    ranges: list[dict[Register, list[int]]] = []
+    unset: set[Register] = set()
+    for unit in lowering.units:
+        liveness = _Liveness(lowering, unit)
+        _save_registers(lowering, unit, liveness)
+        liveness.ranges.pop(lowering.stack, None)
+        ranges.append(liveness.ranges)
+        unset |= {register for register in liveness.before(unit.begin) if register is not lowering.stack}
+    local = any(unit.frame_bytes for unit in lowering.units)
+    undefined = _undefined(code, unset, local)
+    for lives in ranges:
+        for which in (False, True):  # what may be undefined has slots of its own
+            slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
+
+    constants: dict[Constant, int] = {lowering.true: 0}
+    for lowered in code:
+        for operand in (*lowered.operands, lowered.target):
+            if isinstance(operand, Constant):
+                constants.setdefault(_key(operand), 0)
+    # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
+    calls = any(lowered.kind in (CALL, CALL_POINTER) for lowered in code)
+    offset, stack = 0, NONE
+    base: dict[int, int] = {}
+    table: list[int] = []
+    for width in WIDTHS:
+        base[width] = offset
+        offset += slots.count[width] * _unit_size(width)
+        for constant in constants:
+            if constant.width == width:
+                constants[constant] = offset
+                table += [offset, width, SPECIALS.get(constant.special, 0), constant.value]
+                offset += _unit_size(width)
+        if width == 8 and calls:
+            stack = offset
+            offset += _unit_size(8)
+        offset = -(-offset // 64) * 64
+
+    def place(operand) -> int:
+        if isinstance(operand, Raw):
+            return operand.value & NONE
+        if isinstance(operand, Def):
+            operand = operand.register
+        if isinstance(operand, Register):
+            if operand is lowering.stack:
+                return stack
+            width = slot_bytes(operand)
+            return base[width] + slots.of[operand] * _unit_size(width)
+        if isinstance(operand, FrameBytes):
+            return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
+        return constants[_key(operand)]
+
+    flows = array("I")
+    if undefined:
+        flows.extend((int(local), len(unset), *map(place, unset)))
+    for pc, lowered in enumerate(code if undefined else ()):
+        targets = [operand for operand in lowered.operands if isinstance(operand, Def)]
+        used = [operand for operand in lowered.operands if isinstance(operand, Register)]
+        touched = {operand.register for operand in targets} | {*used, lowered.guard}
+        if not touched.isdisjoint(undefined):
+            lowered.flags |= TRACKED
+            flows.extend((pc, len(targets), len(used), *map(place, targets), *map(place, used)))
+
+    names: dict[str, int] = {}
+    words = array("I")
+    always = constants[lowering.true]
+    for lowered in code:
+        guard = place(lowered.guard) if lowered.guard is not None else always
+        target = lowered.target if isinstance(lowered.target, int) else place(lowered.target)
+        name = names.setdefault(lowered.name, len(names))
+        head = (name, guard, NONE if lowered.negated else 0, lowered.flags, lowered.kind, target, len(lowered.operands))
+        words.extend((*head, *map(place, lowered.operands)))
+    tables = array("I")
+    for entries in lowering.tables:
+        tables.extend((len(entries), *entries))
+    entry = lowering.units[-1]
+    begins = {unit.function.name: unit.begin for unit in lowering.units[:-1]}
+    functions = [begins.get(name, NONE) for name in lowering.module.functions]
+    local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
+    granule = min((lowered.access for lowered in code if lowered.access), default=16)
+    stores = [lowered.global_store for lowered in code if lowered.global_store]
+    header = array(
+        "I",
+        (
+            len(code),
+            offset,
+            local_bytes + (STACK_BYTES if calls else 0),
+            lowering.static_shared,
+            int(math.log2(min(granule, 16))),
+            len(table) // 4,
+            len(tables),
+            *base.values(),
+            entry.begin,
+            local_bytes,
+            stack,
+            int(any(lowered.name == "fence" or lowered.flags & (ACQUIRE | RELEASE) for lowered in code)),
+            int(math.log2(min(stores))) if stores else NO_GRANULE,
+            len(functions),
+            *functions,
+        ),
+    )
+    shared = [(v.name, at, v.size) for v, at in lowering.offsets.items() if v.space == "shared"]
+    return Program(
+        lowering.function.name,
+        code,
+        list(names),
+        words,
+        header,
+        array("Q", table),
+        tables,
+        flows,
+        lowering.static_shared,
+        sorted(shared, key=lambda item: item[1]),
+    )

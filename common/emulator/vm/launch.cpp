@@ -1,0 +1,390 @@
+// A launch: its blocks over the processor's cores; and the interface to Python (engine.py).
+//
+// A worker runs a block to its end and starts the next one, in order. But a block whose threads wait for another block
+// is put aside, and the worker goes on with the next: as many may be begun as the GPU would hold at a time. A block that
+// waits goes on when memory has changed. If none can, and no other is running, that is a deadlock.
+#include <algorithm>
+#include <chrono>
+
+#include "block.h"
+
+namespace vm {
+
+constexpr u32 SHARED_UNIT = 128;                // bytes in which blocks are given shared memory
+constexpr u32 LONGEST_SPIN = 256;               // instructions of a loop that waits
+constexpr u64 MOST_STORAGE = 4ull << 30;        // bytes of blocks that have begun
+constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;   // of blocks that only poll while nothing happens: then it is a deadlock
+constexpr u32 TRIES = 2;  // of a block, to go on at once when what it polled has changed; then new blocks come first
+
+static u64 resident(const Launch &l) { return l.storage.size() - l.free.size(); }
+
+static Block *start_next(Launch &l) {
+  if (l.free.empty()) {
+    l.storage.push_back(std::make_unique<Block>(l));
+    l.free.push_back(l.storage.back().get());
+    const u64 most = std::max<u64>(MOST_STORAGE / (l.storage.back()->bytes + 1), l.workers.size());
+    l.resident = std::min(l.resident, most);
+  }
+  Block *block = l.free.back();
+  l.free.pop_back();
+  block->index = l.started++;
+  return block;
+}
+
+template <class F> static Block *take(std::deque<Block *> &from, F f) {
+  const auto at = std::find_if(from.begin(), from.end(), f);
+  if (at == from.end()) return nullptr;
+  Block *block = *at;
+  from.erase(at);
+  return block;
+}
+
+// Nothing will ever happen any more: who waits where?
+static void give_up(Launch &l, Worker &w) {
+  for (const auto &queue : {&l.waiting, &l.polling})
+    for (Block *block : *queue) {
+      block->worker = &w;
+      block->report_deadlock(l.blocks - l.started);
+      l.stopped_by = std::min(l.stopped_by, block->index);
+    }
+  l.stop = true;
+}
+
+// All blocks that have begun wait, or are over. Let lanes go on without others of their warp, if some wait for those.
+static void resolve(Launch &l, Worker &w) {
+  for (Block *block : l.waiting) {
+    block->worker = &w;
+    if (block->release_lanes()) {
+      block->parked_version = ~0ull;
+      return;
+    }
+  }
+  give_up(l, w);
+}
+
+// What the worker does next; null if it is no longer needed.
+static Block *next_block(Launch &l, Worker &w, std::unique_lock<std::mutex> &lock, bool &fresh) {
+  while (!l.stop) {
+    const u64 version = l.version();
+    fresh = w.polling = false;
+    const auto changed = [&](Block *b) { return b->parked_version != version; };
+    if (Block *b = take(l.waiting, [&](Block *b) { return changed(b) && b->in_vain < TRIES && b->poll_changed(); }))
+      return b;
+    const bool more = l.started < l.blocks && resident(l) < l.resident;
+    if (more && (l.polling.empty() || !l.turn_of_polling)) {
+      fresh = l.turn_of_polling = true;
+      return start_next(l);
+    }
+    l.turn_of_polling = false;
+    if (Block *b = take(l.waiting, changed)) return b;
+    if (!l.polling.empty()) {
+      w.polling = true;
+      return take(l.polling, [](Block *) { return true; });
+    }
+    if (l.waiting.empty()) return nullptr;
+    if (++l.idle == l.running) resolve(l, w);
+    else l.changed.wait_for(lock, std::chrono::milliseconds(1));
+    --l.idle;
+  }
+  return nullptr;
+}
+
+// A block has polled in vain. Stop if that is all that happens.
+static void note_idle(Launch &l, Worker &w, u64 executed) {
+  const u64 version = l.version();
+  const bool others = std::any_of(l.workers.begin(), l.workers.end(), [](auto &w) { return w->busy && !w->polling; });
+  if (version != l.idle_version || others) {
+    l.idle_version = version;
+    l.idle_instructions = 0;
+  }
+  l.idle_instructions += executed;
+  if (l.idle_instructions >= IDLE_INSTRUCTIONS) give_up(l, w);
+}
+
+static void merge(Launch &l, Worker &w) {
+  for (size_t pc = 0; pc < w.counters.size(); ++pc) {
+    Counters &to = l.counters[pc], &from = w.counters[pc];
+    to.warps += from.warps, to.threads += from.threads, to.sectors += from.sectors;
+    to.wavefronts += from.wavefronts, to.conflicts += from.conflicts, to.bytes += from.bytes;
+    to.requests += from.requests;
+  }
+  for (const auto &[key, finding] : w.findings) {
+    auto [at, fresh] = l.findings.try_emplace(key, finding);
+    if (fresh) continue;
+    const u64 count = at->second.count + finding.count;
+    if (finding.block < at->second.block) at->second = finding;
+    at->second.count = count;
+  }
+}
+
+static void work(Launch &l, Worker &worker) {
+  if (l.count) worker.counters.resize(l.program->code.size());
+  std::unique_lock lock(l.mutex);
+  bool fresh;
+  while (Block *block = next_block(l, worker, lock, fresh)) {
+    worker.busy = true;
+    lock.unlock();
+    if (fresh) block->start(block->index);
+    const u64 before = block->executed, seen = block->changes + worker.changes;
+    const Outcome outcome = block->run(worker);
+    lock.lock();
+    worker.busy = false;
+    if (outcome == Outcome::DONE) {
+      if (!block->output.empty()) l.output[block->index].swap(block->output);
+      l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
+      block->trace.clear();
+      if (block->stopped) {
+        l.stop = true;
+        l.stopped_by = std::min(l.stopped_by, block->index);
+      }
+      l.free.push_back(block);
+      l.done.fetch_add(1);
+    } else if (outcome == Outcome::WAITING) {
+      block->in_vain = block->changes + worker.changes == seen ? block->in_vain + 1 : 0;
+      l.waiting.push_back(block);
+    } else {
+      l.polling.push_back(block);
+      worker.polling = true;
+      note_idle(l, worker, block->executed - before);
+    }
+    if (l.idle) l.changed.notify_all();
+  }
+  for (Block *block : l.waiting) l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
+  merge(l, worker);
+  if (--l.running == 0) l.finished.notify_all();
+  else l.changed.notify_all();
+}
+
+}  // namespace vm
+
+// ---- the interface to Python ----
+
+using namespace vm;
+
+struct LaunchSpec {
+  u32 grid[3], block[3];
+  u32 dynamic_shared, threads;
+  u32 count, sanitize;
+  u32 param_bytes, allocation_count;
+  const u8 *params;
+  const u64 *allocations;  // base, size, written of each
+  u64 trace_first, trace_end, trace_limit, budget;
+  u64 resident;
+  u32 multiprocessors, cooperative;
+  Heap *heap;
+};
+
+static const Registry &registry() {
+  static const Registry all = [] {
+    Registry r;
+    register_integer(r);
+    register_floating(r);
+    register_convert(r);
+    register_memory(r);
+    register_warp(r);
+    register_print(r);
+    register_tensor(r);
+    register_call(r);
+    register_video(r);
+    return r;
+  }();
+  return all;
+}
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// All handlers, one per line: name and operands, with '|' between them.
+const char *vm_handlers() {
+  static const std::string names = [] {
+    std::string all;
+    for (const auto &[name, entry] : registry()) all += name + "|" + entry.operands + "\n";
+    return all;
+  }();
+  return names.c_str();
+}
+
+// Flags and kinds of instructions: name and number, one per line.
+const char *vm_constants() {
+  return ""
+#define X(name, value) #name " " #value "\n"
+      FLAGS(X)
+#undef X
+      ;
+}
+const char *vm_kinds() {
+  return ""
+#define X(name) #name "\n"
+      KINDS(X)
+#undef X
+      ;
+}
+
+// All problems in the order of their numbers, one per line: name, kind, code, with '|' between them.
+const char *vm_problems() {
+  return ""
+#define X(name, kind, code) #name "|" kind "|" #code "\n"
+      PROBLEMS(X)
+#undef X
+      ;
+}
+
+// names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
+// header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
+// constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
+// bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the global granule; number of
+// functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
+// are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
+// and their places. constants: offset, width, special, value of each. tables: length and entries of each.
+Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
+                    const u32 *flows, u32 flow_words) {
+  std::vector<Handler> handlers;
+  std::vector<bool> storing;
+  std::vector<std::string> handler_names;
+  for (const char *at = names; *at;) {
+    const char *end = strchr(at, '\n');
+    const auto found = registry().find(std::string(at, end));
+    storing.push_back(!strncmp(at, "st.", 3));
+    handler_names.emplace_back(at, end);
+    handlers.push_back(found == registry().end() ? nullptr : found->second.run);
+    at = end + 1;
+  }
+  Program *p = new Program;
+  p->frame_bytes = header[1], p->local_bytes = header[2], p->static_shared = header[3], p->granule_log2 = header[4];
+  std::copy(header + 7, header + 12, p->bounds);
+  p->bounds[5] = p->frame_bytes;
+  p->entry = header[12], p->local_static = header[13], p->stack = header[14];
+  p->fences = header[15], p->global_granule_log2 = header[16];
+  p->functions.assign(header + 18, header + 18 + header[17]);
+  u64 size = 0;
+  for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
+  p->words.assign(words, words + size);
+  const u32 *at = p->words.data();
+  for (u32 n = 0; n < header[0]; ++n, at += 7 + at[6]) {
+    Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
+    p->code.push_back(i);
+  }
+  if (flow_words) {
+    const u32 *at = flows, *const end = flows + flow_words;
+    p->tracked = true;
+    p->reads_local = *at++;
+    p->unset.assign(at + 1, at + 1 + *at);
+    for (at += 1 + *at; at < end;) {
+      Flow &f = p->flows[at[0]];
+      f.targets = at[1], f.sources = at[2];
+      f.offsets.assign(at + 3, at + 3 + f.targets + f.sources);
+      at += 3 + f.targets + f.sources;
+    }
+    std::vector<std::string> by_pc;
+    for (const Instr &i : p->code) by_pc.push_back(handler_names[i.o[-7]]);
+    p->follow(by_pc);
+  }
+  std::vector<u32> polls(1, 0);  // before each instruction
+  for (const Instr &i : p->code) polls.push_back(polls.back() + (i.kind != Kind::BRANCH && i.flags & STRONG));
+  for (Instr &i : p->code)
+    if (i.kind == Kind::BRANCH && i.target <= i.pc && polls[i.pc] != polls[i.target]) i.flags |= STRONG;
+  std::vector<u32> stores(1, 0);  // likewise
+  for (const Instr &i : p->code) stores.push_back(stores.back() + storing[i.o[-7]]);
+  for (const Instr &i : p->code)
+    if (i.kind == Kind::BRANCH && i.target <= i.pc && i.pc - i.target < LONGEST_SPIN && stores[i.pc] == stores[i.target])
+      for (u32 pc = i.target; pc < i.pc; ++pc)
+        if (p->code[pc].flags & STRONG) p->code[pc].flags |= SPIN;
+  for (u32 n = 0; n < header[5]; ++n, constants += 4)
+    p->constants.push_back({u32(constants[0]), u32(constants[1]), u32(constants[2]), constants[3]});
+  for (u32 n = 0; n < header[6];) {
+    p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
+    n += 1 + tables[n];
+  }
+  return p;
+}
+
+void vm_free_program(Program *p) { delete p; }
+
+// Memory for malloc of device code: where it begins is in *base.
+Heap *vm_heap(u64 bytes, u64 *base) {
+  Heap *heap = new Heap(bytes);
+  *base = heap->base();
+  return heap;
+}
+void vm_clear_heap(Heap *heap) { heap->clear(); }
+void vm_free_heap(Heap *heap) { delete heap; }
+
+Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
+  Launch *l = new Launch;
+  l->program = program;
+  std::copy(spec->grid, spec->grid + 3, l->grid);
+  std::copy(spec->block, spec->block + 3, l->block);
+  l->threads = l->block[0] * l->block[1] * l->block[2];
+  l->warps = (l->threads + LANES - 1) / LANES;
+  l->dynamic_shared = spec->dynamic_shared;
+  l->shared_bytes = program->static_shared + spec->dynamic_shared;
+  l->shared_window = (l->shared_bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT;
+  l->params.assign(spec->params, spec->params + spec->param_bytes);
+  for (u64 n = 0; n < spec->allocation_count; ++n) {
+    const u64 *row = spec->allocations + 3 * n;
+    l->allocations.push_back({row[0], row[1], reinterpret_cast<u8 *>(row[2])});
+  }
+  if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
+  std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
+  l->count = spec->count, l->sanitize = spec->sanitize;
+  l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
+  l->budget = spec->budget;
+  l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
+  if (l->count) l->counters.resize(program->code.size());
+  if (l->sanitize && program->global_granule_log2 != NO_GRANULE && l->blocks * l->warps > 1) {
+    l->races = true;
+    const auto watch = [&](u64 base, u64 bytes) {
+      l->cells.push_back(std::make_unique<Cells>(base, bytes, program->global_granule_log2));
+      return l->cells.back()->words ? l->cells.back().get() : nullptr;
+    };
+    for (Allocation &a : l->allocations) a.cells = watch(a.base, a.size);
+    if (spec->heap) l->heap_cells = watch(spec->heap->base(), spec->heap->size());
+  }
+  l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
+  l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks));
+  l->resident = std::max<u64>(spec->resident, 1);
+  for (u32 n = 0; n < l->running; ++n) l->workers.push_back(std::make_unique<Worker>());
+  for (auto &worker : l->workers) l->host_threads.emplace_back(work, std::ref(*l), std::ref(*worker));
+  return l;
+}
+
+// Wait for at most `seconds`; 1 when the launch is over. `done`: blocks that are.
+int vm_wait(Launch *l, double seconds, u64 *done) {
+  std::unique_lock lock(l->mutex);
+  const bool over = l->finished.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return l->running == 0; });
+  *done = l->done;
+  return over;
+}
+
+void vm_cancel(Launch *l) { l->stop = true; }
+
+const Counters *vm_counters(Launch *l) { return l->counters.data(); }
+
+u64 vm_findings(Launch *l, Finding *out, u64 limit) {
+  u64 n = 0;
+  for (const auto &[key, finding] : l->findings)
+    if (n < limit) out[n++] = finding;
+  return l->findings.size();
+}
+
+const TraceRow *vm_trace(Launch *l, u64 *rows) {
+  *rows = l->trace.size();
+  return l->trace.data();
+}
+
+// What the kernel printed, block by block.
+const char *vm_output(Launch *l) {
+  l->all_output.clear();
+  for (const auto &[block, text] : l->output) l->all_output += text;
+  return l->all_output.c_str();
+}
+
+u64 vm_stopped_by(Launch *l) { return l->stopped_by; }
+
+void vm_free_launch(Launch *l) {
+  for (std::thread &t : l->host_threads) t.join();
+  delete l;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

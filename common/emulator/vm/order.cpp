@@ -1,0 +1,227 @@
+// Which accesses have happened before which others.
+//
+// A block has a clock; each event that orders (a barrier, a fence, a release) advances it. `Warp::time` is the clock at the
+// warp's own last such event, and stamps its accesses. Clock::time[v] of a warp says up to which time it knows the past
+// of warp v: accesses of v with an earlier stamp have happened before whatever it does now. All others are unordered with
+// it: a race, unless both only read, or both are made for it (atomics, volatile).
+//
+// - A barrier of the block: everybody knows everything. A counted one: who waits learns what all knew that arrived; who
+//   only arrives, learns nothing.
+// - `__syncwarp(mask)`: among those lanes. Only within a warp are lanes told apart.
+// - Memory: a release hands what the writer knows to the location, an acquire takes it from there. What a plain atomic or
+//   volatile store hands on is what was known at the writer's last fence. Between blocks and warps that is the only way.
+//   In shared memory a volatile store, an exchange and a compare-and-swap do so without a fence, for hardware keeps the
+//   order of one block's shared accesses.
+#include <algorithm>
+
+#include "block.h"
+
+namespace vm {
+
+PastPointer join(const PastPointer &a, const PastPointer &b) {
+  if (!a || a == b) return b;
+  if (!b) return a;
+  auto both = std::make_shared<Past>();
+  both->reserve(a->size() + b->size());
+  auto i = a->begin(), j = b->begin();
+  while (i != a->end() || j != b->end()) {
+    if (j == b->end() || (i != a->end() && i->key < j->key)) both->push_back(*i++);
+    else if (i == a->end() || j->key < i->key) both->push_back(*j++);
+    else both->push_back({i->key, std::max(i->time, j->time)}), ++i, ++j;
+  }
+  return both;
+}
+
+void join(Clock &to, const Clock &from) {
+  to.time.resize(std::max(to.time.size(), from.time.size()));
+  for (size_t v = 0; v < from.time.size(); ++v) to.time[v] = std::max(to.time[v], from.time[v]);
+  to.others = join(to.others, from.others);
+}
+
+static u32 time_of(const Past &past, u64 key) {
+  const auto at = std::lower_bound(past.begin(), past.end(), key, [](const Known &k, u64 key) { return k.key < key; });
+  return at != past.end() && at->key == key ? at->time : 0;
+}
+
+u32 known(const PastPointer &past, u64 block, u32 warp) {
+  return past ? std::max(time_of(*past, block << 6), time_of(*past, block << 6 | (warp + 1))) : 0;
+}
+
+// The clock moves on, for this warp: what it does from now on is after what others can know.
+u32 Block::advance(Warp &w) {
+  if (++tick == LAST_TIME) forget_times();
+  return w.time = tick;
+}
+
+// The clock is full: forget what happened when, but not what was written.
+void Block::forget_times() {
+  tick = 2;
+  for (u64 &word : written_by) word = word ? (word & ~(TIME_MASK << TIME_SHIFT)) | 1ull << TIME_SHIFT : 0;
+  std::fill(read_by.begin(), read_by.end(), 0);
+  for (Warp &w : warps) {
+    w.time = tick;
+    std::fill(w.knows.time.begin(), w.knows.time.end(), tick);
+    for (Clock &fenced : w.fenced)
+      if (!fenced.time.empty()) fenced.time = w.knows.time;
+    w.epoch = 0;
+    settle(w);
+  }
+  for (auto &[offset, flag] : flags) std::fill(flag.time.begin(), flag.time.end(), tick);
+}
+
+// After a change of what the warp knows.
+void Block::settle(Warp &w) {
+  w.oldest = *std::min_element(w.knows.time.begin(), w.knows.time.end());
+  w.newest = 0;
+  for (u32 v = 0; v < w.knows.time.size(); ++v)
+    if (v != w.index) w.newest = std::max(w.newest, w.knows.time[v]);
+}
+
+// A barrier of all threads.
+void Block::meet_all() {
+  if (++tick == LAST_TIME) forget_times();
+  Clock fenced[2];
+  PastPointer others;
+  for (const Warp &w : warps) {
+    for (int reach = 0; program.fences && reach < 2; ++reach) join(fenced[reach], w.fenced[reach]);
+    if (w.knows.others != others) others = join(others, w.knows.others);
+  }
+  for (Warp &w : warps) {
+    w.time = w.oldest = w.newest = tick;
+    std::fill(w.knows.time.begin(), w.knows.time.end(), tick);
+    w.knows.others = others;
+    for (int reach = 0; program.fences && reach < 2; ++reach) w.fenced[reach] = fenced[reach];
+    w.lanes.reset();
+  }
+}
+
+// A warp comes to a counted barrier: what it did until now is known to those that wait there.
+void Block::bring(Warp &w, Barrier &b) {
+  w.knows.time[w.index] = advance(w);
+  settle(w);
+  join(b.knows, w.knows);
+  for (int reach = 0; reach < 2; ++reach) join(b.fenced[reach], w.fenced[reach]);
+}
+
+void Block::take(Warp &w, const Barrier &b) {
+  join(w.knows, b.knows);
+  for (int reach = 0; reach < 2; ++reach) join(w.fenced[reach], b.fenced[reach]);
+  w.lanes.reset();
+  settle(w);
+}
+
+// __syncwarp: the lanes of `mask` know what each of them knew, and did until now.
+void Block::meet_lanes(Warp &w, u32 mask) {
+  const u32 before = w.knows.time[w.index], now = advance(w);
+  if (!(w.live & ~mask)) {
+    w.lanes.reset();
+    w.knows.time[w.index] = now;
+    return settle(w);
+  }
+  if (!w.lanes) {
+    w.lanes = std::make_unique<LaneTimes>();
+    for (auto &of : w.lanes->of) std::fill(of, of + LANES, before);
+  }
+  u32 together[LANES] = {};
+  for (u32 rest = mask; rest; rest &= rest - 1)
+    for (int lane = 0; lane < LANES; ++lane)
+      together[lane] = std::max(together[lane], w.lanes->of[__builtin_ctz(rest)][lane]);
+  for (u32 rest = mask; rest; rest &= rest - 1) together[__builtin_ctz(rest)] = now;
+  for (u32 rest = mask; rest; rest &= rest - 1)
+    std::copy(together, together + LANES, w.lanes->of[__builtin_ctz(rest)]);
+}
+
+// Up to which time lane `lane` knows what lane `of` of its warp did.
+u32 Block::lane_time(const Warp &w, int lane, int of) const {
+  return w.lanes ? w.lanes->of[lane][of] : w.knows.time[w.index];
+}
+
+// ---- through memory ----
+
+// A fence: what was done before it may be handed on by whatever store comes after it; to other blocks only if the fence
+// reaches beyond this one.
+void Block::fence(Warp &w, bool beyond) {
+  w.knows.time[w.index] = advance(w);
+  settle(w);
+  w.fenced[WITHIN] = w.knows;
+  if (beyond) w.fenced[BEYOND] = w.knows;
+}
+
+// What others may know: `beyond` by everybody, `within` by this block. Keys as in Known.
+static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) {
+  auto past = std::make_shared<Past>();
+  const auto enter = [&](const Clock &clock, u64 block) {
+    if (clock.time.empty()) return;
+    const u32 least = *std::min_element(clock.time.begin(), clock.time.end());
+    past->push_back({block << 6, least});
+    for (size_t v = 0; v < clock.time.size(); ++v)
+      if (clock.time[v] > least) past->push_back({block << 6 | (v + 1), clock.time[v]});
+  };
+  enter(beyond, block);
+  enter(within, block | WITHIN_BLOCK);
+  return join(past, beyond.others);
+}
+
+void Block::learn(Warp &w, const Clock &clock) {
+  join(w.knows, clock);
+  if (w.lanes)
+    for (auto &of : w.lanes->of)
+      for (u32 &time : of) time = std::max(time, clock.time[w.index]);
+  settle(w);
+}
+
+// A store or an atomic that others may wait for. An atomic passes on, too, what earlier ones handed to the location.
+void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, bool atomic) {
+  const bool all = i.flags & RELEASE || (space == Space::SHARED && i.flags & SIGNAL);
+  if (!all && !program.fences) return;
+  if (all) {
+    w.knows.time[w.index] = advance(w);
+    settle(w);
+  }
+  const Clock &within = all ? w.knows : w.fenced[WITHIN], &beyond = all ? w.knows : w.fenced[BEYOND];
+  const bool nothing = within.time.empty();
+  if (space == Space::SHARED) {
+    if (nothing && (atomic || flags.empty())) return;
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      Clock &flag = flags[address[__builtin_ctz(rest)]];
+      if (atomic) join(flag, within);
+      else flag = within;
+    }
+    return;
+  }
+  if (nothing && (atomic || !launch.flag_count.load(std::memory_order_relaxed))) return;
+  const PastPointer past = nothing ? nullptr : as_past(beyond, within, index);
+  std::lock_guard lock(launch.flag_mutex);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    PastPointer &flag = launch.flags[address[__builtin_ctz(rest)]];
+    flag = atomic ? join(flag, past) : past;
+  }
+  launch.flag_count.store(launch.flags.size(), std::memory_order_relaxed);
+}
+
+// A load or an atomic that may have seen what another thread's release wrote.
+void Block::acquire(Warp &w, u32 mask, Space space, const u64 *address) {
+  if (space == Space::SHARED) {
+    if (flags.empty()) return;
+    for (u32 rest = mask; rest; rest &= rest - 1)
+      if (const auto flag = flags.find(address[__builtin_ctz(rest)]); flag != flags.end()) learn(w, flag->second);
+    return;
+  }
+  if (launch.races.load(std::memory_order_relaxed)) note_seen(mask, address);
+  if (!launch.flag_count.load(std::memory_order_relaxed)) return;
+  Clock clock;
+  {
+    std::lock_guard lock(launch.flag_mutex);
+    for (u32 rest = mask; rest; rest &= rest - 1)
+      if (const auto flag = launch.flags.find(address[__builtin_ctz(rest)]); flag != launch.flags.end())
+        clock.others = join(clock.others, flag->second);
+  }
+  if (!clock.others) return;
+  clock.time.resize(warps.size());
+  for (const Warp &v : warps)
+    clock.time[v.index] = std::max(known(clock.others, index, v.index),
+                                   known(clock.others, index | WITHIN_BLOCK, v.index));
+  learn(w, clock);
+}
+
+}  // namespace vm

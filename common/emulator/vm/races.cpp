@@ -1,0 +1,196 @@
+// Races in global memory: two accesses to one granule by different warps, one of them writing, that nothing orders.
+//
+// Each granule (the smallest store to global memory that the kernel makes) knows who wrote it last, and two warps that
+// read it since. Who they are and when, an epoch says: a number for what one warp does between two events that order
+// (order.cpp). Words are read and written whole, so that blocks on two cores may meet at a granule: what one of them
+// overwrites of the other, is lost, but nothing else.
+//
+// What is written may be what was there: two threads that set one flag are told apart from two that disagree.
+#include <algorithm>
+#include <sys/mman.h>
+
+#include "block.h"
+
+namespace vm {
+
+// A word: epoch | volatile or atomic, within its block only, nothing changed | lane | pc
+constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
+constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
+
+Cells::Cells(u64 base, u64 bytes, u32 granule_log2)
+    : origin(base & ~63ull), shift(granule_log2), count((bytes + 64) / (1u << granule_log2) + 2) {
+  void *memory = mmap(nullptr, 3 * count * sizeof(u64), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+  words = memory == MAP_FAILED ? nullptr : static_cast<u64 *>(memory);
+}
+
+Cells::~Cells() {
+  if (words) munmap(words, 3 * count * sizeof(u64));
+}
+
+void Cells::forget(u64 address, u64 bytes) {
+  const u64 first = (address - origin) >> shift, last = (address + bytes - origin) >> shift;
+  for (u64 kind = 0; words && kind < 3; ++kind) std::fill(words + kind * count + first, words + kind * count + last + 1, 0);
+}
+
+static u64 get(const u64 *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static void put(u64 *word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+
+// The number of what the warp does now.
+u32 Block::epoch(Warp &w) {
+  if (w.epoch && w.epoch_time == w.time) return w.epoch;
+  w.epoch_time = w.time;
+  w.epoch = launch.epochs.enter(*worker, {index, w.time, w.index});
+  if (!w.epoch) launch.races = false;  // no more numbers: what comes from now on is not looked at
+  return w.epoch;
+}
+
+u32 Epochs::enter(Worker &worker, Epoch epoch) {
+  if (worker.next_epoch == worker.last_epoch) {
+    std::lock_guard lock(mutex);
+    if (chunks == MOST) return 0;
+    const u64 chunk = chunks;
+    table[chunk].store(new Epoch[SIZE](), std::memory_order_release);
+    ++chunks;
+    worker.next_epoch = chunk * SIZE + (chunk == 0);  // 0: nobody
+    worker.last_epoch = (chunk + 1) * SIZE;
+  }
+  const u32 number = u32(worker.next_epoch++);
+  table[number / SIZE].load(std::memory_order_relaxed)[number % SIZE] = epoch;
+  return number;
+}
+
+static u64 bit_of(u64 address) { return (address & ~u64(3)) * 0x9e3779b97f4a7c15ull >> 52; }
+
+void Block::note_seen(u32 mask, const u64 *address) {
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const u64 bit = bit_of(address[__builtin_ctz(rest)]);
+    seen[bit / 64] |= 1ull << bit % 64;
+  }
+}
+
+// Does something order what the word says before what the warp does now? `mine`: the word for that.
+bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine) const {
+  const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
+  const u64 bit = bit_of(address);  // who has seen the value of an atomic comes after it, as far as that place goes
+  if (word & R_STRONG && !((word | mine) & R_BLOCK) && seen[bit / 64] >> bit % 64 & 1) return true;
+  if (e.block == index) return e.warp == w.index || word & mine & R_STRONG || e.time < w.knows.time[e.warp];
+  if (word & mine & R_STRONG && !((word | mine) & R_BLOCK)) return true;
+  return e.time < known(w.knows.others, e.block, e.warp);
+}
+
+void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u64 word) {
+  const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
+  report(problem, i.pc, thread(w, lane), address, bytes, e.warp * LANES + u32(word >> R_LANE_SHIFT & 31),
+         u32(word & R_PC_MASK), e.block);
+}
+
+// `lanes` pieces of `bytes` side by side, of the lanes from `lane` on.
+void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u32 lanes, u64 address, u32 bytes,
+                       u64 mine) {
+  const u64 offset = address - cells.origin;
+  const u64 first = offset >> cells.shift, last = (offset + lanes * bytes - 1) >> cells.shift;
+  const u32 bytes_log2 = __builtin_ctz(bytes);
+  u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
+  const u64 my_epoch = mine >> EPOCH_SHIFT;
+  u64 known_epoch = my_epoch;  // of a word that was looked at: an epoch of this warp?
+  bool known_mine = true;
+  for (u64 at = first; at <= last; ++at) {
+    const u64 begin = std::max(at << cells.shift, offset), behind = (begin - offset) >> bytes_log2;
+    const u64 me = mine + (behind << R_LANE_SHIFT);
+    if (const u64 word = get(written + at); word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
+      report_race(word & R_SAME ? Problem::SAME_VALUE : Problem::GLOBAL_READ_AFTER_WRITE, w, i, lane + int(behind),
+                  cells.origin + begin, bytes, word);
+    }
+    const u64 before = get(read + at), epoch_before = before >> EPOCH_SHIFT;
+    if (epoch_before == my_epoch) {
+      if (before & ~me & R_STRONG) put(read + at, me);  // a plain read counts for more
+      continue;
+    }
+    if (epoch_before != known_epoch) {
+      known_epoch = epoch_before;
+      const Epoch &e = launch.epochs.of(u32(epoch_before));
+      known_mine = !before || (e.block == index && e.warp == w.index);
+    }
+    if (!known_mine) put(second + at, before);
+    put(read + at, me);
+  }
+}
+
+// `value`: what the lane writes; null for an atomic.
+void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u64 address, u32 bytes, u64 mine,
+                        const u8 *value) {
+  const u64 offset = address - cells.origin;
+  const u64 first = offset >> cells.shift, last = (offset + bytes - 1) >> cells.shift;
+  u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
+  const u64 my_epoch = mine >> EPOCH_SHIFT;
+  for (u64 at = first; at <= last; ++at) {
+    const u64 word = get(written + at), one = get(read + at), other = get(second + at);
+    const auto races = [&](u64 earlier) {
+      return earlier && earlier >> EPOCH_SHIFT != my_epoch &&
+             !ordered_globally(w, cells.origin + (at << cells.shift), earlier, mine);
+    };
+    if (!races(word) && !races(one) && !races(other)) {
+      put(written + at, mine);
+      if (one) put(read + at, 0);
+      if (other) put(second + at, 0);
+      continue;
+    }
+    const u64 where = std::max(address, cells.origin + (at << cells.shift));
+    const u32 size = u32(std::min<u64>(address + bytes, cells.origin + ((at + 1) << cells.shift)) - where);
+    const bool same = value && !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size);
+    for (const u64 earlier : {word, one, other})
+      if (races(earlier))
+        report_race(same ? Problem::SAME_VALUE
+                    : earlier == word ? Problem::GLOBAL_WRITE_AFTER_WRITE
+                                      : Problem::GLOBAL_WRITE_AFTER_READ,
+                    w, i, lane, where, bytes, earlier);
+    if (same && races(word)) continue;  // the one that changed it is the one to remember
+    put(written + at, mine | (same ? R_SAME : 0));
+    put(read + at, 0);
+    put(second + at, 0);
+  }
+}
+
+static u64 word_of(u32 epoch, const Instr &i, int lane, bool strong) {
+  return u64(epoch) << EPOCH_SHIFT | (strong ? R_STRONG : 0) | (i.flags & OF_BLOCK ? R_BLOCK : 0) |
+         u64(lane) << R_LANE_SHIFT | std::min<u64>(i.pc, R_PC_MASK);
+}
+
+const Cells *Block::cells_of(u64 address, u32 bytes) const {
+  const Allocation *a = only ? only : find(launch, address, bytes);
+  if (!a || a->cells) return a ? a->cells : nullptr;
+  const Heap *heap = launch.heap;
+  return heap && address >= heap->base() && address < heap->base() + heap->size() ? launch.heap_cells : nullptr;
+}
+
+void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const Pattern &p) {
+  if (!launch.races.load(std::memory_order_relaxed)) return;
+  const u32 now = epoch(w);
+  const bool strong = i.flags & (STRONG | PAST_L1);
+  if (p.row && only) {
+    if (const Cells *cells = cells_of(p.low, bytes))
+      read_cells(w, i, *cells, 0, LANES, p.low, bytes, word_of(now, i, 0, strong));
+    return;
+  }
+  for (u32 rest = mask; rest;) {
+    const int lane = __builtin_ctz(rest);
+    for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane];) rest &= rest - 1;
+    if (const Cells *cells = cells_of(address[lane], bytes))
+      read_cells(w, i, *cells, lane, 1, address[lane], bytes, word_of(now, i, lane, strong));
+  }
+}
+
+void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],
+                       bool atomic) {
+  if (!launch.races.load(std::memory_order_relaxed)) return;
+  const u32 now = epoch(w);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (const Cells *cells = cells_of(address[lane], bytes))
+      write_cells(w, i, *cells, lane, address[lane], bytes, word_of(now, i, lane, atomic || i.flags & STRONG),
+                  value ? value[lane] : nullptr);
+  }
+}
+
+}  // namespace vm

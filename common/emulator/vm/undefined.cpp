@@ -1,0 +1,321 @@
+// Values that nobody set: registers that are read before they are written, local memory likewise, and what a shuffle gives
+// from a lane that takes no part. They are followed, bit by bit, to where they matter: an address, a branch, a product of
+// matrices, global memory. Copying them about does no harm, and compilers do so.
+//
+// Warp::undefined is a second frame, with ones where the bits of the first are undefined. Lowering knows which registers
+// can be so at all; they have slots of their own, and only instructions that touch those are TRACKED. As long as a warp
+// has no undefined bit (Warp::tainted), nothing is done for them either.
+#include <algorithm>
+
+#include "block.h"
+
+namespace vm {
+
+static u32 pred_at(const Warp &w, u32 offset) { return bits_of<u32>(w.undefined + offset); }
+
+// The lanes in which a register has an undefined bit.
+static u32 undefined_lanes(const Warp &w, u32 offset) {
+  const u32 width = w.block->program.width(offset);
+  const u8 *bits = w.undefined + offset;
+  if (!width) return pred_at(w, offset);
+  u32 lanes = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    u64 any = 0;
+    for (u32 at = 0; at < width; at += 8) {
+      u64 part = 0;
+      memcpy(&part, bits + lane * width + at, std::min(width - at, 8u));
+      any |= part;
+    }
+    lanes |= u32(any != 0) << lane;
+  }
+  return lanes;
+}
+
+// All bits of a register become undefined in the lanes of `bad`, and defined in the other ones of `m`.
+static void set_lanes(Warp &w, u32 offset, u32 m, u32 bad) {
+  const u32 width = w.block->program.width(offset);
+  if (!width) {
+    const u32 bits = (pred_at(w, offset) & ~m) | (bad & m);
+    memcpy(w.undefined + offset, &bits, sizeof bits);
+    return;
+  }
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    memset(w.undefined + offset + lane * width, bad >> lane & 1 ? 0xff : 0, width);
+  }
+}
+
+static u32 undefined_sources(const Warp &w, const Flow &f) {
+  u32 bad = 0;
+  for (u32 n = 0; n < f.sources; ++n) bad |= undefined_lanes(w, f.offsets[f.targets + n]);
+  return bad;
+}
+
+static void set_targets(Warp &w, const Flow &f, u32 m, u32 bad) {
+  for (u32 n = 0; n < f.targets; ++n) set_lanes(w, f.offsets[n], m, bad);
+}
+
+// ---- rules: what of a result is undefined ----
+
+static void all_of_it(Warp &w, const Instr &, const Flow &f, u32 m) { set_targets(w, f, m, undefined_sources(w, f)); }
+
+// What lanes make together, they all have.
+static void for_all_lanes(Warp &w, const Instr &, const Flow &f, u32 m) {
+  set_targets(w, f, m, undefined_sources(w, f) & m ? ALL : 0);
+}
+
+static void nothing(Warp &w, const Instr &, const Flow &f, u32 m) { set_targets(w, f, m, 0); }
+
+// The instruction moves bits: let it move those that say what is undefined.
+static void as_the_bits_move(Warp &w, const Instr &i, const Flow &, u32 m) {
+  std::swap(w.frame, w.undefined);
+  w.mirrored = true;
+  i.run(w, i, m);
+  w.mirrored = false;
+  std::swap(w.frame, w.undefined);
+}
+
+// Every bit of the result is undefined where that of the one source is.
+static void bit_by_bit(Warp &w, const Instr &i, const Flow &, u32 m) {
+  const u32 to = i.o[0], from = i.o[1], width = w.block->program.width(to);
+  if (!width) return set_lanes(w, to, m, pred_at(w, from));
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const u32 lane = __builtin_ctz(rest) * width;
+    memmove(w.undefined + to + lane, w.undefined + from + lane, width);
+  }
+}
+
+// Likewise, but the operands FIRST to LAST say where they go: those are taken as they are.
+template <u32 FIRST, u32 LAST> static void as_they_are_moved(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  for (u32 n = FIRST; n <= LAST; ++n) {
+    bool is_data = false;
+    for (u32 k = 0; k < i.count && k < FIRST; ++k) is_data |= i.o[k] == i.o[n];
+    if (is_data || undefined_lanes(w, i.o[n]) & m) return all_of_it(w, i, f, m);
+  }
+  alignas(64) u8 zeros[LANES * 16] = {};
+  const auto bytes = [&](u32 n) { return w.block->program.width(i.o[n]) ? LANES * w.block->program.width(i.o[n]) : 4u; };
+  for (u32 n = FIRST; n <= LAST; ++n) memcpy(w.undefined + i.o[n], w.frame + i.o[n], bytes(n));
+  as_the_bits_move(w, i, f, m);
+  for (u32 n = FIRST; n <= LAST; ++n) memcpy(w.undefined + i.o[n], zeros, bytes(n));
+}
+
+static void shuffled(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  as_they_are_moved<3, 4>(w, i, f, m);
+  if (i.o[1] != ALL) set_lanes(w, i.o[1], m, undefined_lanes(w, i.o[3]) | undefined_lanes(w, i.o[4]));
+}
+
+enum class Logic { AND, OR, XOR };
+
+// A bit that is 0 decides an `and`, one that is 1 an `or`.
+template <class T, Logic OP> static T undecided(T a, T b, T ua, T ub) {
+  if (OP == Logic::AND) return (ua & ub) | (ua & b) | (ub & a);
+  if (OP == Logic::OR) return T((ua & ub) | (ua & T(~b)) | (ub & T(~a)));
+  return ua | ub;
+}
+template <class T, Logic OP> static void logic(Warp &w, const Instr &i, const Flow &, u32 m) {
+  const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
+  const T *ua = reinterpret_cast<T *>(w.undefined + i.o[1]), *ub = reinterpret_cast<T *>(w.undefined + i.o[2]);
+  lanes(m, reinterpret_cast<T *>(w.undefined + i.o[0]), undecided<T, OP>, a, b, ua, ub);
+}
+template <Logic OP> static void predicates(Warp &w, const Instr &i, const Flow &, u32 m) {
+  const u32 bad = undecided<u32, OP>(w.pred(i.o[1]), w.pred(i.o[2]), pred_at(w, i.o[1]), pred_at(w, i.o[2]));
+  set_lanes(w, i.o[0], m, bad);
+}
+
+// By trying both values of whatever is undefined.
+static void lop3(Warp &w, const Instr &i, const Flow &, u32 m) {
+  u32 *out = reinterpret_cast<u32 *>(w.undefined + i.o[0]);
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    u32 value[3], open[3], first = 0, differs = 0;
+    for (int n = 0; n < 3; ++n) value[n] = w.reg<u32>(i.o[1 + n])[lane], open[n] = bits_of<u32>(w.undefined + i.o[1 + n] + 4 * lane);
+    for (u32 tried = 0; tried < 8; ++tried) {
+      u32 x[3], result = 0;
+      for (int n = 0; n < 3; ++n) x[n] = tried >> n & 1 ? value[n] | open[n] : value[n] & ~open[n];
+      for (u32 k = 0; k < 8; ++k)
+        if (i.o[4] >> k & 1) result |= (k & 4 ? x[0] : ~x[0]) & (k & 2 ? x[1] : ~x[1]) & (k & 1 ? x[2] : ~x[2]);
+      if (tried) differs |= result ^ first;
+      else first = result;
+    }
+    out[lane] = differs;
+  }
+}
+
+// Each half of a register by itself.
+static void half_by_half(Warp &w, const Instr &, const Flow &f, u32 m) {
+  u16 bad[2 * LANES] = {};
+  for (u32 n = 0; n < f.sources; ++n) {
+    const u16 *bits = reinterpret_cast<u16 *>(w.undefined + f.offsets[f.targets + n]);
+    if (w.block->program.width(f.offsets[f.targets + n]) != 4) return set_targets(w, f, m, undefined_sources(w, f));
+    for (int k = 0; k < 2 * LANES; ++k) bad[k] |= bits[k] ? 0xffff : 0;
+  }
+  for (u32 n = 0; n < f.targets; ++n) {
+    if (w.block->program.width(f.offsets[n]) != 4) return set_targets(w, f, m, undefined_sources(w, f));
+    blend<2>(reinterpret_cast<u16 *>(w.undefined + f.offsets[n]), bad, m);
+  }
+}
+
+// An integer of some bits to one of others; anything else all together.
+static void converted(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  constexpr u32 FIRST_FLOATING = 8;  // in CVT_TYPES
+  const bool moves = i.o[2] < FIRST_FLOATING && i.o[3] < FIRST_FLOATING && !(i.flags & SAT);
+  moves ? as_the_bits_move(w, i, f, m) : all_of_it(w, i, f, m);
+}
+
+static void complain(Warp &w, const Instr &i, Problem problem, u32 lanes) {
+  if (lanes)
+    w.block->report(problem, i.pc, w.block->thread(w, __builtin_ctz(lanes)), __builtin_popcount(lanes), 0, MANY_THREADS,
+                    w.absent_pc);
+}
+
+// The accumulators, or the matrices themselves. Afterwards the result counts as defined: it has been said.
+static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  complain(w, i, Problem::UNDEFINED_PRODUCT, undefined_sources(w, f) & m);
+  nothing(w, i, f, m);
+}
+
+template <u32 ADDRESS> static void memory(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  complain(w, i, Problem::UNDEFINED_ADDRESS, undefined_lanes(w, i.o[ADDRESS]) & m);
+  nothing(w, i, f, m);
+}
+
+template <u32 ADDRESS> static void atomic(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  const u32 address = undefined_lanes(w, i.o[ADDRESS]) & m;
+  complain(w, i, Problem::UNDEFINED_ADDRESS, address);
+  complain(w, i, Problem::UNDEFINED_STORE, undefined_sources(w, f) & m & ~address);
+  nothing(w, i, f, m);
+}
+
+// A matrix to memory. The address is the first source.
+static void matrix_store(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  const u32 address = undefined_lanes(w, i.o[0]) & m;
+  complain(w, i, Problem::UNDEFINED_ADDRESS, address);
+  complain(w, i, Problem::UNDEFINED_STORE, undefined_sources(w, f) & m & ~address);
+}
+
+static void to_a_barrier(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  complain(w, i, Problem::UNDEFINED_BRANCH, undefined_sources(w, f) & m);
+  nothing(w, i, f, m);
+}
+
+// ---- local memory: a byte of `local_undefined` for each ----
+
+// A load of the lanes of `m` from local memory, of elements of `bytes` into registers of `width`.
+void undefined_load(Warp &w, u32 m, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers) {
+  Block &b = *w.block;
+  if (!b.local_undefined) return;
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const u8 *bits = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address[lane];
+    for (u32 n = 0; n < count; ++n) {
+      if (registers[n] == ALL) continue;
+      u8 *to = w.undefined + registers[n] + lane * width;
+      const bool any = std::any_of(bits + n * bytes, bits + (n + 1) * bytes, [](u8 x) { return x; });
+      if (!any && !w.tainted) continue;
+      memset(to, 0, width);
+      memcpy(to, bits + n * bytes, std::min(bytes, width));
+      w.tainted |= any;
+    }
+  }
+}
+
+// What a store of elements writes: the lanes of which one is undefined altogether. Local memory takes it over.
+u32 undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, u32 width, u32 count,
+                    const u32 *registers) {
+  Block &b = *w.block;
+  const bool followed = w.tainted && i.flags & TRACKED;
+  if (!followed && (space != Space::LOCAL || !b.local_undefined)) return 0;
+  u32 bad = 0;
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    for (u32 n = 0; n < count; ++n) {
+      const u8 *bits = w.undefined + registers[n] + lane * width;
+      if (space == Space::LOCAL) {
+        u8 *to = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address[lane] + n * bytes;
+        followed ? memcpy(to, bits, bytes) : memset(to, 0, bytes);
+      } else if (std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; })) bad |= 1u << lane;
+    }
+  }
+  if (space == Space::GLOBAL) complain(w, i, Problem::UNDEFINED_STORE, bad);
+  return bad;
+}
+
+// ---- which rule for which handler ----
+
+static Rule rule_of(const std::string &name) {
+  static const std::map<std::string, Rule> exact = {
+      {"selp.b16", as_they_are_moved<3, 3>}, {"selp.b32", as_they_are_moved<3, 3>}, {"selp.b64", as_they_are_moved<3, 3>},
+      {"and.u16", logic<u16, Logic::AND>}, {"and.u32", logic<u32, Logic::AND>}, {"and.u64", logic<u64, Logic::AND>},
+      {"or.u16", logic<u16, Logic::OR>}, {"or.u32", logic<u32, Logic::OR>}, {"or.u64", logic<u64, Logic::OR>},
+      {"xor.u16", logic<u16, Logic::XOR>}, {"xor.u32", logic<u32, Logic::XOR>}, {"xor.u64", logic<u64, Logic::XOR>},
+      {"and.pred", predicates<Logic::AND>}, {"or.pred", predicates<Logic::OR>}, {"xor.pred", predicates<Logic::XOR>},
+      {"lop3.b32", lop3}, {"cvt", converted}, {"shfl", shuffled}, {"prmt.b32", as_they_are_moved<3, 3>},
+      {"copy.local", nothing}, {"cp.async", memory<3>}, {"restore", nullptr}, {"save", nullptr},
+  };
+  if (const auto found = exact.find(name); found != exact.end()) return found->second;
+  const auto begins = [&](const char *start) { return !name.compare(0, strlen(start), start); };
+  const auto ends = [&](const char *end) {
+    return name.size() >= strlen(end) && !name.compare(name.size() - strlen(end), strlen(end), end);
+  };
+  if (begins("mov.") || name == "pack" || name == "unpack" || name == "movmatrix") return as_the_bits_move;
+  if (begins("not.")) return bit_by_bit;
+  for (const char *moves : {"cvt.s64.s32", "cvt.u64.u32", "cvt.u32.u64", "cvt.u32.u16", "cvt.s32.s16", "cvt.u16.u32",
+                            "cvt.u64.u16"})
+    if (name == moves) return as_the_bits_move;
+  if (begins("shl.") || begins("shr.")) return as_they_are_moved<2, 2>;
+  if (begins("shf.") || begins("slct.")) return as_they_are_moved<3, 3>;
+  if (begins("bfe.")) return as_they_are_moved<2, 3>;
+  if (begins("bfi.")) return as_they_are_moved<3, 4>;
+  if (begins("vote") || begins("match") || begins("redux")) return for_all_lanes;
+  if (begins("mma.") || begins("wmma.mma")) return product;
+  if (name == "wmma.store" || name == "stmatrix") return matrix_store;
+  if (begins("ld.") || begins("st.") || begins("wmma.") || name == "ldmatrix") return memory<0>;
+  if (begins("atom.") && name.find(".vector") != std::string::npos) return atomic<0>;
+  if (begins("atom.")) return atomic<1>;
+  if (ends("16x2")) return half_by_half;
+  return all_of_it;
+}
+
+// Which rules the program's tracked instructions have. `names`: of the handler of each.
+void Program::follow(const std::vector<std::string> &names) {
+  for (Instr &i : code) {
+    if (!(i.flags & TRACKED)) continue;
+    Flow &f = flows[i.pc];
+    switch (i.kind) {
+      case Kind::PLAIN: case Kind::TOGETHER: case Kind::CLOCK: f.rule = rule_of(names[i.pc]); break;
+      default: f.rule = to_a_barrier;
+    }
+  }
+}
+
+// Before an instruction of the lanes of `active`, which are those of `mask` that its guard lets.
+void Block::follow(Warp &w, const Instr &i, u32 mask, u32 active) {
+  complain(w, i, Problem::UNDEFINED_BRANCH, pred_at(w, i.guard) & mask);
+  const Flow &f = program.flows.at(i.pc);
+  if (active && f.rule) f.rule(w, i, f, active);
+}
+
+// A shuffle has taken something from lanes that take no part in it.
+void Block::absent(Warp &w, const Instr &i, u32 lanes) {
+  if (!w.undefined || w.mirrored || i.o[0] == ALL || !(i.flags & TRACKED)) return;
+  w.absent_pc = i.pc;
+  w.tainted = true;
+  u32 *bits = reinterpret_cast<u32 *>(w.undefined + i.o[0]);
+  for (u32 rest = lanes; rest; rest &= rest - 1) bits[__builtin_ctz(rest)] = ALL;
+}
+
+// Is there anything left that is undefined?
+void Block::look_for_taint(Warp &w) {
+  const u64 *words = reinterpret_cast<const u64 *>(w.undefined);
+  w.tainted = std::any_of(words, words + program.frame_bytes / sizeof(u64), [](u64 x) { return x; });
+}
+
+void Block::start_undefined(Warp &w) {
+  w.tainted = w.undefined && !program.unset.empty();
+  w.absent_pc = NO_PC;
+  if (!w.undefined) return;
+  memset(w.undefined, 0, program.frame_bytes);
+  for (const u32 offset : program.unset) set_lanes(w, offset, ALL, ALL);
+}
+
+}  // namespace vm

@@ -1,0 +1,137 @@
+"""Where a finding is: the line, within lambdas too, the element of a tensor, of a shared array, and how far past the end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from common import emulator
+from common.emulator import arrays
+from tests.emulator.test_sanitizer import mutant
+
+LAMBDAS = """
+#include <cuda_runtime.h>
+__device__ __forceinline__ void helper(float *p, float x) {
+  p[0] = x;
+}
+__global__ void kernel(float *out) {
+  __shared__ float tile[4][33];
+  const auto put = [&](int n) {
+    const auto deeper = [&](int m) {
+      tile[m][n] = n;  // written
+    };
+    deeper(1);  // the inner call
+    helper(out + n, 1.0f);  // not a lambda
+  };
+  put(threadIdx.x);  // the outer call
+  out[threadIdx.x] = tile[1][31 - threadIdx.x % 32];  // read
+}
+extern "C" cudaError_t launch(float *out, int threads) {
+  kernel<<<1, threads>>>(out);
+  return cudaGetLastError();
+}
+"""
+
+
+def line(text: str, mark: str) -> int:
+    return text[: text.index(mark)].count("\n") + 1
+
+
+def test_the_line_in_a_lambda_and_the_line_of_its_call():
+    out = torch.zeros(32)
+    report = emulator.run(mutant("lambdas", LAMBDAS), "launch", [out, 32], names=["out", "threads"])
+    (race,) = report.findings
+    assert (race.line, race.call_line) == (line(LAMBDAS, "// read"), 0)
+    assert f"written by thread (31, 0, 0) at line {line(LAMBDAS, '// written')}" in race.message
+    assert "of shared memory (tile[1][31])" in race.message
+    report = emulator.run(mutant("lambdas", LAMBDAS), "launch", [torch.zeros(20), 32], names=["out", "threads"])
+    (finding,) = (finding for finding in report.findings if finding.kind == "out of bounds global")
+    assert (finding.line, finding.call_line) == (line(LAMBDAS, "// not a lambda"), line(LAMBDAS, "// the outer call"))
+    shown = str(report)
+    assert f"lambdas.cu:{finding.line} (called at line {finding.call_line})" in shown
+    assert "helper(out + n, 1.0f);" in shown and "put(threadIdx.x);" in shown
+
+
+PAST_THE_END = """
+#include <cuda_runtime.h>
+__global__ void kernel(const float4 *a, float *out) { out[threadIdx.x] = a[threadIdx.x].w; asm volatile(""); }
+__global__ void vector(const float4 *a, float4 *out) { out[threadIdx.x] = a[threadIdx.x]; }
+extern "C" cudaError_t launch(const float4 *a, float4 *out, int threads) {
+  vector<<<1, threads>>>(a, out);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_an_access_that_begins_inside_says_how_far_it_goes_past_the_end():
+    report = emulator.run(
+        mutant("past_the_end", PAST_THE_END), "launch", [torch.zeros(7, 6), torch.zeros(44), 11], names=["a", "out", "n"]
+    )
+    (finding,) = report.findings
+    assert finding.kind == "out of bounds global" and finding.thread == (10, 0, 0)
+    assert finding.message == "16 bytes at a[6, 4], 8 of them past its end"
+
+
+SHARED = """
+#include <cuda_fp16.h>
+constexpr int ROWS = 8, COLUMNS = 4 * ROWS, PAD = ROWS > 4 ? 2 : 0;
+#define PLANES 3
+enum { DEPTH = 5 };
+template <typename T, int M, int N> __global__ void __launch_bounds__(64) kernel(T *out, int at) {
+  __shared__ alignas(16) T first[M][N + 1], second[PLANES][ROWS];
+  __shared__ half third[DEPTH][COLUMNS + PAD][2];
+  extern __shared__ float dynamic[];
+  out[0] = first[at][at];
+  out[3] = second[at][at + 1];
+  out[1] = third[at][at + 1][1];
+  out[2] = dynamic[7 * at + 3];
+  first[threadIdx.x][0] = second[0][threadIdx.x] = third[0][threadIdx.x][0] = dynamic[threadIdx.x] = out[threadIdx.x];
+}
+extern "C" cudaError_t launch(float *out, int at) {
+  kernel<float, 6, 32><<<1, 1, 512>>>(out, at);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_elements_of_shared_arrays_are_named():
+    report = emulator.run(mutant("shapes", SHARED), "launch", [torch.zeros(64), 2], names=["out", "at"])
+    messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
+    for name in ("first[2][2]", "second[2][3]", "third[2][3][1]", "dynamic[17]"):
+        assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "size", "offset", "element"),
+    [
+        ("__shared__ float a[4][8];", 128, 44, "[1][3]"),
+        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 bytes"),
+        ("__shared__ Unknown a[N][M];", 6 * 16 * 12, 12 * 17, "[1][1]"),
+        ("__shared__ __align__(128) double b[2], a[2][2][3];", 96, 80, "[1][1][1]"),
+        ("extern __shared__ int a[];", 0, 12, "[3]"),
+        ("__shared__ float a[sizeof(float) * 2][M / 4 - 1];", 8 * 3 * 4, 40, "[3][1]"),
+        ("__shared__ float a[4][WHO_KNOWS];", 128, 44, None),
+        ("__shared__ float a[4][9];", 128, 44, None),  # not the bytes that the PTX says
+        ("float a[4][8];", 128, 44, None),
+        ("__shared__ float a[4][8 /* 9 */];  // a[3]", 128, 44, "[1][3]"),
+    ],
+)
+def test_shapes_are_read_from_the_source(tmp_path, declaration, size, offset, element):
+    source = tmp_path / "shape.cu"
+    source.write_text(f"static constexpr int N = 6, M = 2 * (N + 2);\n__global__ void kernel() {{ {declaration} }}\n")
+    shape = arrays.shape(str(source), "_Z6kernelv", "a", size)
+    assert (shape.index(offset) if shape else None) == element
+
+
+def test_macros_from_outside_and_template_arguments(tmp_path):
+    source = tmp_path / "shape.cu"
+    source.write_text(
+        "#ifndef M\n#define M 4\n#endif\ntemplate <int A, bool B, class C, int D = 7>\n"
+        "__global__ void kernel(C *out) { __shared__ C a[D][A][M]; }\n"
+    )
+    kernel = "_Z6kernelILi3ELb1EfLi5EEvPT1_"
+    assert arrays.template_arguments(kernel) == [3, 1, None, 5]
+    assert arrays.shape(str(source), kernel, "a", 5 * 3 * 4 * 4) == arrays.Shape((3, 4), 4)
+    assert arrays.shape(str(source), kernel, "a", 5 * 3 * 8 * 4, {"M": "8"}) == arrays.Shape((3, 8), 4)
+    assert arrays.shape(str(source), "_Z6kernelPf", "a", 64) is None
+    assert arrays.shape(str(tmp_path / "nowhere.cu"), kernel, "a", 64) is None

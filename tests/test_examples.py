@@ -1,0 +1,57 @@
+"""The example programs: each checks itself, in the emulator without a finding and on a GPU if there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.compiler import toolchain
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_in_the_emulator(path):
+    """With the sanitizer on: right, and nothing to find."""
+    done = subprocess.run(
+        [sys.executable, "-m", "common.emulator", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+    assert ", no findings" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs a GPU")
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_on_a_gpu(path, tmp_path):
+    nvcc = toolchain.find_nvcc()
+    arch = subprocess.run(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
+    ).stdout.split()[0].replace(".", "")  # fmt: skip
+    program = tmp_path / path.stem
+    link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
+    toolchain.run(
+        [nvcc.path, "-ccbin", toolchain.find_cxx(), "-std=c++17", f"-arch=sm_{arch}", path, *link, "-o", program]
+    )
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_as_a_lesson(path):
+    """One file, explained at the top, of CUDA's and the standard's headers, that fails if the answer is wrong."""
+    text = path.read_text()
+    assert text.startswith("// ") and "\n//\n" in text.split("#include")[0]
+    assert "PASS" in text and "FAIL" in text and not re.search(r'#include\s*"', text)
+    assert max(map(len, text.splitlines())) <= 120
+    assert len(text.splitlines()) <= 130
