@@ -21,7 +21,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from common import course, terminal
+from common import course, terminal, tiles
 from common.errors import UserError, pick
 from common.stage import Stage, macros
 
@@ -34,6 +34,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
+    "tune": "which tile shapes are best on this GPU? (GPU; stages with a table of tiles)",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile")
 
@@ -119,7 +120,8 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(f"\n{program} VERB [--help]", markup=False)
     table = _two_columns()
     for verb, summary in VERBS.items():
-        table.add_row(f"  {verb}", summary)
+        if verb != "tune" or ladder or tiles.macros(stages[0]):
+            table.add_row(f"  {verb}", summary)
     out.print(table)
     out.print(f"\nStart with:  python -m {stages[0].package} test", markup=False)
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """Something that the user can mend: the message says what is wrong and what to do. Exit status 2."""
 
 

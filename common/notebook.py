@@ -167,6 +167,15 @@ def speed(stage: Stage, *dtypes: str) -> Markdown:
     return _recorded(tables.stage_table(stage.name, *dtypes))
 
 
+def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
+    """What binds the stage: what it needs of each resource, the least time that takes, what was measured, and what its
+    warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
+    kernel = stage.kernel(dtype, settings)
+    shapes = stage.spec.bench_shapes(kernel.variants)
+    size = size or stage.spec.format(shapes[len(shapes) // 2])
+    return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, **kernel.settings))
+
+
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     """How busy the FMA units can be beside the shared memory that feeds them, counted at `shape`.
 
@@ -238,6 +247,21 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
 def ladder(part: str, dtype: str, *sizes: str) -> Markdown:
     """The recorded speed of all stages of a part in one dtype."""
     return _recorded(tables.ladder_table(part, dtype, *sizes))
+
+
+def levels() -> Markdown:
+    """The memory levels of the GPU that was recorded: size, latency, bandwidth."""
+    return _recorded(tables.levels_table())
+
+
+def latencies() -> Markdown:
+    """What waiting for one thing takes on the GPU that was recorded."""
+    return _recorded(tables.latencies_table())
+
+
+def peaks() -> Markdown:
+    """What the arithmetic units of the GPU that was recorded do."""
+    return _recorded(tables.limits_table())
 
 
 def _recorded(text: str) -> Markdown:

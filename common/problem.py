@@ -92,6 +92,10 @@ class Problem(ABC):
     def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         """Shapes large enough to fill a GPU."""
 
+    def tune_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        """Shapes that stand for what people run: by them tile shapes are chosen for a GPU."""
+        return self.bench_shapes(variants)
+
     @abstractmethod
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         """Shapes of several blocks that every stage takes, seconds in the emulator."""

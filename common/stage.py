@@ -6,11 +6,12 @@ torch until a kernel runs, so that --help is quick.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from common.compiler.gpu import Launcher
     from common.emulator import Report
     from common.problem import Problem, Shape, Tensors
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+CALLS_KEPT = 4096  # kinds of calls that a stage remembers
 CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
 
 
@@ -61,6 +64,8 @@ class Stage:
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
+    function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
+    _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -160,28 +165,43 @@ class Stage:
             chosen += [default, *others]
         return chosen
 
+    def __getattr__(self, name: str) -> Any:
+        """The function that the stage has for people: kernels.load("16").attention."""
+        if name.startswith("_") or name != self.function:
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+        return getattr(importlib.import_module(f"{self.package}.{name}"), name)
+
     def __call__(self, *inputs: Tensor, **variants: int) -> Tensor | Tensors:
         """Run the stage: on CUDA tensors on the current stream of their GPU, on CPU tensors in the emulator.
 
         Returns a new tensor, or a tuple of them if the problem has several outputs. The kernel is built at the first
         call. UserError for tensors that the stage cannot take."""
+        key: tuple = ()
         try:
-            first = inputs[0]
-            key = (first.dtype, first.device, *variants.items(), *self.spec.implied(inputs).items())
+            key = tuple([part for t in inputs for part in (t.dtype, t.device, t.shape, t.stride(), t.requires_grad)])
             if variants:
-                key += tuple(map(type, variants.values()))  # True is equal to 1, and no value
+                key += (*variants.items(), *map(type, variants.values()))  # True is equal to 1, and no value
             call = self._calls[key]
-        except (KeyError, AttributeError, IndexError, TypeError):
+        except (KeyError, AttributeError, RuntimeError, TypeError):
             call = self._resolve(inputs, variants)
+            if len(self._calls) >= CALLS_KEPT:
+                self._calls.clear()
             self._calls[key] = call
         return call(inputs)
 
     def _resolve(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Call:
-        """The kernel for such inputs, resolved once: later calls with tensors of this kind find it ready."""
+        """A call with such inputs, resolved once: later ones with tensors of this kind find it ready."""
         self.check_tensors(inputs)
-        dtypes = self._dtypes()
-        dtype = dtypes[self.spec.dtype(inputs)]
-        return Call(self.kernel(dtype, {**self.spec.implied(inputs), **variants}), inputs[0].device)
+        dtype = self._dtypes()[self.spec.dtype(inputs)]
+        device, variants = inputs[0].device, {**self.spec.implied(inputs), **variants}
+        key = (dtype, device, *variants.items(), *map(type, variants.values()))
+        try:
+            kernel, launcher = self._kernels[key]
+        except (KeyError, TypeError):
+            kernel = self.kernel(dtype, variants)
+            launcher = kernel.launcher(device) if device.type == "cuda" and self.unfit is None else None
+            self._kernels[key] = kernel, launcher
+        return Call(kernel, launcher, inputs)
 
     def _dtypes(self) -> dict[Any, str]:
         from common.problem import TORCH_DTYPES
@@ -226,56 +246,59 @@ class Stage:
 
 
 class Call:
-    """A kernel, ready to be called with tensors of one dtype on one device: what can be found out once is."""
+    """A kernel, ready for inputs of one kind (dtypes, shapes, strides, device): what can be found out once is."""
 
-    def __init__(self, kernel: Kernel, device: Any):
+    def __init__(self, kernel: Kernel, launcher: Launcher | None, inputs: Sequence[Tensor]):
+        """`launcher` is None where the emulator runs the kernel. UserError for a shape that it cannot take."""
         import torch
 
-        self.kernel, self.device, self.index = kernel, device, device.index
-        self.dtype, self.spec = kernel.torch_dtype, kernel.stage.spec
-        self.alignment, self.variants = kernel.stage.alignment, kernel.variants
-        self.on_gpu = device.type == "cuda" and kernel.stage.unfit is None
-        self.count, self.grad_enabled = len(self.spec.input_names), torch.is_grad_enabled
-        self.launch = kernel.launcher(device) if self.on_gpu else None
+        spec, variants, device = kernel.stage.spec, kernel.variants, inputs[0].device
+        shape = spec.shape(inputs, variants)
+        kernel.check_shape(*shape)
+        outputs = spec.outputs(shape, kernel.dtype, variants, "meta")
+        self.kernel, self.device = kernel, device
+        self.unaligned = kernel.stage.alignment - 1  # these bits of an address must be 0
+        self.grad_enabled, self.requires_grad = torch.is_grad_enabled, any(tensor.requires_grad for tensor in inputs)
+        self.outputs = [
+            partial(torch.empty_strided, o.shape, o.stride(), dtype=o.dtype, device=device) for o in outputs
+        ]
+        self.scratch: list[Callable[[], Tensor] | None] = []
+        self.launch: Callable[..., None] | None = None
+        if launcher is not None:
+            self.scratch = [
+                each if each is None else partial(torch.empty, each.shape, dtype=each.dtype, device=device)
+                for each in spec.scratch(shape, variants, device)
+            ]
+            self.launch = launcher.bind(device.index, list(spec.scalars(shape, variants, (*inputs, *outputs)).values()))
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
-        kernel, spec, device, dtype, alignment = self.kernel, self.spec, self.device, self.dtype, self.alignment
         addresses: list[int | None] = []
+        bits = 0
         try:
-            good = len(inputs) == self.count
             for tensor in inputs:
                 address = tensor.data_ptr()
+                bits |= address
                 addresses.append(address)
-                good = (
-                    good
-                    and tensor.dtype is dtype
-                    and tensor.device == device
-                    and tensor.is_contiguous()
-                    and address % alignment == 0
-                    and not (tensor.requires_grad and self.grad_enabled())
-                )
-        except (AttributeError, RuntimeError):  # no tensor, or one without memory of its own
-            good = False
-        if not good:
-            kernel.stage.check_tensors(inputs)  # says what is wrong, if anything
-            addresses = [tensor.data_ptr() for tensor in inputs]
-        shape = spec.shape(inputs, self.variants)
-        kernel.check_shape(*shape)
-        outputs = spec.outputs(shape, kernel.dtype, self.variants, device)
+        except RuntimeError:
+            self.kernel.stage.check_tensors(inputs)  # says why one has no memory of its own
+            raise
+        if bits & self.unaligned or (self.requires_grad and self.grad_enabled()):
+            self.kernel.stage.check_tensors(inputs)  # says what is wrong
+        outputs = [empty() for empty in self.outputs]
         if self.launch is not None:
-            scratch = spec.scratch(shape, self.variants, device)
-            addresses += [tensor if tensor is None else tensor.data_ptr() for tensor in (*outputs, *scratch)]
-            scalars = spec.scalars(shape, self.variants, (*inputs, *outputs))
-            self.launch(self.index, *addresses, *scalars.values())
-        elif device.type == "cuda":
-            kernel.stage.announce()
-            on_cpu = tuple(output.cpu() for output in outputs)
-            kernel.emulate([tensor.cpu() for tensor in inputs], on_cpu).raise_if_findings()
+            for output in outputs:
+                addresses.append(output.data_ptr())
+            scratch = [empty and empty() for empty in self.scratch]
+            self.launch(*addresses, *[each if each is None else each.data_ptr() for each in scratch])
+        elif self.device.type == "cuda":
+            self.kernel.stage.announce()
+            on_cpu = [output.cpu() for output in outputs]
+            self.kernel.emulate([tensor.cpu() for tensor in inputs], on_cpu).raise_if_findings()
             for output, result in zip(outputs, on_cpu):
                 output.copy_(result)
         else:
-            kernel.emulate(inputs, outputs).raise_if_findings()
-        return outputs[0] if len(outputs) == 1 else outputs
+            self.kernel.emulate(inputs, outputs).raise_if_findings()
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,13 +393,17 @@ class Kernel:
     def _takes(self, shape: Shape) -> bool:
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
-    def arguments(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream."""
+    def arguments(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The launcher's arguments, {name: tensor, None or number} in its order, without the stream.
+
+        `changed` has other values for some of them than the problem gives."""
         spec = self.stage.spec
         shape = spec.shape(inputs, self.variants)
         scratch = spec.scratch(shape, self.variants, inputs[0].device)
         tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
-        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs))}
+        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs)), **(changed or {})}
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
@@ -388,8 +415,8 @@ class Kernel:
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
         return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label)
 
-    def launcher(self, device: Any = None) -> Callable[..., None]:
-        """`launch(device index, *addresses, *scalars)`: launches on torch's current stream, without waiting."""
+    def launcher(self, device: Any = None) -> Launcher:
+        """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
         from common.compiler import gpu
 
         return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
@@ -398,33 +425,41 @@ class Kernel:
         """Build the kernel and tie it to CUDA tensors: each call of the result launches it on torch's current stream.
 
         A call does not wait for the kernel. UserError if the source does not build, or if a launch is refused."""
-        arguments = self.arguments(inputs, outputs)  # its tensors live as long as the closure: so do their addresses
         device = inputs[0].device
-        launch = self.launcher(device)
-        values = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments.values()]
+        arguments = self.arguments(inputs, outputs)  # its tensors live as long as the closure: so do their addresses
+        count = len(self.stage.spec.tensor_names(self.variants))
+        addresses = [each if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
+        launch = self.launcher(device).bind(device.index, list(arguments.values())[count:])
 
         def call(kept: object = arguments) -> None:
-            launch(device.index, *values)
+            launch(*addresses)
 
         return call
 
     # ---- in the emulator ---------------------------------------------------------------------------------------------
 
     def emulate(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, refused_is_error: bool = True, **options: Any
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        changed: Mapping[str, Any] | None = None,
+        refused_is_error: bool = True,
+        **options: Any,
     ) -> Report:
-        """Run in the emulator on CPU tensors; `options` are those of emulator.run.
+        """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
+        `options` those of emulator.run.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         from common import emulator
 
-        arguments, spec = self.arguments(inputs, outputs), self.stage.spec
+        arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = emulator.run(
                 self.source,
                 spec.symbol,
-                [*arguments.values(), None],
+                [*map(_stretch, arguments.values()), None],
                 names=[*arguments, "stream"],
                 defines=self.defines,
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
@@ -437,6 +472,14 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+
+def _stretch(argument: Any) -> Any:
+    """A tensor with gaps or rows in another order as the stretch of memory that it lies in, one-dimensional."""
+    if not hasattr(argument, "data_ptr") or argument.is_contiguous():
+        return argument
+    length = 1 + sum((size - 1) * stride for size, stride in zip(argument.shape, argument.stride()))
+    return argument.as_strided((length,), (1,))
 
 
 def _integer(source: Path, name: str, text: str) -> int:

@@ -1,13 +1,25 @@
-"""The course's kernels, one package per stage: `load("03")(A, B)` runs stage 03 on two tensors."""
+"""The course's kernels, one package per stage: `load("03")(A, B)` runs stage 03 on two tensors.
+
+The last stage of a part has a function that a person would call: `from kernels import attention`.
+"""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from common.course import counterpart, ladder, load, names, part, previous
 from common.errors import UserError, pick
 
 __all__ = ["counterpart", "ladder", "load", "names", "part", "previous"]
+
+
+def __getattr__(name: str) -> Any:
+    """A stage's function, `attention`: found when it is asked for, since it imports torch."""
+    for stage in () if name.startswith("_") else ladder():
+        if stage.function == name:
+            return getattr(stage, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 class _Unknown:

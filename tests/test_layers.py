@@ -18,7 +18,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "the emulator": ("common/emulator/",),
     "what is computed": ("common/problem.py", "common/problems/"),
     "stages": ("common/stage.py",),
-    "the course": ("common/course.py",),
+    "the course": ("common/course.py", "common/tiles.py"),
     "what a kernel does: right or wrong, how much": ("common/accuracy.py", "common/counts.py"),
     "figures": ("common/figures/",),
     "recorded runs": ("common/results/",),

@@ -206,18 +206,27 @@ def test_call_runs_the_stage(dtype: str):
 
 
 def test_a_kernel_is_resolved_once(monkeypatch):
-    """Later calls read no file, look no module up and ask for no compiler."""
+    """Later calls read no file, look no module up and ask for no compiler, be the shape a new one or not."""
     NAIVE(SQUARE, SQUARE)
     monkeypatch.setattr(Stage, "kernel", lambda *_: pytest.fail("resolved again"))
     monkeypatch.setattr("common.stage.macros", lambda *_: pytest.fail("read again"))
     assert torch.equal(NAIVE(SQUARE, SQUARE), SQUARE)
+    assert torch.equal(NAIVE(torch.eye(5), torch.ones(5, 3)), torch.ones(5, 3))
+
+
+def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
+    monkeypatch.setattr("common.stage.CALLS_KEPT", 3)
+    for size in range(1, 9):
+        NAIVE(torch.eye(size), torch.eye(size))
+        assert 1 <= len(NAIVE._calls) <= 3
 
 
 def test_what_a_call_costs_besides_the_emulator(monkeypatch):
     """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
     a = torch.zeros(64, 64)
     NAIVE(a, a)
-    (call,) = (call for key, call in NAIVE._calls.items() if key == (a.dtype, a.device))
+    call = NAIVE._calls[(a.dtype, a.device, a.shape, a.stride(), False) * 2]
     launched = []
     monkeypatch.setattr(call, "launch", lambda *arguments: launched.append(arguments))
     best = 1.0
@@ -226,7 +235,7 @@ def test_what_a_call_costs_besides_the_emulator(monkeypatch):
         for _ in range(100):
             NAIVE(a, a)
         best = min(best, (time.perf_counter() - start) / 100)
-    assert len(launched) == 2000 and launched[0][1:3] == (a.data_ptr(), a.data_ptr()) and launched[0][4:] == (64,) * 3
+    assert len(launched) == 2000 and len(launched[0]) == 3 and launched[0][:2] == (a.data_ptr(), a.data_ptr())
     assert best < 100e-6, "on a slow machine; a fast one takes a tenth of it"
 
 

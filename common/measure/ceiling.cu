@@ -1,28 +1,34 @@
 // The ceilings: what the arithmetic units deliver when nothing else is in the way.
 //
-// Problem   How many TFLOP/s can a kernel reach that multiplies with mma.sync, or with fp32 FMAs? Each block repeats
-//           the inner loop of a perfect GEMM: no global memory, no barriers, no addresses to compute.
+// Problem   How many TFLOP/s can a kernel reach that multiplies with mma.sync, or with fp32 FMAs? How many exponentials
+//           or maxima per clock? Each block repeats the inner loop of a perfect kernel: no global memory, no barriers, no
+//           addresses to compute.
 // Idea      OPERATION=0: a warp multiplies a 64 × 16 fragment of A by a 16 × 64 fragment of B into 128 accumulators
-//           per lane: 4 × 8 instructions m16n8k16 per step, or twice as many m16n8k8 for TF32. 8 warps per SM.
-//           OPERATION=1: each thread adds to 32 independent accumulators with FMA. 32 warps per SM.
-//           SHARED=1: every step's fragments are first read from shared memory with ldmatrix, without conflicts.
+//           per lane: 4 × 8 instructions m16n8k16 per step, or twice as many m16n8k8 for TF32. With 16 warps a warp
+//           has half the rows. SHARED=1: every step's fragments are first read from shared memory with ldmatrix,
+//           without conflicts.
+//           OPERATION=1: each thread adds to 32 independent accumulators with FMA.
+//           OPERATION=2: each thread takes powers of two of 8 independent numbers.
+//           OPERATION=3: each thread takes maxima of 16 numbers and a neighbour, as a row's maximum does.
 //
-//   level  | OPERATION=0                | OPERATION=1
-//   -------+----------------------------+-------------------------
-//   grid   | one block per SM           | 4 blocks per SM
-//   block  | 256 threads = 8 warps      | 256 threads = 8 warps
-//   warp   | 64 × 64 × 16 per step      | 32 FMAs per lane and step
+//   level  | OPERATION=0                             | OPERATION=1          | OPERATION=2    | OPERATION=3
+//   -------+-----------------------------------------+----------------------+----------------+----------------
+//   grid   | one block per SM                        | one block per SM     | as 1           | as 1
+//   block  | 8 or 16 warps                           | 32 warps             | as 1           | as 1
+//   warp   | 64 × 64 × 16 or 32 × 64 × 16 per step   | 32 FMAs per lane     | 8 per lane     | 16 per lane
 
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "stamp.cuh"
+
 #ifndef DTYPE
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16 | float (TF32): the operands of mma.sync
 #endif
 #ifndef OPERATION
-#define OPERATION 0  // 0: mma.sync; 1: fp32 FMA
+#define OPERATION 0  // 0: mma.sync; 1: fp32 FMA; 2: powers of two; 3: fp32 maxima
 #endif
 #ifndef SHARED
 #define SHARED 0  // 0: the operands stay in registers; 1: ldmatrix reads them anew at each step
@@ -30,24 +36,23 @@
 
 using Element = DTYPE;
 
-constexpr int WARP_M = 64;
+constexpr int BLOCK_M = 512;  // rows of A that all warps of a block have between them
 constexpr int WARP_N = 64;
 constexpr int STEP_K = 16;
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 32 / sizeof(Element);  // a row of a fragment has 32 bytes: 16 halves or 8 floats
-constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
 constexpr int TILES_K = STEP_K / MMA_K;
-constexpr int THREADS = 256;
-constexpr int WARPS = THREADS / 32;
 constexpr int FMAS = 32;
-constexpr int FMA_BLOCKS = 4;  // per SM
+constexpr int POWERS = 8;
+constexpr int MAXIMA = 16;
+constexpr int SCALAR_WARPS = 32;  // of a block that does not use the tensor cores
 constexpr int UNROLLED = SHARED ? 1 : 4;  // in one turn of the loop ptxas would read the same fragments only once
 
-static_assert(OPERATION == 0 || OPERATION == 1, "OPERATION is 0 or 1");
+static_assert(OPERATION >= 0 && OPERATION <= 3, "OPERATION is 0, 1, 2 or 3");
 static_assert(SHARED == 0 || SHARED == 1, "SHARED is 0 or 1");
-static_assert(OPERATION == 0 || SHARED == 0, "FMA has its operands in registers");
+static_assert(OPERATION == 0 || SHARED == 0, "only mma.sync can have its operands in shared memory");
 
 // acc += a · b, one tile; the layouts of the fragments do not matter here, only that all lanes take part.
 __device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], half) {
@@ -92,10 +97,13 @@ __device__ inline uint32_t operand(uint32_t &state) {
   return pair.bits;
 }
 
-__global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps) {  // sink [gridDim.x * THREADS]
+// sink [gridDim.x * blockDim.x], stamps [gridDim.x]
+template <int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, 1) mma_kernel(float *sink, Stamp *stamps, int steps) {
+  constexpr int TILES_M = BLOCK_M / WARPS / MMA_M;
   // One step's fragments of A and B, read by all warps: 16 bytes per lane, lanes side by side.
   __shared__ alignas(16) uint4 fragments[SHARED ? TILES_K * (TILES_M + TILES_N / 2) : 1][32];
-  uint32_t state = blockIdx.x * THREADS + threadIdx.x;
+  uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
   uint32_t a[TILES_K][TILES_M][4], b[TILES_K][TILES_N][2];
 #pragma unroll
   for (int k = 0; k < TILES_K; ++k) {
@@ -120,6 +128,7 @@ __global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps)
   const uint32_t shared = (uint32_t)__cvta_generic_to_shared(&fragments[0][lane]);
 
   float acc[TILES_M][TILES_N][4] = {};
+  note(stamps, 0);
 #pragma unroll UNROLLED
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
@@ -155,15 +164,18 @@ __global__ void __launch_bounds__(THREADS, 1) mma_kernel(float *sink, int steps)
       for (int r = 0; r < 4; ++r) sum += acc[m][n][r];
     }
   }
-  sink[blockIdx.x * THREADS + threadIdx.x] = sum;
+  sink[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  note(stamps, 1);
 }
 
-__global__ void __launch_bounds__(THREADS, FMA_BLOCKS) fma_kernel(float *sink, int steps) {  // sink as above
-  uint32_t state = blockIdx.x * THREADS + threadIdx.x;
+// sink and stamps as above
+__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) fma_kernel(float *sink, Stamp *stamps, int steps) {
+  uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
   const float a = 0.5f * normal(state) / 6.0f;  // |a| < 1: the sums stay finite
   const float b = normal(state);
   float acc[FMAS];
   for (int i = 0; i < FMAS; ++i) acc[i] = normal(state);
+  note(stamps, 0);
 #pragma unroll 4
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
@@ -171,22 +183,78 @@ __global__ void __launch_bounds__(THREADS, FMA_BLOCKS) fma_kernel(float *sink, i
   }
   float sum = 0.0f;
   for (int i = 0; i < FMAS; ++i) sum += acc[i];
-  sink[blockIdx.x * THREADS + threadIdx.x] = sum;
+  sink[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  note(stamps, 1);
 }
 
-// Run `steps` steps on all SMs of the current device. sink: FMA_BLOCKS * THREADS floats per SM. flops, on the host:
-// the floating-point operations done, two for each multiplication with its addition.
-extern "C" cudaError_t launch_ceiling(float *sink, double *flops, int steps, cudaStream_t stream) {
+// sink and stamps as above
+__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) power_kernel(float *sink, Stamp *stamps, int steps) {
+  uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
+  float x[POWERS];
+  for (int i = 0; i < POWERS; ++i) x[i] = normal(state);
+  note(stamps, 0);
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < POWERS; ++i) {
+      asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(x[i]) : "f"(-x[i]));  // goes to 0.641..., where 2^-x = x
+    }
+  }
+  float sum = 0.0f;
+  for (int i = 0; i < POWERS; ++i) sum += x[i];
+  sink[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  note(stamps, 1);
+}
+
+// sink and stamps as above
+__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) maximum_kernel(float *sink, Stamp *stamps, int steps) {
+  uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
+  float x[MAXIMA];
+  for (int i = 0; i < MAXIMA; ++i) x[i] = normal(state);
+  note(stamps, 0);
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < MAXIMA; ++i) {
+      asm volatile("max.f32 %0, %0, %1;" : "+f"(x[i]) : "f"(x[(i + 5) % MAXIMA]));
+    }
+  }
+  float sum = 0.0f;
+  for (int i = 0; i < MAXIMA; ++i) sum += x[i];
+  sink[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  note(stamps, 1);
+}
+
+// Run `steps` steps of one block of `warps` warps on each SM of the current device. sink: one float per thread, stamps:
+// one per block. operations, on the host: what a block does in floating-point operations, two for each multiplication
+// with its addition, in powers of two or in maxima.
+extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, double *operations, int steps, int warps,
+                                      cudaStream_t stream) {
   int device = 0, sms = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
+  const double threads = warps * 32.0;
   if (OPERATION == 0) {
-    *flops = 2.0 * WARP_M * WARP_N * STEP_K * WARPS * sms * steps;
-    mma_kernel<<<sms, THREADS, 0, stream>>>(sink, steps);
+    *operations = 2.0 * BLOCK_M * WARP_N * STEP_K * steps;
+    if (warps == 8) {
+      mma_kernel<8><<<sms, 8 * 32, 0, stream>>>(sink, stamps, steps);
+    } else if (warps == 16) {
+      mma_kernel<16><<<sms, 16 * 32, 0, stream>>>(sink, stamps, steps);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  } else if (warps != SCALAR_WARPS) {
+    return cudaErrorInvalidValue;
+  } else if (OPERATION == 1) {
+    *operations = 2.0 * FMAS * threads * steps;
+    fma_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
+  } else if (OPERATION == 2) {
+    *operations = POWERS * threads * steps;
+    power_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   } else {
-    *flops = 2.0 * FMAS * THREADS * FMA_BLOCKS * sms * steps;
-    fma_kernel<<<sms * FMA_BLOCKS, THREADS, 0, stream>>>(sink, steps);
+    *operations = MAXIMA * threads * steps;
+    maximum_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
   }
   return cudaGetLastError();
 }

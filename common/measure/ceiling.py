@@ -1,8 +1,8 @@
-"""The ceilings of the GPU at hand, measured with ceiling.cu: mma.sync for 16-bit and TF32 operands, FMA for fp32.
+"""The ceilings of the GPU at hand: what its arithmetic units deliver (ceiling.cu), and its memory levels (levels.py).
 
     python -m common.measure.ceiling [--sustained SECONDS] [--json FILE]
 
-A kernel's "% of limit" is its share of these. They are measured once per GPU and kept in the cache.
+Bounds are computed from these (common/bound.py). Those that `bench` needs are measured once per GPU and then cached.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import os
 import re
+import statistics
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.console import Group
 
 from common import hardware, terminal
 from common.compiler import gpu, toolchain
 from common.errors import UserError
-from common.measure import nvml, timing
+from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import CPP_TYPES
@@ -40,6 +44,8 @@ class Ceiling:
     operands: str = "registers"
     operation: int = 0
     unit: str = "TFLOP/s"
+    per_clock: str = "FLOP/clock/SM"
+    warps: tuple[int, ...] = (8, 16)  # of a block: the faster number counts
 
     @property
     def label(self) -> str:
@@ -62,13 +68,35 @@ LIMITS = {
         Ceiling("mma.sync fp16", "mma.sync m16n8k16 fp16, operands from registers", "fp16"),
         Ceiling("mma.sync bf16", "mma.sync m16n8k16 bf16, operands from registers", "bf16"),
         Ceiling("mma.sync tf32", "mma.sync m16n8k8 tf32, operands from registers", "tf32"),
-        Ceiling("FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1),
+        Ceiling("FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1, warps=(32,)),
     )
 }
-ALL = (
-    *LIMITS.values(),
-    Ceiling("ldmatrix fp16", "mma.sync m16n8k16 fp16, operands by ldmatrix, 64 × 64 per warp", "fp16", "shared memory"),
+LDMATRIX = Ceiling(
+    "ldmatrix fp16",
+    "mma.sync m16n8k16 fp16, operands by ldmatrix, 64 × 64 per warp",
+    "fp16",
+    "shared memory",
+    warps=(8,),
 )
+POWERS = Ceiling(
+    "exp2",
+    "powers of two (ex2.approx), operands from registers",
+    "fp32",
+    operation=2,
+    unit="10¹²/s",
+    per_clock="power/clock/SM",
+    warps=(32,),
+)
+MAXIMA = Ceiling(
+    "ALU",
+    "fp32 maxima (ALU pipe), operands from registers",
+    "fp32",
+    operation=3,
+    unit="10¹²/s",
+    per_clock="maximum/clock/SM",
+    warps=(32,),
+)
+ALL = (*LIMITS.values(), LDMATRIX, POWERS, MAXIMA)
 
 
 def needed(keys: Sequence[str]) -> list[Ceiling]:
@@ -76,38 +104,58 @@ def needed(keys: Sequence[str]) -> list[Ceiling]:
     return [LIMITS[key] for key in dict.fromkeys(keys) if key in LIMITS]
 
 
-def bind(ceiling: Ceiling) -> tuple[Callable[[], None], float]:
-    """(call that launches one run, floating-point operations per run); builds ceiling.cu if need be."""
+def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], float, Callable[[], levels.Run]]:
+    """(call that launches one run, operations per run, call that launches one and waits for it); builds if need be."""
     launcher = ceiling.load().launch_ceiling
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    sink = torch.empty(sms * 4 * 256, device="cuda")
-    flops = ctypes.c_double()
+    sink = torch.empty(sms * warps * 32, device="cuda")
+    stamps = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
+    operations = ctypes.c_double()
 
     def call() -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        status = launcher(ctypes.c_void_p(sink.data_ptr()), ctypes.byref(flops), ctypes.c_int(STEPS), stream)
+        results = (ctypes.c_void_p(sink.data_ptr()), ctypes.c_void_p(stamps.data_ptr()), ctypes.byref(operations))
+        status = launcher(*results, ctypes.c_int(STEPS), ctypes.c_int(warps), stream)
         if status:
             raise UserError(f"{ceiling.label}: CUDA error {status}")
 
-    call()
-    torch.cuda.synchronize()
-    if not torch.isfinite(sink[: sms * 256]).all():
+    def stamped() -> levels.Run:
+        call()
+        torch.cuda.synchronize()
+        run = levels.Run(stamps.cpu())
+        run.check()
+        return run
+
+    stamped()
+    if not torch.isfinite(sink).all():
         raise UserError(f"{ceiling.label}: the kernel's sums are not finite")
-    return call, flops.value
+    return call, operations.value * sms, stamped
 
 
 def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
-    """One row of a ceiling run: the rate of single runs and, if asked for, of `sustained` seconds without a pause."""
-    call, flops = bind(ceiling)
+    """One row of a ceiling run: the rate of single runs and, if asked for, of `sustained` seconds without a pause.
+
+    What an SM does per clock comes from its own clock, so that it does not depend on how fast that was."""
+    settings = []
+    for warps in ceiling.warps:
+        call, operations, stamped = bind(ceiling, warps)
+        stamps = [stamped() for _ in range(levels.RUNS)]
+        clocks = statistics.median(run.clocks for run in stamps)
+        mhz = statistics.median(run.mhz for run in stamps)
+        settings.append((clocks, mhz, warps, call, operations))
+    clocks, mhz, warps, call, operations = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
     with nvml.Monitor(device) as monitor:
         samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
     ms = timing.summary(samples)
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     row = {
         "key": ceiling.key,
         "name": ceiling.name,
-        "value": flops / ms["median"] / 1e9,
+        "value": operations / ms["median"] / 1e9,
         "unit": ceiling.unit,
+        "per_clock": {"value": operations / sms / clocks, "unit": ceiling.per_clock, "mhz": round(mhz, 1)},
+        "warps": warps,
         "ms": ms,
         **monitor.summary(),
     }
@@ -115,20 +163,22 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         with nvml.Monitor(device) as monitor:
             each = timing.sustain(call, ms["median"], sustained)
         monitor.samples = monitor.samples[len(monitor.samples) // 2 :]  # the half that was timed
-        row["sustained"] = {"value": flops / each / 1e9, "seconds": sustained, **monitor.summary()}
+        row["sustained"] = {"value": operations / each / 1e9, "seconds": sustained, **monitor.summary()}
     return row
 
 
 def _cache() -> Path:
     name = re.sub(r"\W+", "-", torch.cuda.get_device_name())
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256("".join(toolchain.source_texts(SOURCE)).encode()).hexdigest()[:12]
     return toolchain.cache_dir() / f"ceiling-{runs.SCHEMA}-{name}-{digest}.json"
 
 
 def limits(keys: Sequence[str]) -> dict[str, dict]:
-    """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now."""
+    """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now.
+
+    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock."""
     path = _cache()
-    run = runs.load(path) if path.exists() else metadata("ceiling")
+    run = runs.load(path) if path.exists() else head()
     known = {row["key"] for row in run["rows"]}
     new = [each for each in needed(keys) if each.key not in known]
     if new:
@@ -136,62 +186,108 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
         run["rows"] += [measure(each) for each in new]
         runs.save(run, path)
     rows = {row["key"]: row for row in run["rows"]}
+    per_clock = {key: row["per_clock"] for key, row in rows.items()}
     return {
-        each.key: {"name": rows[each.key]["name"], "tflops": rows[each.key]["value"], "date": run["date"]}
+        each.key: {
+            "name": rows[each.key]["name"],
+            "tflops": per_clock[each.key]["value"]
+            * run["sms"]
+            * (run["highest_mhz"] or per_clock[each.key]["mhz"])
+            / 1e6,
+            "date": run["date"],
+        }
         for each in needed(keys)
     }
+
+
+def head() -> dict:
+    """The head of a ceiling run, with what the GPU has: SMs, their highest clock in MHz if it is known, memory."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return metadata("ceiling") | {
+        "sms": properties.multi_processor_count,
+        "highest_mhz": nvml.current().highest_sm_clock(),
+        "memory_bytes": properties.total_memory,
+    }
+
+
+def build() -> None:
+    """Build all that is measured, side by side: nvcc is what takes time."""
+    jobs = [each.load for each in ALL] + [lambda source=source: levels.load(source) for source in levels.SOURCES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: job(), jobs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m common.measure.ceiling",
-        description="Measure what the GPU's units deliver when nothing else is in the way: the limit of every kernel.",
+        description="Measure what the GPU's units and memory levels deliver when nothing else is in the way: the limit "
+        "of every kernel.",
     )
     parser.add_argument(
         "--sustained",
         type=float,
-        default=3.0,
+        default=1.0,
         metavar="SECONDS",
-        help="also run each for this long without a pause (default 3; 0: do not)",
+        help="also run the arithmetic units for this long without a pause (default 1; 0: do not)",
     )
     parser.add_argument("--json", metavar="FILE", help="save the run")
     options = parser.parse_args(arguments)
     try:
         if not torch.cuda.is_available():
             raise UserError("ceilings are times: they need a GPU. Recorded ones are in docs/results/")
-        run = metadata("ceiling")
-        with terminal.progress("ceilings", total=len(ALL)) as update:
+        run = head()
+        with terminal.progress("building"):
+            build()
+        with terminal.progress("ceilings", total=len(ALL) + levels.COUNT) as update:
             for ceiling in ALL:
                 update(ceiling.label)
                 run["rows"].append(measure(ceiling, options.sustained))
                 update(advance=1)
+            for row in levels.Levels().rows():
+                run["rows"].append(row)
+                update(row["name"], advance=1)
         runs.save(run | {"rows": [row for row in run["rows"] if row["key"] in LIMITS]}, _cache())
         if options.json:
             runs.save(run, options.json)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    table = terminal.table()
-    for column in ("what", "measured", "20–80 %", "sustained", "MHz", "W"):
-        table.add_column(column, justify="left" if column == "what" else "right")
+    terminal.out.print(table(run))
+    return 0
+
+
+def table(run: dict) -> Group:
+    """A ceiling run, a row per thing measured."""
+    made = terminal.table()
+    for column in ("what", "measured", "20–80 %", "per clock and SM", "MHz", "sustained", "MHz", "W"):
+        made.add_column(column, justify="left" if column == "what" else "right")
     for row in run["rows"]:
-        held, ms = row.get("sustained", {}), row["ms"]
-        fast, slow = (row["value"] * ms["median"] / ms[p] for p in ("p20", "p80"))
-        table.add_row(
+        held = row.get("sustained", {})
+        fast, slow = spread(row)
+        per_clock = row["value"] if row["unit"].endswith("/clock/SM") else row.get("per_clock", {}).get("value")
+        made.add_row(
             row["name"],
-            f"{row['value']:.1f} {row['unit']}",
-            f"{slow:.1f}–{fast:.1f}",
+            f"{row['value']:.4g} {row['unit'].removesuffix('/clock/SM')}",
+            f"{slow:.4g}–{fast:.4g}",
+            f"{per_clock:.4g}" if per_clock else "",
             *(
-                f"{value:.0f}" if value else "–"
+                f"{value:.0f}" if value else ""
                 for value in (
+                    row.get("sm_mhz", {}).get("median"),
                     held.get("value"),
                     held.get("sm_mhz", {}).get("median"),
                     held.get("power_w", {}).get("median"),
                 )
             ),
         )
-    terminal.out.print(terminal.titled(f"{run['gpu']}, {run['date'][:10]}", table))
-    return 0
+    return terminal.titled(f"{run['gpu']}, {run['date'][:10]}", made)
+
+
+def spread(row: dict) -> tuple[float, float]:
+    """The row's value at the 20th and the 80th percentile of its times or samples, the larger one first."""
+    if "ms" in row:
+        return tuple(row["value"] * row["ms"]["median"] / row["ms"][p] for p in ("p20", "p80"))
+    return row["samples"]["p80"], row["samples"]["p20"]
 
 
 if __name__ == "__main__":

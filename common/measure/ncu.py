@@ -24,8 +24,14 @@ from common.results.runs import ROOT
 # What only the hardware knows: name -> (metric, unit)
 HARDWARE = {
     "duration": ("gpu__time_duration.sum", "ns"),
+    "SM clock": ("smsp__cycles_elapsed.avg.per_second", "Hz"),
     "registers per thread": ("launch__registers_per_thread", ""),
     "achieved occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", "%"),
+    "instructions": ("smsp__inst_executed.sum", "warp instructions"),
+    "instructions, FMA pipe": ("smsp__inst_executed_pipe_fma.sum", "warp instructions"),
+    "instructions, ALU pipe": ("smsp__inst_executed_pipe_alu.sum", "warp instructions"),
+    "instructions, XU pipe": ("smsp__inst_executed_pipe_xu.sum", "warp instructions"),
+    "instructions, LSU pipe": ("smsp__inst_executed_pipe_lsu.sum", "warp instructions"),
     "tensor pipe busy": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
     "FMA pipe busy": ("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active", "%"),
     "issue slots busy": ("smsp__issue_active.avg.pct_of_peak_sustained_active", "%"),
@@ -33,7 +39,15 @@ HARDWARE = {
         "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",
         "%",
     ),
+    "L1 wavefronts, tags, global loads": ("l1tex__t_output_wavefronts_pipe_lsu_mem_global_op_ld.sum", "wavefronts"),
+    "L1 wavefronts, data": ("l1tex__data_pipe_lsu_wavefronts.sum", "wavefronts"),
+    "L1 bank reads, of peak": ("l1tex__data_bank_reads.avg.pct_of_peak_sustained_elapsed", "%"),
+    "L1 bank writes, of peak": ("l1tex__data_bank_writes.avg.pct_of_peak_sustained_elapsed", "%"),
+    "L1 writes to registers, of peak": ("l1tex__lsu_writeback_active.avg.pct_of_peak_sustained_elapsed", "%"),
+    "L1 requests, of peak": ("l1tex__lsuin_requests.avg.pct_of_peak_sustained_elapsed", "%"),
     "L1 hit rate": ("l1tex__t_sector_hit_rate.pct", "%"),
+    "L2 → L1": ("l1tex__m_xbar2l1tex_read_bytes.sum", "byte"),
+    "L2 sectors for L1": ("lts__t_sectors_srcunit_tex.sum", "sectors"),
     "L2 hit rate": ("lts__t_sector_hit_rate.pct", "%"),
     "L2 sectors, of peak": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", "%"),
     "device memory read": ("dram__bytes_read.sum", "byte"),
@@ -53,6 +67,8 @@ STALLS = {
     "no instruction": "no_instruction",
     "dispatch": "dispatch_stall",
     "memory barrier": "membar",
+    "branch": "branch_resolving",
+    "constant not cached (IMC)": "imc_miss",
 }
 STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 

@@ -60,6 +60,13 @@ class Device:
             return float(value.value)
         return None
 
+    def highest_sm_clock(self) -> float | None:
+        """The highest SM clock that the GPU allows, MHz."""
+        value = ctypes.c_uint()
+        if self.library and self.library.nvmlDeviceGetMaxClockInfo(self.handle, CLOCK_SM, ctypes.byref(value)) == 0:
+            return float(value.value)
+        return None
+
     def power(self) -> float | None:
         """Power drawn now, W."""
         if not self.library:

@@ -70,6 +70,11 @@ class Sdpa(Attention):
     def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         return tuple(self.parse(str(n), variants) for n in (1024, 4096, 16384))
 
+    def tune_shapes(self, variants: Variants) -> tuple[Shape, ...]:
+        long = ("1024", "4096")
+        decoding = () if variants["CAUSAL"] else ("1x32x8x1x8192", "16x32x8x1x8192")
+        return tuple(self.parse(text, variants) for text in (*long, *decoding))
+
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         return ((1, 2, 2, 256, 256, variants["HEAD_DIM"]),)
 
@@ -205,12 +210,8 @@ def multiprocessors(device: torch.device) -> int:
     return hardware.model("8.0").sms
 
 
-@lru_cache(maxsize=1024)
 def splits_of(shape: Shape, causal: bool, sms: int) -> int:
-    """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work.
-
-    The number with the least time in the model: blocks run in waves of as many as fit on the GPU, and a block takes as
-    long as its tiles of keys, and two more for beginning, ending and combining."""
+    """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work."""
     b, h, h_kv, n, n_kv, d = shape
     group = h // h_kv
     packed = group if n * group <= SMALL_BLOCK_Q else 1
@@ -219,8 +220,13 @@ def splits_of(shape: Shape, causal: bool, sms: int) -> int:
     blocks = b * (h // packed) * -(-rows // (SMALL_BLOCK_Q if small else BLOCK_Q))
     slots = sms * (2 if d == 128 else 3)
     tiles = -(-n_kv // BLOCK_KV)
-    if causal or blocks >= slots:
-        return 1
+    return 1 if causal or blocks >= slots else _splits(blocks, tiles, slots)
+
+
+@lru_cache(maxsize=1024)
+def _splits(blocks: int, tiles: int, slots: int) -> int:
+    """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
+    and each takes as long as its tiles of keys, and two more for beginning, ending and combining."""
 
     def time(splits: int) -> int:
         return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))

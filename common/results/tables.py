@@ -7,7 +7,10 @@ and no figure of anybody's own:
     results:stage STAGE [DTYPE …]           one stage at every size of the ladder's run, with its spread
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
-    results:limits                          the measured ceilings
+    results:limits                          the measured rates of the arithmetic units
+    results:levels                          the memory levels: size, latency, bandwidth
+    results:latencies                       what waiting for one thing takes
+    results:bounds PART DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
     results:profile STAGE                   the emulator's counters beside ncu's
     results:plot PART DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
@@ -27,7 +30,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common.errors import UserError
+from common.hardware import GPUS, Gpu
 from common.results import plot
+from common.results.bound import Bound, Bounds
 from common.results.runs import RESULTS, ROOT, Record, not_zero, records, runs, settings_named, sizes
 
 NOTHING = "*No run recorded yet.*"
@@ -49,12 +54,12 @@ def markdown(head: Sequence[str], body: Iterable[Sequence[object]], sources: Seq
     """A table whose first column is left-aligned, and the runs it comes from."""
     lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
     lines += ["| " + " | ".join("–" if cell is None else str(cell) for cell in row) + " |" for row in body]
-    origins = dict.fromkeys(
-        f"{r.run['gpu']}, driver {r.run['driver']}, CUDA {r.run['cuda']}, torch {r.run['torch']}, "
-        f"{r.run['date'][:10]}, [{r.run['file']}]"
-        for r in sources
-    )
-    return "\n".join(lines + ([""] + [f"Recorded: {origin}." for origin in origins] if origins else []))
+    origins: dict[str, dict[str, None]] = {}  # where and when -> the files
+    for r in sources:
+        software = f"driver {r.run['driver']}, CUDA {r.run['cuda']}, torch {r.run['torch']}"
+        origins.setdefault(f"{r.run['gpu']}, {software}, {r.run['date'][:10]}", {})[f"[{r.run['file']}]"] = None
+    said = [f"Recorded: {origin}, {', '.join(files)}." for origin, files in origins.items()]
+    return "\n".join(lines + ([""] + said if said else []))
 
 
 def number(value: float | None, form: str = "{:.2f}") -> str | None:
@@ -90,15 +95,15 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
 
 @table("ladder")
 def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; at the last × the previous stage, shares of library and limit."""
+    """TFLOP/s of every stage at each size; at the last × the previous stage, shares of library and bound."""
     found = ladder(part, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
     last = shown[-1]
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})", f"% of limit ({last})"]
-    body = []
+    head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})", f"% of bound ({last})"]
+    body, bounds = [], Bounds()
     for name in dict.fromkeys(r.row["name"] for r in sorted(found, key=lambda r: r.row["role"] == "peer")):
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
         record = at.get(last)
@@ -109,10 +114,14 @@ def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **s
                 *(tflops(at[size].row["tflops"]) if size in at else None for size in shown),
                 number(record.times(record.previous) if record and own else None),
                 number(record.times(record.peer) if record and own else None, "{:.1%}"),
-                number(record.of_limit if record and own else None, "{:.1%}"),
+                number(_share(bounds.of(record)) if record and own else None, "{:.1%}"),
             ]
         )
     return markdown(head, body, found)
+
+
+def _share(bound: Bound | None) -> float | None:
+    return None if bound is None else bound.share
 
 
 @table("stage")
@@ -126,7 +135,8 @@ def stage_table(name: str, *dtypes: str, gpu: str | None = None) -> str:
     else:
         return NOTHING
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    head = ["dtype, size", "ms", "20–80 %", "TFLOP/s", "× previous", f"% of {peer}", "% of limit", "SM clock"]
+    head = ["dtype, size", "ms", "20–80 %", "TFLOP/s", "× previous", f"% of {peer}", "% of bound", "SM clock"]
+    bounds = Bounds()
     body = [
         [
             f"{settings_named(r.row)}, {r.row['size']}",
@@ -135,7 +145,7 @@ def stage_table(name: str, *dtypes: str, gpu: str | None = None) -> str:
             tflops(r.row["tflops"]),
             number(r.times(r.previous)),
             number(r.times(r.peer), "{:.1%}"),
-            number(r.of_limit, "{:.1%}"),
+            number(_share(bounds.of(r)), "{:.1%}"),
             number(r.row.get("sm_mhz", {}).get("median"), "{:.0f} MHz"),
         ]
         for r in found
@@ -205,26 +215,193 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
     return markdown(["run", *shown, "geometric mean"], body)
 
 
+def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
+    """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
+    run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
+    return run, {row["key"]: row for row in run.get("rows", ())}
+
+
 @table("limits")
 def limits_table(gpu: str | None = None) -> str:
-    """The ceilings measured on a GPU, from the newest run that measured them."""
-    run = next(iter(runs(kind="ceiling", gpu=gpu)), None)
-    if run is None:
+    """What the arithmetic units do: per clock, at the highest clock, in single runs, for a second without a pause."""
+    run, rows = _ceilings(gpu)
+    if not run:
         return NOTHING
-    found = [Record(run, row) for row in run["rows"]]
     body = []
-    for r in found:
-        held = r.row.get("sustained", {})
+    for row in rows.values():
+        if "ms" not in row:
+            continue
+        held, clock, highest = row.get("sustained", {}), row.get("per_clock", {}).get("value"), run.get("highest_mhz")
         body.append(
             [
-                r.row["name"],
-                f"{r.row['value']:,.4g} {r.row['unit']}",
+                row["name"],
+                number(clock, "{:,.4g}"),
+                number(clock * run["sms"] * highest / 1e6 if clock and highest else None, "{:,.4g} " + row["unit"]),
+                f"{row['value']:,.4g}",
                 number(held.get("value"), "{:,.4g}"),
                 number(held.get("sm_mhz", {}).get("median"), "{:.0f} MHz"),
                 number(held.get("power_w", {}).get("median"), "{:.0f} W"),
             ]
         )
-    return markdown(["what", "measured", "sustained", "SM clock, sustained", "power, sustained"], body, found)
+    at = f"at {run['highest_mhz']:.0f} MHz" if run.get("highest_mhz") else "at the highest clock"
+    head = ["what", "per clock and SM", at, "measured", "sustained", "SM clock, sustained", "power, sustained"]
+    return markdown(head, body, [Record(run, {})])
+
+
+@table("levels")
+def levels_table(gpu: str | None = None) -> str:
+    """What each level of memory holds, how long a load waits for it, and what it delivers."""
+    run, rows = _ceilings(gpu)
+    model = next((each for each in GPUS if run.get("gpu") and gpu_named(run["gpu"], each)), None)
+    if "latency shared" not in rows or model is None:
+        return NOTHING
+
+    def latency(key: str) -> str:
+        return f"{rows[f'latency {key}']['value']:.0f}"
+
+    def per_clock(key: str) -> float:
+        row = rows[key]
+        return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+
+    def all_sms(key: str) -> str:
+        row = rows[key]
+        tb = row["value"] if row["unit"] == "TB/s" else row["value"] * run["sms"] * run["highest_mhz"] / 1e6
+        return f"{tb:.3g} TB/s"
+
+    spread = f"{latency('L2')} ({latency('L2 nearest')} to {latency('L2 farthest')})"
+    levels = [
+        ("shared memory", f"{model.shared_kb} KB per SM", latency("shared"), "shared load"),
+        ("L1", "what shared memory leaves", latency("L1"), "L1"),
+        ("L2", f"{model.l2_mb} MB", spread, "L2"),
+        ("device memory", f"{run['memory_bytes'] / 1e9:.0f} GB", latency("DRAM"), "DRAM read"),
+    ]
+    body: list[list[object]] = [["registers", f"{model.registers * 4 >> 10} KB per SM", latency("FMA"), None, None]]
+    body += [[name, size, clocks, number(per_clock(key), "{:.3g}"), all_sms(key)] for name, size, clocks, key in levels]
+    head = ["level", "holds", "latency, clocks", "bytes per clock and SM", "all SMs together"]
+    return markdown(head, body, [Record(run, {})])
+
+
+def gpu_named(name: str, model: Gpu) -> bool:
+    """Whether a GPU called "NVIDIA H200" is one of the devices of that compute capability."""
+    return any(device in name.split() for device in re.split(r",\s*", model.devices))
+
+
+@table("latencies")
+def latencies_table(gpu: str | None = None) -> str:
+    """What waiting for one thing takes, in clocks of the SM and in nanoseconds; a launch in microseconds."""
+    run, rows = _ceilings(gpu)
+    found = [row for key, row in rows.items() if key.startswith("latency ")]
+    if not found:
+        return NOTHING
+    body: list[list[object]] = []
+    for row in sorted(found, key=lambda row: row["value"]):
+        mhz = row.get("sm_mhz", {}).get("median")
+        body.append([row["name"], f"{row['value']:.4g}", number(mhz and row["value"] / mhz * 1e3, "{:.3g} ns")])
+    if "launch" in rows:
+        body.append([rows["launch"]["name"], None, f"{rows['launch']['value'] * 1e3:,.0f} ns"])
+    return markdown(["latency of", "clocks", "time"], body, [Record(run, {})])
+
+
+@table("bounds")
+def bounds_table(part: str, dtype: str, size: str, gpu: str | None = None, **settings: str) -> str:
+    """What binds each stage of a part at one size, how near it comes, and what its warps wait for."""
+    found = [r for r in ladder(part, dtype, gpu, **_settings(settings)) if r.row["size"] == size]
+    bounds = Bounds()
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    for record in found:
+        if record.row["role"] == "peer":
+            continue
+        bound = bounds.of(record)
+        ms = milliseconds(record.row["ms"]["median"])
+        if bound is None:
+            body.append([record.row["name"], None, None, ms, None, None])
+            continue
+        sources += [record, bound.profile, Record(bound.ceilings, {})]
+        stalls = ", ".join(f"{short_stall(name)} {value:.1f}" for name, value in bound.stalls())
+        least = milliseconds(bound.ms)
+        body.append([record.row["name"], bound.needs[0].resource, least, ms, f"{bound.share:.0%}", stalls])
+    if not body:
+        return NOTHING
+    head = [f"stage, {dtype} {size}", "bound by", "bound", "measured", "% of bound", "longest stalls, warps per issue"]
+    return markdown(head, body, sources)
+
+
+def short_stall(name: str) -> str:
+    """ "long scoreboard (global, local memory)" -> "long scoreboard"."""
+    return name.split(" (")[0]
+
+
+SIGNIFICANT = 0.05  # of the measured time: what needs less is not shown
+
+
+def verdict(part: str, stage: str, dtype: str, size: str, gpu: str | None = None, **settings: int) -> str:
+    """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
+
+    Where something is not recorded yet, what, and how to record it."""
+    names = settings_named({"dtype": dtype, "settings": settings})
+    found = [r for r in ladder(part, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
+    if not found:
+        return f"*No run of {stage} {names} at {size} is recorded yet.*"
+    bounds = Bounds()
+    bound = bounds.of(found[0])
+    if bound is None:
+        return f"*What binds {stage} {names} at {size} cannot be said yet. {bounds.missing(found[0])}*"
+    return "\n".join([_needs(bound), "", _conclusion(bound)])
+
+
+def _needs(bound: Bound) -> str:
+    row = bound.record.row
+    measured = row["ms"]["median"]
+    body = [
+        [
+            each.resource,
+            quantity(each.count, each.unit),
+            f"{quantity(each.rate, each.unit)}/s" if each.per_second else f"{each.rate:,.4g} per clock and SM",
+            milliseconds(each.ms),
+            f"{each.ms / measured:.0%}",
+        ]
+        for each in bound.needs
+        if each.ms >= SIGNIFICANT * measured
+    ]
+    head = [f"{settings_named(row)}, {row['size']}", "needs", "there is", "least time", "of the measured"]
+    return markdown(head, body)
+
+
+def _conclusion(bound: Bound) -> str:
+    row, metrics = bound.record.row, bound.profile.row["metrics"]
+    stalls = ", ".join(f"{name} {value:.2f}" for name, value in bound.stalls())
+    busy = [f"{name} {value:.0f} % of the time" for name, value in bound.busy.items()]
+    if "achieved occupancy" in metrics:
+        busy.append(f"occupancy {metrics['achieved occupancy']:.0f} %")
+    clock, power = row.get("sm_mhz"), row.get("power_w")
+    held = [f"SM clock {clock['min']:.0f} to {clock['max']:.0f} MHz (the bound takes the highest)"] if clock else []
+    held += [f"power {power['median']:.0f} W"] if power else []
+    least, took = milliseconds(bound.ms), milliseconds(row["ms"]["median"])
+    said = [
+        f"**Bound: {least} by {bound.needs[0].resource}. Measured: {took} = {bound.share:.0%} of the bound** "
+        f"({tflops(row['tflops'])} TFLOP/s).",
+        f"Longest stalls, in warps per issued instruction: {stalls}." if stalls else "",
+        f"Busy: {', '.join(busy)}." if busy else "",
+        f"While timed: {', '.join(held)}." if held else "",
+        f"Recorded: {bound.record.source}: times [{bound.record.run['file']}], counts [{bound.profile.run['file']}], "
+        f"rates [{bound.ceilings['file']}].",
+    ]
+    return "\n\n".join(line for line in said if line)
+
+
+def milliseconds(value: float) -> str:
+    """Three significant figures: "0.0229 ms", "26.3 ms", "256 ms"."""
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def quantity(value: float, unit: str) -> str:
+    """1.37e11 FLOP -> "137 GFLOP", 1.6e9 bytes -> "1.6 GB", 3.4e7 wavefronts -> "34 M wavefronts"."""
+    prefix, scale = next(((p, s) for p, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)) if value >= s), ("", 1))
+    short = {"FLOP": "FLOP", "byte": "B"}.get(unit)
+    return (
+        f"{value / scale:.3g} {prefix}{short}" if short else f"{value / scale:.3g} {prefix} {unit}".replace("  ", " ")
+    )
 
 
 @table("profile")

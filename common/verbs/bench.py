@@ -228,7 +228,7 @@ def _record_table(group: Sequence[Record], title: str) -> Group:
     made = terminal.table(gap=1)
     made.add_column("kernel", min_width=max(len(word) for label in labels for word in label.split() if word[0] != "("))
     peers = [peer.row["name"] for peer in group[0].peers]
-    for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% limit", "MHz"):
+    for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% peak", "MHz"):
         made.add_column(head, justify="right", no_wrap=True)
     for label, record in zip(labels, group):
         row, ms = record.row, record.row["ms"]
@@ -262,7 +262,7 @@ def footnotes(found: Sequence[Record]) -> list[str]:
     """What the tables' columns mean, and what a call costs the host."""
     said = ["", "± half the distance between the 20th and the 80th percentile"]
     limits = {r.row["limit"]: r.limit for r in found if r.limit}
-    said += [f"limit: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}" for b in limits.values()]
+    said += [f"peak: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}" for b in limits.values()]
     calls = [r.row["host_us"] for r in found if r.row.get("host_us")]
     if calls:
         empty = min(each["empty"] for each in calls)

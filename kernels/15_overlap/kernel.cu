@@ -54,14 +54,14 @@ constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
 constexpr int MMA_K = 16;     // depth of a tensor instruction
 
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCK_Q = WARPS * WARP_Q;                                             // queries per block
+constexpr int BLOCK_Q = WARPS * WARP_Q;                                            // queries per block
 constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // the registers must last for so many
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
-constexpr int PAIRS = HEAD_DIM / 64;                  // of tiles of K or V in a step: one ldmatrix.x4 brings a pair
-constexpr int K_STEPS = TILES_KV / 2 / PAIRS;         // steps that share a fragment of Q
-constexpr int V_STEPS = TILES_D / 2 / PAIRS;          // steps that share a fragment of P
+constexpr int PAIRS = HEAD_DIM / 64;           // of tiles of K or V in a step: one ldmatrix.x4 brings a pair
+constexpr int K_STEPS = TILES_KV / 2 / PAIRS;  // steps that share a fragment of Q
+constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of P
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr bool SPREAD = SPREAD_COPIES && HEAD_DIM == 128;  // half as many bytes are copied faster at once
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
@@ -69,7 +69,8 @@ constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(WARP_Q == 16 || WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
-static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS && BLOCK_KV / MMA_K * V_STEPS == STEPS, "both products have 16 steps");
+static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS, "the first product has 16 steps");
+static_assert(BLOCK_KV / MMA_K * V_STEPS == STEPS, "the second product has 16 steps");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0 && HEAD_DIM % MMA_K == 0, "tensor tiles must fit evenly");
 static_assert(TILES_KV % 2 == 0 && TILES_D % 2 == 0, "one ldmatrix.x4 brings two tiles of K or V");
@@ -252,18 +253,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   v_source += BLOCK_KV * HEAD_DIM;
 
   // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
-  const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
+  const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;         // rows 0-7 | 8-15 of chunk 0, then of chunk 1
   const int k_row = lane / 16 * 8 + lane % 8, k_col = lane / 8 % 2 * 8;  // chunk 0 | 1 of keys 0-7, then of keys 8-15
-  const int v_row = lane % 16, v_col = lane / 16 * 8;             // keys 0-7 | 8-15 of chunk 0, then of chunk 1
+  const int v_row = lane % 16, v_col = lane / 16 * 8;                    // keys 0-7 | 8-15 of chunk 0, then of chunk 1
   const unsigned q_address = shared_address(&tiles.Q[q_row][swizzle<HEAD_DIM>(q_row, q_col)]);
   const unsigned k_address = shared_address(&tiles.K[0][k_row][swizzle<HEAD_DIM>(k_row, k_col)]);
   const unsigned v_address = shared_address(&tiles.V[0][v_row][swizzle<HEAD_DIM>(v_row, v_col)]);
 
-  float o[TILES_Q][TILES_D][4] = {};          // 32 × HEAD_DIM of O per warp, in mma's layout
-  float s[TILES_Q][TILES_KV][4];              // 32 × 64 of S per warp, likewise
+  float o[TILES_Q][TILES_D][4] = {};         // 32 × HEAD_DIM of O per warp, in mma's layout
+  float s[TILES_Q][TILES_KV][4];             // 32 × 64 of S per warp, likewise
   unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
-  float row_max[TILES_Q][2];                  // m of this lane's rows, in 0-7 and in 8-15 of each mma tile; or up to 8 less
-  float row_sum[TILES_Q][2] = {};             // l of these rows, but only the keys that this lane has seen
+  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or up to 8 less
+  float row_sum[TILES_Q][2] = {};            // l of these rows, but only the keys that this lane has seen
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
 
@@ -311,8 +312,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
     }
   };
 
-  // 4. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m: the
-  // weights stay below 2^8, and m cancels in O / l.
+  // 4. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
+  // the weights stay below 2^8, and m cancels in O / l.
   const auto softmax = [&]() {
     float largest[TILES_Q][2];  // of the scores that this lane holds
     bool grown = false;
@@ -355,7 +356,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float minus_max = -row_max[m][half_tile];
-          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], scale_log2, minus_max));  // scores become weights
+          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], scale_log2, minus_max));  // a score's weight
           const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], scale_log2, minus_max));
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
@@ -398,7 +399,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   __syncthreads();
   compute_scores(0, 0, false);
   softmax();
-  unsigned stage = 0;  // offset in the rings, in bytes, of the tile of V that is read; the next tile of K is in the other
+  unsigned stage = 0;  // offset in the rings, in bytes, of the tile of V that is read; the next of K is in the other
   for (int tile = 0; tile < kv_tiles; ++tile) {
     cp_async_wait<0>();  // each thread waits for its own copies of this tile of V and the next of K, then all for all:
     __syncthreads();     // they are complete, and the tiles that are overwritten next have been read by all

@@ -1,13 +1,14 @@
 // Stage 16 · final: an attention that a person would call.
 //
 // Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads; Q and O are [B, H, N, HEAD_DIM], K and V
-//           [B, H_KV, N_KV, HEAD_DIM], all with strides of their own; 16-bit DTYPE in and out, fp32 accumulation and softmax.
-//           CAUSAL: query i sees keys 0 to i. LSE, if asked for, is log Σ exp(scores), [B, H, N], fp32.
-// Idea      Stage 15's loop, and around it what real use asks for: any lengths, with zeros copied and scores masked where
-//           there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of them left
-//           begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into one tile if
-//           their queries are few; few queries against many keys split the keys over blocks (decoding), and a second
-//           kernel weighs the partial results by their sums; O leaves in whole 16-byte chunks.
+//           [B, H_KV, N_KV, HEAD_DIM], all with strides of their own; 16-bit DTYPE in and out, fp32 accumulation and
+//           softmax. CAUSAL: query i sees keys 0 to i. LSE, if asked for, is log Σ exp(scores), [B, H, N], fp32. A row
+//           all of whose scores are -inf has O = 0 and LSE = -inf, as torch's attention has it.
+// Idea      Stage 15's loop, and around it what real use asks for: any lengths, with zeros copied and scores masked
+//           where there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of
+//           them left begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into
+//           one tile if their queries are few; few queries against many keys split the keys over blocks (decoding), and
+//           a second kernel weighs the partial results by their sums; O leaves in whole 16-byte chunks.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -18,8 +19,9 @@
 // Thread map   mma: row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3): a row lies
 //              in a quad of lanes, and a lane's rows of S are its rows of O.
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
-// Limits       HEAD_DIM 64 or 128; rows that begin at multiples of 16 bytes; scale ≥ 0; H a multiple of H_KV; compute
-//              capability 8.0; 96 KB of shared memory (48 KB for HEAD_DIM 64).
+// Limits       HEAD_DIM 64 or 128; rows that begin at multiples of 16 bytes; scale > 0; H a multiple of H_KV; compute
+//              capability 8.0; 96 KB of shared memory (48 KB for HEAD_DIM 64), and 112 KB (56 KB) for few queries,
+//              where a block may have as much.
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 
 #include <cuda_bf16.h>
@@ -35,11 +37,11 @@
 #ifndef CAUSAL
 #define CAUSAL 0  // 1: query i sees keys 0 to i only, as torch's is_causal has it
 #endif
-#ifndef COPY_GROUP
-#define COPY_GROUP 2  // parts
-#endif
 #ifndef MAX_WARP_Q
 #define MAX_WARP_Q 32  // queries per warp where there are enough of them: 16 or 32
+#endif
+#ifndef SMALL_STAGES
+#define SMALL_STAGES 3  // tiles in each ring at 16 queries per warp, if the GPU has the memory: 2 or 3
 #endif
 
 using Element = DTYPE;
@@ -58,14 +60,19 @@ constexpr int PAIRS = HEAD_DIM / 64;           // of tiles of K or V in a step: 
 constexpr int K_STEPS = TILES_KV / 2 / PAIRS;  // steps that share a fragment of Q
 constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of P
 constexpr int ROW_BYTES = HEAD_DIM * 2;
+constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step: ptxas puts three idle loads before the
+                               // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
 constexpr float LN_2 = 0.69314718f;
+constexpr float LOWEST = -3.4028235e38f;  // a maximum to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(MAX_WARP_Q == 16 || MAX_WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
+static_assert(SMALL_STAGES == 2 || SMALL_STAGES == 3, "SMALL_STAGES is 2 or 3");
 static_assert(CAUSAL == 0 || CAUSAL == 1, "CAUSAL is 0 or 1");
-static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS && BLOCK_KV / MMA_K * V_STEPS == STEPS, "both products have 16 steps");
+static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS, "the first product has 16 steps");
+static_assert(BLOCK_KV / MMA_K * V_STEPS == STEPS, "the second product has 16 steps");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(BLOCK_KV % MMA_K == 0 && HEAD_DIM % MMA_K == 0, "tensor tiles must fit evenly");
 static_assert(TILES_KV % 2 == 0 && TILES_D % 2 == 0, "one ldmatrix.x4 brings two tiles of K or V");
@@ -178,13 +185,7 @@ __device__ __forceinline__ int swizzle(int row, int col) {
 }
 
 // Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp, and more tiles in flight.
-template <int WARP_Q>
-struct Tiling {
-  static constexpr int BLOCK_Q = WARPS * WARP_Q;                                           // queries per block
-  static constexpr int STAGES = WARP_Q == 16 ? 3 : 2;                                      // tiles in each ring
-  static constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // the registers last for them
-  static constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before
-};
+constexpr int blocks_per_sm(int warp_q) { return (warp_q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0); }  // registers last
 
 template <int BLOCK_Q, int STAGES>
 struct Shared {  // row-major, in swizzled chunks; written and read by the whole block
@@ -198,13 +199,13 @@ struct Strides { long long batch, head, row; };  // in elements
 struct Arguments {
   const Element *Q, *K, *V;
   Element *O;
-  float *LSE;                        // or null
+  float *LSE;                      // or null
   float *partial_O, *partial_LSE;  // [splits, B, H, N, HEAD_DIM] and [splits, B, H, N], where splits > 1
   Strides q, k, v, o;
   int heads, heads_kv, n, n_kv;
-  int packed;          // heads whose queries share a tile
+  int packed;           // heads whose queries share a tile
   int tiles_per_split;  // tiles of keys that a block visits
-  float scale_log2;    // scale · log₂e
+  float scale_log2;     // scale · log₂e
 };
 
 // The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
@@ -213,14 +214,13 @@ __device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
   return (address ^ col % 64 * 2) + col / 64 * 128;
 }
 
-// RAGGED: the last tile of queries or of keys reaches over the end.
-template <int WARP_Q, bool RAGGED>
-__global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attention_kernel(
+// STAGES: tiles in each ring. RAGGED: the last tile of queries or of keys reaches over the end.
+template <int WARP_Q, int STAGES, bool RAGGED>
+__global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q)) attention_kernel(
     const __grid_constant__ Arguments arguments) {
-  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
+  constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
   constexpr int TILES_Q = WARP_Q / MMA_M;
-  constexpr int STAGES = Tiling<WARP_Q>::STAGES;
-  constexpr bool SPREAD = Tiling<WARP_Q>::SPREAD;
+  constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before them
   static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
   static_assert(STAGES == 2 || STAGES == 3, "the stage before is the second behind");
   static_assert(!SPREAD || STAGES == 2, "two groups of copies for each tile are counted as one");
@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
   using Tiles = Shared<BLOCK_Q, STAGES>;
   Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
 
-  // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of a
-  // tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
+  // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
+  // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
   const int packed = arguments.packed;
   const int rows = arguments.n * packed;
   const int q_tiles = ceil_div(rows, BLOCK_Q);
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
-  // Of the tiles, so many hold keys that the first of this warp's queries sees all of, and keys that the last one sees any of.
+  // So many tiles hold only keys that the first of this warp's queries sees, and so many hold any that the last one sees.
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
   const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
@@ -317,25 +317,25 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
   }
 
   // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
-  const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
+  const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;         // rows 0-7 | 8-15 of chunk 0, then of chunk 1
   const int k_row = lane / 16 * 8 + lane % 8, k_col = lane / 8 % 2 * 8;  // chunk 0 | 1 of keys 0-7, then of keys 8-15
   const int v_row = lane % 16, v_col = lane / 16 * 8;                    // keys 0-7 | 8-15 of chunk 0, then of chunk 1
   const unsigned q_address = shared_address(&tiles.Q[q_row][swizzle<HEAD_DIM>(q_row, q_col)]);
   const unsigned k_address = shared_address(&tiles.K[0][k_row][swizzle<HEAD_DIM>(k_row, k_col)]);
   const unsigned v_address = shared_address(&tiles.V[0][v_row][swizzle<HEAD_DIM>(v_row, v_col)]);
 
-  float o[TILES_Q][TILES_D][4] = {};          // 32 × HEAD_DIM of O per warp, in mma's layout
-  float s[TILES_Q][TILES_KV][4];              // 32 × 64 of S per warp, likewise
+  float o[TILES_Q][TILES_D][4] = {};         // 32 × HEAD_DIM of O per warp, in mma's layout
+  float s[TILES_Q][TILES_KV][4];             // 32 × 64 of S per warp, likewise
   unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
-  float row_max[TILES_Q][2];                  // m of this lane's rows, in 0-7 and in 8-15 of each mma tile; or up to 8 less
-  float row_sum[TILES_Q][2] = {};             // l of these rows, but only the keys that this lane has seen
+  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or up to 8 less
+  float row_sum[TILES_Q][2] = {};            // l of these rows, but only the keys that this lane has seen
 #pragma unroll
-  for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
+  for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = LOWEST;
 
   // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
   const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
     const unsigned k_tile = k_address + stage;
-    unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];        // fragments, of two steps in turn
+    unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];  // fragments, of two steps in turn
     const auto load_fragments = [&](int step) {
       const int d = step / K_STEPS * MMA_K;
       if (step % K_STEPS == 0) {
@@ -376,8 +376,7 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
     }
   };
 
-  // 4. No key, no weight: scores behind the end, or hidden by the causal mask, become -inf. The first tile of each row has a
-  // key that the row sees, so that every row has a finite maximum from then on.
+  // 4. No key, no weight: scores behind the end, or hidden by the causal mask, become -inf.
   const auto mask = [&](int tile) {
     if constexpr (RAGGED || CAUSAL) {
       if (tile < whole_tiles) return;
@@ -400,8 +399,8 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
     }
   };
 
-  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m: the
-  // weights stay below 2^8, and m cancels in O / l.
+  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
+  // the weights stay below 2^8, and m cancels in O / l.
   const auto softmax = [&]() {
     float largest[TILES_Q][2];  // of the scores that this lane holds
     bool grown = false;
@@ -426,7 +425,7 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
+          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0, whatever m is then
           row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -490,13 +489,13 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
     mask(0);
     softmax();
   }
-  // Offsets in the rings, in bytes: this tile of V is read from `stage`, the next one of K from the stage behind it; a tile
-  // of K is written to `stage`, one of V to the stage before it.
+  // Offsets in the rings, in bytes: this tile of V is read from `stage`, the next one of K from the stage behind it; a
+  // tile of K is written to `stage`, one of V to the stage before it.
   unsigned stage = 0;
   const auto stage_after = [&](unsigned stage) { return stage == (STAGES - 1) * TILE_BYTES ? 0 : stage + TILE_BYTES; };
   for (int tile = 0; tile < kv_tiles; ++tile) {
-    cp_async_wait<STAGES - 2>();  // each thread waits for its copies of this tile of V and the next of K, then all for all:
-    __syncthreads();              // they are complete, and the tiles that are overwritten next have been read by all
+    cp_async_wait<STAGES - 2>();  // each thread waits for its copies of this tile of V and the next of K, then all for
+    __syncthreads();              // all: they are complete, and the tiles overwritten next have been read by all
     const unsigned after = stage_after(stage);
     const unsigned before = STAGES == 2 ? after : stage_after(after);
     const bool copies_v = tile + STAGES - 1 < kv_tiles;
@@ -516,15 +515,15 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
     stage = after;
   }
 
-  // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and leave as
-  // whole chunks, by way of this warp's rows of Q, which nobody reads any more.
+  // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and
+  // leave as whole chunks, by way of this warp's rows of Q, which nobody reads any more.
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
     for (int half_tile = 0; half_tile < 2; ++half_tile) {
       const int row = warp_row + m * MMA_M + half_tile * 8 + lane / 4;
       const float sum = quad_sum(row_sum[m][half_tile]);
-      const float inverse = 1 / sum;
+      const float inverse = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
       const float log2_sum = row_max[m][half_tile] + log2f(sum);
       const bool inside = !RAGGED || tile_row + row < rows;
       const int query = (tile_row + row) / packed;
@@ -560,8 +559,8 @@ __global__ void __launch_bounds__(THREADS, Tiling<WARP_Q>::BLOCKS_PER_SM) attent
   }
 }
 
-// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds up
-// some of the parts, a lane some of the columns.
+// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds
+// up some of the parts, a lane some of the columns.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
   __shared__ float warp_o[WARPS][HEAD_DIM];
@@ -570,7 +569,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   const size_t rows = gridDim.x;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  float largest = -INFINITY;
+  float largest = LOWEST;
   for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, arguments.partial_LSE[part * rows + row]);
 #pragma unroll
   for (int bit = 16; bit >= 1; bit /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
@@ -596,50 +595,68 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
     first += warp_o[each][threadIdx.x * 2];
     second += warp_o[each][threadIdx.x * 2 + 1];
   }
+  const float inverse = 1 / (total == 0 ? 1 : total);  // 0: every score was -inf, and so O is 0
   const int query = row % arguments.n;
   const int head = row / arguments.n % arguments.heads;
   const int batch = row / arguments.n / arguments.heads;
   Element *target = arguments.O + batch * arguments.o.batch + head * arguments.o.head + query * arguments.o.row;
-  *reinterpret_cast<unsigned *>(&target[threadIdx.x * 2]) = round_pair<Element>(first / total, second / total);
+  *reinterpret_cast<unsigned *>(&target[threadIdx.x * 2]) = round_pair<Element>(first * inverse, second * inverse);
   if (arguments.LSE && threadIdx.x == 0) arguments.LSE[row] = (largest + log2f(total)) * LN_2;
 }
 
-template <int WARP_Q>
+template <int WARP_Q, int STAGES>
 cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
-  constexpr int BLOCK_Q = Tiling<WARP_Q>::BLOCK_Q;
+  constexpr int BLOCK_Q = WARPS * WARP_Q;
   const int rows = arguments.n * arguments.packed;
   const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
   const int kv_tiles = ceil_div(arguments.n_kv, BLOCK_KV);
   arguments.tiles_per_split = ceil_div(kv_tiles, splits);
   splits = ceil_div(kv_tiles, arguments.tiles_per_split);  // none without a tile
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
-  if (blocks > INT_MAX || splits > 65535) return cudaErrorInvalidValue;
-  const auto kernel = ragged ? attention_kernel<WARP_Q, true> : attention_kernel<WARP_Q, false>;
-  const int shared_bytes = sizeof(Shared<BLOCK_Q, Tiling<WARP_Q>::STAGES>);  // more than 48 KB must be asked for
+  const long long outputs = (long long)batches * arguments.heads * arguments.n;  // each combined by a block
+  if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
+  const auto kernel = ragged ? attention_kernel<WARP_Q, STAGES, true> : attention_kernel<WARP_Q, STAGES, false>;
+  const int shared_bytes = sizeof(Shared<BLOCK_Q, STAGES>);  // more than 48 KB must be asked for
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  combine_kernel<<<batches * arguments.heads * arguments.n, THREADS, 0, stream>>>(arguments, splits);
+  combine_kernel<<<outputs, THREADS, 0, stream>>>(arguments, splits);
   return cudaGetLastError();
 }
 
-// Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O and
-// partial_LSE hold [splits, B, H, N, HEAD_DIM] and [splits, B, H, N] floats if splits > 1.
+template <int WARP_Q>
+cudaError_t launch_stages(const Arguments &arguments, int batches, int splits, cudaStream_t stream) {
+  if constexpr (WARP_Q == 16 && SMALL_STAGES == 3) {
+    int device, shared_limit;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status != cudaSuccess) return status;
+    status = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess) return status;
+    if (sizeof(Shared<WARPS * WARP_Q, 3>) <= shared_limit) {
+      return launch_tiles<WARP_Q, 3>(arguments, batches, splits, stream);
+    }
+  }
+  return launch_tiles<WARP_Q, 2>(arguments, batches, splits, stream);
+}
+
+// Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
+// and partial_LSE hold [splits, B, H, N, HEAD_DIM] and [splits, B, H, N] floats if splits > 1.
 extern "C" cudaError_t launch_sdpa(
     const Element *Q, const Element *K, const Element *V, Element *O, float *LSE, float *partial_O, float *partial_LSE,
     int B, int H, int H_KV, int N, int N_KV, long long q_batch, long long q_head, long long q_row, long long k_batch,
     long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row, long long o_batch,
     long long o_head, long long o_row, int splits, float scale, cudaStream_t stream) {
   if (B < 1 || H < 1 || H_KV < 1 || H % H_KV || N < 1 || N_KV < 1 || splits < 1) return cudaErrorInvalidValue;
-  if (!(scale >= 0 && scale < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
+  const float log2_e = 1.44269504f;
+  const float scale_log2 = scale * log2_e;
+  if (!(scale_log2 > 0 && scale_log2 < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
   const int shared_heads = H / H_KV;
   const int packed = N * (long long)shared_heads <= WARPS * MMA_M ? shared_heads : 1;  // all in one small tile
-  const float log2_e = 1.44269504f;
-  const Arguments arguments = {Q, K, V, O, LSE, partial_O, partial_LSE, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
-                               {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, H, H_KV, N, N_KV, packed, 0,
-                               scale * log2_e};
-  if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
-  return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
+  const Arguments arguments = {Q, K, V, O, LSE, partial_O, partial_LSE,
+                               {q_batch, q_head, q_row}, {k_batch, k_head, k_row}, {v_batch, v_head, v_row},
+                               {o_batch, o_head, o_row}, H, H_KV, N, N_KV, packed, 0, scale_log2};
+  if (N * packed <= WARPS * MMA_M) return launch_stages<16>(arguments, B, splits, stream);
+  return launch_stages<MAX_WARP_Q>(arguments, B, splits, stream);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +76,39 @@ def test_a_source_without_the_launcher(hopper, tmp_path):
     kernel = NAIVE.kernel(source=source)
     with pytest.raises(UserError, match="does not export launch_gemm: it must define extern"):
         kernel.launcher()
+
+
+NOTE = """
+#include <cstdio>
+extern "C" const char *cudaGetErrorString(int status) { return status == 7 ? "seven" : "other"; }
+extern "C" int launch_note(const void *a, void *b, int n, long long big, float x, void *stream) {
+  std::snprintf((char *)b, 64, "%d %d %lld %g %d", a == nullptr, n, big, x, (int)(long long)stream);
+  return n == 7 ? 7 : 0;
+}
+"""
+
+
+def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkeypatch, tmp_path):
+    source = tmp_path / "note.cu"
+    source.write_text(
+        'extern "C" cudaError_t launch_note(const half *a, half *b, int n, long long big, float x, cudaStream_t stream)'
+    )
+    (tmp_path / "note.cpp").write_text(NOTE)
+    toolchain.run([toolchain.find_cxx(), "-shared", "-fPIC", tmp_path / "note.cpp", "-o", tmp_path / "note.so"])
+    launcher = gpu.Launcher(ctypes.CDLL(str(tmp_path / "note.so")), source, "launch_note", "02_note fp16")
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 3, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    said = ctypes.create_string_buffer(64)
+    address = ctypes.addressof(said)
+    launcher.bind(3, [5, 2**40 + 1, 0.25])(None, address)
+    assert said.value == b"1 5 1099511627777 0.25 103"
+    refused = launcher.bind(3, [7, 1, 1.0])
+    with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
+        refused(address, address)
+    visited = []
+    monkeypatch.setattr(torch.cuda, "device", lambda index: visited.append(index) or nullcontext())
+    launcher.bind(1, [6, 2, 1.5])(address, address)
+    assert visited == [1] and said.value == b"0 6 2 1.5 101"
 
 
 def pretend(monkeypatch, major: int, minor: int) -> None:

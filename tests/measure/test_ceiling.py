@@ -8,30 +8,70 @@ import pytest
 import torch
 
 import kernels
+from common import emulator
 from common.compiler import sass
-from common.measure import ceiling, contest
+from common.measure import ceiling, contest, levels
+
+SMS = 108  # of the GPU that the emulator is
+SETTINGS = [(each, warps) for each in ceiling.ALL for warps in each.warps]
+NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
 
 
-@pytest.mark.parametrize("setting", ceiling.ALL, ids=lambda each: each.label)
-def test_the_inner_loop_is_nothing_but_arithmetic(setting):
+@pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
+def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     """In SASS: one tensor instruction per tile, ldmatrix only if asked for, and nothing in local memory."""
     functions = sass.functions(ceiling.SOURCE, setting.defines, "90")
-    unit, kernel_name = ("fp32", "fma_kernel") if setting.operation else ("tensor cores", "mma_kernel")
+    kernel_name = (f"mma_kernelILi{warps}E", "fma_kernel", "power_kernel", "maximum_kernel")[setting.operation]
+    unit = "fp32" if setting.operation else "tensor cores"
     (kernel,) = (code for name, code in functions.items() if kernel_name in name)
     jumps = ((int(i.text.split()[-1], 16), i.address) for i in kernel if i.opcode == "BRA")
     loops = [sass.histogram([i for i in kernel if to <= i.address <= jump]) for to, jump in jumps if to < jump]
     loop = max(loops, key=lambda found: found.get(unit, Counter()).total())
     work = {name: counter.total() for name, counter in loop.items()}
     if setting.operation:
-        assert work["fp32"] >= 32 and work["fp32"] % 32 == 0
-        assert sum(work.values()) - work["fp32"] < work["fp32"] / 16
+        (opcode, count), *rest = loop["fp32"].most_common()
+        assert opcode.startswith(("FFMA", "MUFU.EX2", "FMNMX")[setting.operation - 1]) and not rest
+        assert count >= 32 and count % 32 == 0
+        assert sum(work.values()) - count < count / 8
     else:
-        per_step = 64 if setting.dtype == "tf32" else 32
+        per_step = (64 if setting.dtype == "tf32" else 32) * 8 // warps
         assert work["tensor cores"] % per_step == 0
         steps = work["tensor cores"] // per_step
         assert work.get("ldmatrix", 0) == (8 * steps if setting.operands == "shared memory" else 0)
         others = sum(n for name, n in work.items() if name not in ("tensor cores", "ldmatrix"))
         assert others <= 8, loop
+
+
+@pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
+def test_the_operations_are_those_that_are_claimed(setting, warps):
+    """In the emulator: what two more steps execute is what the launcher says that they do; sums stay finite."""
+    claimed, counted, sinks = [], [], []
+    for steps in (1, 3):
+        sink, stamps = torch.zeros(SMS * warps * 32), torch.zeros(SMS, levels.STAMP, dtype=torch.int64)
+        operations = torch.zeros(1, dtype=torch.float64)
+        report = emulator.run(
+            ceiling.SOURCE,
+            "launch_ceiling",
+            [sink, stamps, operations, steps, warps, None],
+            names=["sink", "stamps", "operations", "steps", "warps", "stream"],
+            defines=setting.defines,
+            sanitize=False,
+        )
+        assert report.status == 0, report.error
+        assert stamps[:, 0].tolist() == list(range(SMS))
+        claimed.append(operations.item())
+        counted.append(report.counters)
+        sinks.append(sink)
+    kind = ("mma", "fma", "float", "float")[setting.operation]
+    more = (counted[1][f"instructions.{kind}"] - counted[0][f"instructions.{kind}"]) / SMS
+    per_instruction = (2 * 16 * 8 * ceiling_k(setting), 2 * 32, 32 / 2, 32)[setting.operation]  # a power has a negation
+    assert claimed[1] - claimed[0] == more * per_instruction > 0
+    assert torch.isfinite(sinks[1]).all()
+
+
+def ceiling_k(setting: ceiling.Ceiling) -> int:
+    """How deep one mma is."""
+    return 8 if setting.dtype == "tf32" else 16
 
 
 def test_every_kernel_has_a_ceiling_that_is_measured():
@@ -41,6 +81,22 @@ def test_every_kernel_has_a_ceiling_that_is_measured():
         ceiling.LIMITS["mma.sync fp16"],
         ceiling.LIMITS["FMA fp32"],
     ]
+
+
+@pytest.mark.parametrize("highest, tflops", [(2000.0, 528.0), (None, 475.2)])
+def test_the_peak_is_what_an_sm_does_per_clock_at_the_highest_clock(monkeypatch, tmp_path, highest, tflops):
+    """Whatever clock it was measured at: 2000 FLOP · 132 SMs · 2000 MHz, or that clock if no highest one is known."""
+    row = {"key": "mma.sync fp16", "name": "mma.sync", "value": 410.0, "unit": "TFLOP/s"}
+    row["per_clock"] = {"value": 2000.0, "unit": "FLOP/clock/SM", "mhz": 1800.0}
+    measured = []
+    monkeypatch.setattr(ceiling, "_cache", lambda: tmp_path / "cache.json")
+    head = ceiling.metadata("ceiling") | {"sms": 132, "highest_mhz": highest}
+    monkeypatch.setattr(ceiling, "head", lambda: head)
+    monkeypatch.setattr(ceiling, "measure", lambda each: measured.append(each.key) or row)
+    for _ in range(2):
+        peak = ceiling.limits(["mma.sync fp16", "mma.sync fp16"])["mma.sync fp16"]
+        assert peak["tflops"] == pytest.approx(tflops) and peak["name"] == "mma.sync"
+    assert measured == ["mma.sync fp16"]  # once per GPU
 
 
 def test_without_a_gpu_nothing_is_measured(capsys, monkeypatch):

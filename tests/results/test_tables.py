@@ -40,7 +40,7 @@ def test_documents_are_filled_and_then_up_to_date(record, tmp_path, capsys):
     assert "README.md" in capsys.readouterr().out
     assert main([]) == 0
     text = document.read_text()
-    assert "| 02_block_tile | 9.00 | 10.0 | 2.50 | 2.5% | 1.6% |" in text
+    assert "| 02_block_tile | 9.00 | 10.0 | 2.50 | 2.5% | – |" in text
     assert "| cuBLAS | – | 400 | – | – | – |" in text
     assert "NVIDIA H200, driver 580, CUDA 13.0, torch 2.11.0, 2026-11-21, [one.json](docs/results/one.json)" in text
     assert "![TFLOP/s of the stages, gemm, fp16](docs/results/ladder-gemm-fp16.svg)" in text
@@ -160,10 +160,29 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         row("cuBLAS", 400.0, role="peer"),
     ]
     record("bench", run(*rows, limits=LIMITS))
-    ceiling = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 652.4, "unit": "TFLOP/s"}
-    ceiling |= {"ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}}
-    ceiling |= {"sustained": {"value": 622.0, "sm_mhz": {"median": 1880}}}
-    record("ceiling", run(ceiling, kind="ceiling"))
+    unit = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 640.4, "unit": "TFLOP/s"}
+    unit |= {"ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}, "per_clock": {"value": 2500.0, "unit": "FLOP/clock/SM"}}
+    unit |= {"sustained": {"value": 622.0, "sm_mhz": {"median": 1880}}}
+    rates = [("shared load", 128.0, "byte/clock/SM"), ("L1", 100.0, "byte/clock/SM"), ("L2", 5.0, "TB/s")]
+    rates += [("DRAM read", 4.0, "TB/s"), ("launch", 2.5, "µs")]
+    clocks = {
+        "FMA": 4.0,
+        "shared": 29.4,
+        "L1": 38.0,
+        "L2": 260.0,
+        "L2 nearest": 200.0,
+        "L2 farthest": 350.0,
+        "DRAM": 600.0,
+    }
+    levels = [{"key": k, "name": f"{k}, read", "value": v, "unit": u} for k, v, u in rates]
+    for level in levels:
+        level["per_clock"] = {"value": 20.0, "unit": "byte/clock/SM"}
+    waits = [
+        {"key": f"latency {k}", "name": f"{k}, chased", "value": v, "unit": "clocks", "sm_mhz": {"median": 2000.0}}
+        for k, v in clocks.items()
+    ]
+    head = {"sms": 100, "highest_mhz": 2000.0, "memory_bytes": 141e9}
+    record("ceiling", run(unit, *levels, *waits, kind="ceiling", **head))
     counters = {
         "global_load_sectors": {"emulator": 1234, "ncu": 1234, "metric": "l1tex__x.sum"},
         "shared_load_wavefronts": {"emulator": 1000, "code": 600, "ncu": 600, "metric": "l1tex__y.sum"},
@@ -176,6 +195,9 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "stage": ["01_naive"],
         "variants": ["01_naive", "COALESCED"],
         "limits": [],
+        "levels": [],
+        "latencies": [],
+        "bounds": ["gemm", "fp16", "4096"],
         "profile": ["01_naive"],
         "runs": [],
         "plot": ["gemm", "fp16"],
@@ -183,7 +205,18 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     made = {name: TABLES[name](*words) for name, words in arguments.items()}
     assert set(made) == set(TABLES)
     assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
-    assert cells(made["limits"]) == [["mma.sync, from registers", "652.4 TFLOP/s", "622", "1880 MHz", "–"]]
+    limits = ["mma.sync, from registers", "2,500", "500 TFLOP/s", "640.4", "622", "1880 MHz", "–"]
+    assert cells(made["limits"]) == [limits]
+    assert cells(made["levels"]) == [
+        ["registers", "256 KB per SM", "4", "–", "–"],
+        ["shared memory", "228 KB per SM", "29", "128", "25.6 TB/s"],
+        ["L1", "what shared memory leaves", "38", "100", "20 TB/s"],
+        ["L2", "60 MB", "260 (200 to 350)", "20", "5 TB/s"],
+        ["device memory", "141 GB", "600", "20", "4 TB/s"],
+    ]
+    assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
+    assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
+    assert cells(made["bounds"])[0] == ["01_naive", "–", "–", "34.4 ms", "–", "–"]
     assert cells(made["profile"]) == [
         ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
         ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
@@ -193,14 +226,16 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "4.00",
         "–",
         "1.0%",
-        "0.6%",
+        "–",
         "1980 MHz",
     ]
     assert "`python -m kernels bench`" in made["runs"]
 
 
 def test_tables_say_that_nothing_is_recorded(record):
-    assert TABLES["ladder"]("gemm", "fp16") == TABLES["runs"]() == TABLES["profile"]("01_naive") == tables.NOTHING
+    made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies")]
+    made += [TABLES["ladder"]("gemm", "fp16"), TABLES["profile"]("01_naive"), TABLES["bounds"]("gemm", "fp16", "4096")]
+    assert made == [tables.NOTHING] * len(made)
 
 
 def test_the_projects_own_documents_are_up_to_date():

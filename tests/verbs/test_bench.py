@@ -138,7 +138,7 @@ def test_a_run_is_printed_saved_and_drawn(fake_gpu, command, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     assert [line for line in out.splitlines() if "2026" in line or "20" in line and line.startswith("fp")]
     assert "a call takes 9.5 µs of the host's time, 2.5 µs of them for torch.empty" in out
-    assert "limit: peak FMA fp32: 600 TFLOP/s, measured 2026-11-21" in out
+    assert "peak: peak FMA fp32: 600 TFLOP/s, measured 2026-11-21" in out
 
 
 def test_printed_ratios_are_those_of_the_run(fake_gpu):

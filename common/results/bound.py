@@ -1,0 +1,233 @@
+"""The least time in which a kernel can run: what it needs of each resource, at the rate measured on the same GPU.
+
+What a kernel needs is counted by the hardware: the recorded profile of the same kernel at the same size. Rates are
+those of a recorded ceiling run, all work spread evenly over all SMs; where an SM sets the pace, at the highest clock
+that it had while the kernel was timed. So nothing can be faster than its bound, and its share of it says how near it
+comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import problem
+from common.results.runs import Record, not_zero, records, runs
+
+Row = Mapping
+Rates = Mapping[str, Row]  # the rows of a ceiling run by their keys
+
+WARP = 32
+SCHEDULERS = 4  # of an SM; each issues one instruction per clock
+LINE = 128  # bytes of a wavefront of shared memory
+SECTOR = 32  # bytes
+STALL = "stall: "  # how names of stall reasons begin in a profile
+FLOP_PER_MMA = {"fp16": 2 * 16 * 8 * 16, "bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}  # of a warp instruction
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a kernel needs of one resource, and the least time that this takes."""
+
+    resource: str
+    count: float
+    unit: str  # of the count
+    rate: float  # in that unit, per clock and SM or per second
+    per_second: bool
+    ms: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """All that one recorded row of a bench run needs, the longest first."""
+
+    record: Record
+    profile: Record  # where the counts come from
+    ceilings: dict  # the run that the rates come from
+    needs: tuple[Need, ...]
+    mhz: float  # of the SMs
+
+    @property
+    def ms(self) -> float:
+        """The least time: that of the resource which takes longest."""
+        return self.needs[0].ms
+
+    @property
+    def share(self) -> float:
+        """The least time as a share of the measured one: 1 is the best that is possible."""
+        return self.ms / self.record.row["ms"]["median"]
+
+    def stalls(self, count: int = 3) -> list[tuple[str, float]]:
+        """The reasons for which warps waited longest, (name, warps per issued instruction), as ncu counted them.
+
+        A warp that was not selected could have run: it does not count."""
+        found = {
+            name.removeprefix(STALL): value
+            for name, value in self.profile.row["metrics"].items()
+            if name.startswith(STALL) and name != f"{STALL}not selected"
+        }
+        return sorted(found.items(), key=lambda stall: -stall[1])[:count]
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """How busy the pipe that does the arithmetic was, and the issue slots: percent of the time, as ncu counted."""
+        pipe = "FMA pipe" if _by_fma(self.record.row) else "tensor pipe"
+        metrics = self.profile.row["metrics"]
+        return {name: metrics[f"{name} busy"] for name in (pipe, "issue slots") if f"{name} busy" in metrics}
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One thing that a kernel can run out of: how much it needs (of a profile's row), how much there is."""
+
+    name: str
+    unit: str
+    count: Callable[[Row, Rates], float | None]
+    rate: Callable[[Row, Rates], float | None]  # per clock and SM, or per second
+    per_second: bool = False
+
+
+def _counted(key: str) -> Callable[[Row, Rates], float | None]:
+    return lambda row, _: row["counters"].get(key, {}).get("ncu")
+
+
+def _metric(name: str) -> Callable[[Row, Rates], float | None]:
+    return lambda row, _: row["metrics"].get(name)
+
+
+def _per_clock(key: str, each: float = 1.0) -> Callable[[Row, Rates], float | None]:
+    """What an SM does per clock, in portions of `each`: 64 FLOP are one FMA instruction of a warp."""
+
+    def rate(_: Row, rates: Rates) -> float | None:
+        row = rates.get(key, {})
+        value = row.get("per_clock", {}).get("value", row.get("value") if "clock" in row.get("unit", "") else None)
+        return value and value / each
+
+    return rate
+
+
+def _by_fma(row: Row) -> bool:
+    """Whether a kernel multiplies with FMA; ncu counts a tensor instruction per warp in such, too."""
+    return row["limit"].startswith("FMA")
+
+
+def _flops(row: Row, _: Rates) -> float | None:
+    count = row["counters"].get("instructions.mma", {}).get("ncu")
+    return None if _by_fma(row) else count and count * FLOP_PER_MMA[row["dtype"]]
+
+
+def _tensor_rate(row: Row, rates: Rates) -> float | None:
+    return _per_clock(f"mma.sync {row['dtype']}")(row, rates)
+
+
+def _wavefronts(row: Row, rates: Rates) -> float | None:
+    """Loads and stores of shared memory, and of L1 where it was counted; copies, if they take turns with loads."""
+    counters, metrics = row["counters"], row["metrics"]
+    loads, stores = (counters.get(f"shared_{kind}_wavefronts", {}).get("ncu") for kind in ("load", "store"))
+    if loads is None or stores is None:
+        return None
+    copies = counters.get("cp_async_sectors", {}).get("ncu") or 0
+    return max(loads + stores, metrics.get("L1 wavefronts, data", 0)) + copies * SECTOR / LINE * _taken_turns(rates)
+
+
+def _taken_turns(rates: Rates) -> bool:
+    """Whether ldmatrix and cp.async share one path: together they move no more than ldmatrix alone."""
+    both, alone = rates.get("ldmatrix + cp.async"), rates.get("ldmatrix")
+    return bool(both and alone and both["value"] < 1.02 * alone["value"])
+
+
+def _shared_rate(row: Row, rates: Rates) -> float | None:
+    each = [rate for key in ("shared load", "shared store", "ldmatrix") if (rate := _per_clock(key, LINE)(row, rates))]
+    return max(each, default=None)
+
+
+def _request_rate(row: Row, rates: Rates) -> float | None:
+    each = [rate for key in ("L1 requests", "L1 broadcasts") if (rate := _per_clock(key)(row, rates))]
+    return max(each, default=None)
+
+
+def _compulsory(row: Row, _: Rates) -> float:
+    """Bytes of all inputs and outputs, each once."""
+    shape = tuple(row["shape"].values())
+    return problem.load(row["problem"]).bytes(shape, row["dtype"], row["variants"])
+
+
+def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
+    """The fastest of these, which are in TB/s."""
+    return lambda _, rates: max((rates[key]["value"] * 1e12 for key in keys if key in rates), default=None)
+
+
+INSTRUCTIONS = "warp instructions"
+RESOURCES = (
+    Resource("tensor cores (mma.sync)", "FLOP", _flops, _tensor_rate),
+    Resource("FMA pipe", INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock("FMA fp32", 2 * WARP)),
+    Resource("ALU pipe", INSTRUCTIONS, _metric("instructions, ALU pipe"), _per_clock("ALU", WARP)),
+    Resource("XU pipe (exp2)", INSTRUCTIONS, _metric("instructions, XU pipe"), _per_clock("exp2", WARP)),
+    Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
+    Resource("shared memory and L1", "wavefronts", _wavefronts, _shared_rate),
+    Resource("L1 look-ups", "wavefronts", _metric("L1 wavefronts, tags, global loads"), _request_rate),
+    Resource("L2 → SMs", "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
+    Resource("device memory", "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
+)
+
+
+class Bounds:
+    """The bounds of recorded rows; profiles and ceilings are read once.
+
+    `missing(record)` says in words why there is none."""
+
+    def __init__(self, directory: Path | None = None):
+        self._profiles = [run for run in runs(directory, "profile") if run["rows"]]
+        self._ceilings = runs(directory, "ceiling")
+
+    def of(self, record: Record) -> Bound | None:
+        """The bound of a row of a bench run; None where no profile of that kernel and size or no ceilings are."""
+        profile, ceilings = self._profile(record), self._ceiling(record)
+        if profile is None or ceilings is None:
+            return None
+        row = {**profile.row, "limit": record.row["limit"]}
+        rates = {row["key"]: row for row in ceilings["rows"]}
+        mhz = record.row.get("sm_mhz", {}).get("max") or ceilings["highest_mhz"]
+        needs = []
+        for resource in RESOURCES:
+            count, rate = resource.count(row, rates), resource.rate(row, rates)
+            if count and rate:
+                seconds = count / rate if resource.per_second else count / rate / ceilings["sms"] / (mhz * 1e6)
+                each = Need(resource.name, count, resource.unit, rate, resource.per_second, seconds * 1e3)
+                needs.append(each)
+        return Bound(record, profile, ceilings, tuple(sorted(needs, key=lambda need: -need.ms)), mhz)
+
+    def missing(self, record: Record) -> str:
+        """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""
+        row = record.row
+        if self._ceiling(record) is None:
+            return (
+                f"No rates per clock of {record.run['gpu']} are recorded: "
+                "`python -m common.measure.ceiling --json docs/results/ceiling.json`"
+            )
+        if self._profile(record) is None:
+            settings = "".join(f" --variant {name}={value}" for name, value in row["settings"].items())
+            return (
+                f"No profile of {row['name']} {row['dtype']} at {row['size']} with all that a bound needs is recorded: "
+                f"`python -m kernels.{row['name']} profile --dtype {row['dtype']}{settings} --sizes {row['size']} "
+                "--json docs/results/NAME.json`"
+            )
+        return ""
+
+    def _profile(self, record: Record) -> Record | None:
+        row = record.row
+        if row["role"] == "peer" or row.get("source"):
+            return None
+        for run in self._profiles:
+            if run["gpu"] != record.run["gpu"]:
+                continue
+            for found in records(run, name=row["name"], dtype=row["dtype"], size=row["size"], problem=row["problem"]):
+                same = not_zero(found.row["settings"]) == not_zero(row["settings"])
+                if same and found.row["variants"] == row["variants"] and "instructions" in found.row["metrics"]:
+                    return found
+        return None
+
+    def _ceiling(self, record: Record) -> dict | None:
+        usable = (run for run in self._ceilings if run["gpu"] == record.run["gpu"] and "sms" in run)
+        return next(usable, None)

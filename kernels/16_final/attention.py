@@ -1,0 +1,291 @@
+"""`attention(q, k, v)`: stage 16 as a torch function, with the meaning of torch's scaled_dot_product_attention.
+
+A call costs the host some microseconds: all that follows from the inputs' dtypes, shapes and strides is worked out once
+and kept as a plan, and a call allocates the output and launches. torch.compile, fake tensors and dispatch modes meet
+the same computation as an operator, torch.ops.gpu_kernels_course.attention.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from common import course, tiles
+from common.compiler.gpu import Launcher
+from common.errors import UserError
+from common.problems import sdpa
+from common.stage import Kernel
+
+stage = course.load(__package__.rpartition(".")[2])
+
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+HEAD_DIMS = stage.variants["HEAD_DIM"]
+ROW_BYTES = stage.alignment  # each row begins at a multiple of so many
+PLANS_KEPT = 4096
+LOG2_E = math.log2(math.e)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(q · kᵀ · scale) · v for each head, as torch.nn.functional.scaled_dot_product_attention has it.
+
+    q: [B, H, N, D]; k and v: [B, H_KV, N_KV, D]; fp16 or bf16, D 64 or 128, all on one CUDA device, or on the CPU,
+    where the emulator computes. Any strides: tensors are read in place if their last dimension is contiguous and their
+    rows begin at multiples of 16 bytes, as those of a [B, N, H, D] tensor transposed do, and copied first otherwise.
+
+    is_causal: query i sees keys 0 to i, as torch's mask (not one that ends at the last key).
+    scale: any finite number; 1 / √D if None.
+    enable_gqa: H may be a multiple of H_KV; head h then reads the keys of head h // (H / H_KV).
+    return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm.
+
+    Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
+    scores are all -inf, has O = 0 and LSE = -inf. There is no backward. UserError (a ValueError) names the argument
+    that does not fit."""
+    if torch.compiler.is_compiling() or _modes() or not (type(q) is type(k) is type(v) is Tensor):
+        return _dispatch(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+        _check_grad(q, k, v)
+    o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    return (o, lse) if return_lse else o
+
+
+_modes = torch._C._len_torch_dispatch_stack  # dispatch modes, such as those of fake tensors, that want to see operators
+
+
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """O, and LSE if it was asked for."""
+    key: tuple = ()
+    try:
+        addresses = q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        unaligned = (q_address | k_address | v_address) % ROW_BYTES
+        of_q, of_k, of_v = (
+            (q.dtype, q.device, q.shape, q.stride()),
+            (k.dtype, k.device, k.shape, k.stride()),
+            (v.dtype, v.device, v.shape, v.stride()),
+        )
+        key = (of_q, of_k, of_v, unaligned, is_causal, scale, enable_gqa, return_lse)
+        plan = _plans[key]
+    except (KeyError, AttributeError, RuntimeError, TypeError):
+        check(q, k, v, is_causal, scale, enable_gqa, return_lse)
+        if q.device.type == "meta":
+            return _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
+        if len(_plans) >= PLANS_KEPT:
+            _plans.clear()
+        plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
+    return plan(q, k, v, addresses)
+
+
+class Plan:
+    """One kind of call (dtypes, shapes, strides, device, flags), with all that can be worked out beforehand."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, unaligned: bool, is_causal: bool, scale: float | None, return_lse: bool
+    ):
+        b, h, n, d = q.shape
+        h_kv, n_kv = k.shape[1:3]
+        device, dtype, like_q = q.device, q.dtype, torch.empty_like(q, device="meta")
+        self.device, self.return_lse = device, return_lse
+        self.empty_o = partial(torch.empty_strided, q.shape, like_q.stride(), dtype=dtype, device=device)
+        self.empty_lse = partial(torch.empty, (b, h, n), dtype=torch.float32, device=device)
+        self.nothing = q.numel() == 0 or n_kv == 0  # no query, or no key to see
+        if self.nothing:
+            return
+        scale = d**-0.5 if scale is None else scale
+        magnitude = ctypes.c_float(abs(scale)).value
+        self.factor = -1.0 if scale < 0 else 0.0 if magnitude == 0 else None  # of q: the kernel takes scales above 0
+        self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
+        self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
+        self.plain = not (any(self.copied) or self.turned) and self.factor is None
+        self.changed = {"scale": magnitude or 1.0}
+        self.kernel, launcher = _built(DTYPES[dtype], device, d, bool(is_causal))
+        self.launch = None
+        if launcher is None:
+            return
+        shape = (b, h, h_kv, n, n_kv, d)
+        splits = sdpa.splits_of(shape, bool(is_causal), sdpa.multiprocessors(device))
+        at_hand = [q, k, v, like_q]
+        if not self.plain:
+            dense = (self.copied[0] or self.factor is not None, *self.copied[1:], self.turned)
+            at_hand = [torch.empty(t.shape, device="meta") if new else t for t, new in zip(at_hand, dense)]
+        numbers = stage.spec.scalars(shape, self.kernel.variants, at_hand) | {"splits": splits} | self.changed
+        self.launch = launcher.bind(device.index, list(numbers.values()))
+        self.parts = splits * b * h * n if splits > 1 else 0  # partial results: rows of O, and an LSE each
+        self.part_bytes = self.parts * d * 4
+        self.empty_parts = partial(torch.empty, self.parts * (d + 1), dtype=torch.float32, device=device)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        o = self.empty_o()
+        lse = self.empty_lse() if self.return_lse else None
+        if self.nothing:
+            return o.zero_(), lse if lse is None else lse.fill_(-math.inf)
+        if not self.plain:
+            q, k, v = (_dense(each) if copied else each for each, copied in zip((q, k, v), self.copied))
+            if self.factor is not None:
+                q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
+            addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        target = torch.empty(o.shape, dtype=o.dtype, device=o.device) if self.turned else o
+        if self.launch is None:
+            self._emulate(q, k, v, target, lse)
+        else:
+            lse_address = None if lse is None else lse.data_ptr()
+            if self.parts:
+                parts = self.empty_parts()  # kept until both kernels are launched: other threads allocate, too
+                first = parts.data_ptr()
+                self.launch(*addresses, target.data_ptr(), lse_address, first, first + self.part_bytes)
+            else:
+                self.launch(*addresses, target.data_ptr(), lse_address, None, None)
+        return o if target is o else o.copy_(target), lse
+
+    def _emulate(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor | None) -> None:
+        outputs = o, self.empty_lse() if lse is None else lse
+        changed = self.changed if self.return_lse else {**self.changed, "LSE": None}
+        if self.device.type == "cpu":
+            self.kernel.emulate((q, k, v), outputs, changed=changed).raise_if_findings()
+            return
+        stage.announce()
+        on_cpu = [output.cpu() for output in outputs]
+        self.kernel.emulate([each.cpu() for each in (q, k, v)], on_cpu, changed=changed).raise_if_findings()
+        for output, result in zip(outputs, on_cpu):
+            output.copy_(result)
+
+
+_plans: dict[tuple, Plan] = {}
+
+
+@lru_cache
+def _built(dtype: str, device: torch.device, head_dim: int, is_causal: bool) -> tuple[Kernel, Launcher | None]:
+    """The kernel for such a call, with the tile shapes that are best on the device; no launcher: it is emulated."""
+    settings = {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)}
+    on_gpu = device.type == "cuda" and stage.unfit is None
+    chosen = tiles.choice(stage, settings, device) if on_gpu else {}
+    kernel = stage.kernel(dtype, {**settings, **chosen})
+    return kernel, kernel.launcher(device) if on_gpu else None
+
+
+def _in_place(tensor: Tensor) -> bool:
+    """Whether a kernel can read or write a tensor where it lies, if it begins at a multiple of ROW_BYTES."""
+    sizes, strides, elements = tensor.shape, tensor.stride(), ROW_BYTES // tensor.element_size()
+    return strides[3] == 1 and all(not strides[axis] % elements or sizes[axis] <= 1 for axis in (0, 1, 2))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """A copy without gaps, row after row."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def check(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
+) -> None:
+    """UserError that names the argument which does not fit, and says what would."""
+    _check_tensors(q, k, v)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise UserError(f"attention: {name} is [B, H, N, D], and here {list(tensor.shape)}")
+        if tensor.device.type not in ("cpu", "cuda", "meta"):
+            raise UserError(f"attention: {name} is a CUDA or CPU tensor, not on {tensor.device}")
+    if q.dtype not in DTYPES:
+        raise UserError(
+            f"attention: q is torch.float16 or torch.bfloat16, not {q.dtype}; pass q.half() or q.bfloat16()"
+        )
+    b, h, _, d = q.shape
+    if d not in HEAD_DIMS:
+        raise UserError(f"attention: q has a last dimension of {' or '.join(map(str, HEAD_DIMS))}, not {d}")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.device != q.device:
+            raise UserError(f"attention: {name} is on the device of q, {q.device}, not on {tensor.device}")
+        if tensor.dtype != q.dtype:
+            raise UserError(f"attention: {name} has the dtype of q, {q.dtype}, not {tensor.dtype}")
+        if tensor.shape[0] != b or tensor.shape[3] != d:
+            raise UserError(
+                f"attention: {name} is [B, H_KV, N_KV, D] with q's B = {b} and D = {d}, and here {list(tensor.shape)}"
+            )
+    if v.shape != k.shape:
+        raise UserError(f"attention: v has the shape of k, {list(k.shape)}, and here {list(v.shape)}")
+    h_kv = k.shape[1]
+    if h_kv != h and not enable_gqa:
+        raise UserError(
+            f"attention: k has as many heads as q, {h}, and not {h_kv}, unless heads share keys: enable_gqa=True"
+        )
+    if h_kv != h and (h_kv == 0 or h % h_kv):
+        raise UserError(f"attention: q's {h} heads are a multiple of k's under enable_gqa=True, and here of {h_kv}")
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
+        if not isinstance(flag, bool):
+            raise UserError(f"attention: {name} is True or False, not {flag!r}")
+    if isinstance(scale, (bool, Tensor)) or not (scale is None or hasattr(scale, "__float__")):
+        raise UserError(f"attention: scale is a number or None, not {scale!r}")
+    try:
+        finite = scale is None or math.isfinite(ctypes.c_float(float(scale) * LOG2_E).value)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise UserError(f"attention: scale is finite in fp32, times log2 e, and here {scale}")
+
+
+def _check_tensors(q: object, k: object, v: object) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise UserError(f"attention has no rule for torch.func: {name} is inside a vmap, grad or jvp")
+        if tensor.layout != torch.strided:
+            raise UserError(f"attention: {name} is a dense tensor, and here of the layout {tensor.layout}")
+
+
+def _check_grad(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.requires_grad:
+            raise UserError(
+                f"attention has no backward, and {name} requires grad: pass {name}.detach(), or call it under "
+                "torch.no_grad()"
+            )
+
+
+# ---- the operator ----------------------------------------------------------------------------------------------------
+
+
+def _dispatch(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
+    if torch.is_grad_enabled():
+        _check_grad(q, k, v)
+    o, lse = torch.ops.gpu_kernels_course.attention(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    return (o, lse) if return_lse else o
+
+
+@torch.library.custom_op(
+    "gpu_kernels_course::attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None, bool enable_gqa=False, "
+    "bool return_lse=False) -> (Tensor, Tensor)",
+    tags=(torch.Tag.needs_exact_strides,),  # O lies as q does
+)
+def _operator(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+    """(O, LSE); LSE is empty if it was not asked for: an operator has one number of outputs."""
+    o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    return o, q.new_empty(0, dtype=torch.float32) if lse is None else lse
+
+
+@_operator.register_fake
+def _fake(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+    check(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    return torch.empty_like(q), q.new_empty(q.shape[:3] if return_lse else 0, dtype=torch.float32)

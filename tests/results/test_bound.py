@@ -1,0 +1,231 @@
+"""Bounds: counts over rates, of the right profile and GPU; no recorded run is faster than its own."""
+
+from __future__ import annotations
+
+import pytest
+from recorded import row, run
+
+from common.results import runs, tables
+from common.results.bound import Bounds
+from common.results.runs import Record
+
+SMS, MHZ = 100, 1000.0  # 1e11 clocks of an SM per second
+SIZE = 4096
+TOLERANCE = 0.02  # of a measured time: clocks are sampled
+
+
+def ceilings(**changed: float) -> dict:
+    """A ceiling run of round numbers."""
+    per_clock = {"mma.sync fp16": 2048.0, "FMA fp32": 256.0, "exp2": 16.0, "ALU": 64.0}
+    rates = {"shared load": 128.0, "shared store": 128.0, "ldmatrix": 128.0, "ldmatrix + cp.async": 128.0}
+    rates |= {"L1 requests": 0.5, "L1 broadcasts": 1.0}
+    rows = [
+        {"key": key, "name": key, "value": 1.0, "unit": "TFLOP/s", "per_clock": {"value": changed.get(key, value)}}
+        for key, value in per_clock.items()
+    ]
+    rows += [
+        {"key": key, "name": key, "value": changed.get(key, value), "unit": "byte/clock/SM"}
+        for key, value in rates.items()
+    ]
+    rows += [
+        {"key": key, "name": key, "value": value, "unit": "TB/s"}
+        for key, value in {"L2": 4.0, "DRAM read": 2.0, "DRAM copy": 1.5}.items()
+    ]
+    return run(*rows, kind="ceiling", sms=SMS, highest_mhz=2 * MHZ, file="rates.json")
+
+
+COUNTERS = {  # each takes another time: 1 ms is 1e8 clocks of an SM
+    "instructions.mma": 1e8 * 2048 / 4096 * 8,  # 8 ms
+    "shared_load_wavefronts": 2e8,
+    "shared_store_wavefronts": 1e8,  # 3 ms with the loads
+    "cp_async_sectors": 4e8,  # 1e8 wavefronts more: 1 ms
+}
+METRICS = {
+    "instructions": 4 * 1e8 * 1.5,  # 1.5 ms
+    "instructions, FMA pipe": 4 * 1e8 * 2.5,
+    "instructions, ALU pipe": 2 * 1e8 * 0.5,
+    "instructions, XU pipe": 0.5 * 1e8 * 0.6,
+    "L1 wavefronts, tags, global loads": 1e8 * 1.2,
+    "L2 → L1": 4e9 * 2.2,
+    "tensor pipe busy": 61.0,
+    "issue slots busy": 17.0,
+    "FMA pipe busy": 5.0,
+    "achieved occupancy": 12.4,
+    "stall: barrier": 0.5,
+    "stall: memory queue full (MIO)": 3.0,
+    "stall: not selected": 9.0,
+    "stall: long scoreboard (global, local memory)": 1.25,
+    "stall: branch": 0.01,
+}
+LEAST = {
+    "tensor cores (mma.sync)": 8.0,
+    "shared memory and L1": 4.0,
+    "FMA pipe": 2.5,
+    "L2 → SMs": 2.2,
+    "issue slots": 1.5,
+    "L1 look-ups": 1.2,
+    "XU pipe (exp2)": 0.6,
+    "ALU pipe": 0.5,
+    "device memory": 3 * SIZE**2 * 2 / 2e12 * 1e3,
+}
+
+
+def profile(name: str = "09_swizzle", counters: dict | None = None, metrics: dict | None = None, **more) -> dict:
+    """A row of a profile run."""
+    made = row(name, 1.0, **more)
+    pairs = {key: {"emulator": None, "ncu": value, "metric": "m"} for key, value in (counters or COUNTERS).items()}
+    return made | {"counters": pairs, "metrics": METRICS | (metrics or {})}
+
+
+@pytest.fixture
+def bound_of(record):
+    """bound_of(row, profile row, ceilings): the bound of the only row of a run."""
+
+    def make(measured: dict, counted: dict | None = None, rates: dict | None = None, **head):
+        record("bench", run(measured, **head))
+        record("profile", run(counted or profile(), kind="profile"))
+        record("ceiling", rates or ceilings())
+        (found,) = runs.recorded(kind="bench")
+        return Bounds().of(found)
+
+    return make
+
+
+def measured(ms: float, **more) -> dict:
+    return row("09_swizzle", 2 * SIZE**3 / ms / 1e9, sm_mhz={"median": 900.0, "min": 700.0, "max": MHZ, "n": 9}, **more)
+
+
+def test_each_resource_takes_what_is_needed_over_what_there_is(bound_of):
+    bound = bound_of(measured(10.0))
+    assert {need.resource: need.ms for need in bound.needs} == pytest.approx(LEAST)
+    assert [need.resource for need in bound.needs] == sorted(LEAST, key=lambda name: -LEAST[name])
+    assert bound.ms == pytest.approx(8.0) and bound.share == pytest.approx(0.8)
+    assert bound.mhz == MHZ  # the highest clock that was seen: none can have been faster
+
+
+@pytest.mark.parametrize("together, wavefronts", [(128.0, 4e8), (130.0, 4e8), (190.0, 3e8)])
+def test_copies_count_as_wavefronts_if_they_take_turns_with_loads(bound_of, together, wavefronts):
+    bound = bound_of(measured(10.0), rates=ceilings(**{"ldmatrix + cp.async": together}))
+    (need,) = (need for need in bound.needs if need.resource == "shared memory and L1")
+    assert need.count == wavefronts
+
+
+def test_wavefronts_of_l1_take_the_same_path(bound_of):
+    bound = bound_of(measured(10.0), profile(metrics={"L1 wavefronts, data": 7e8}))
+    (need,) = (need for need in bound.needs if need.resource == "shared memory and L1")
+    assert need.count == 8e8 and bound.needs[0].resource == "tensor cores (mma.sync)"
+
+
+def test_a_kernel_of_fmas_has_no_tensor_work_whatever_ncu_counts(bound_of):
+    bound = bound_of(measured(10.0, limit="FMA fp32"), profile(metrics={"instructions, FMA pipe": 4 * 1e8 * 9}))
+    assert bound.needs[0].resource == "FMA pipe" and bound.ms == pytest.approx(9.0)
+    assert "tensor cores (mma.sync)" not in [need.resource for need in bound.needs]
+    assert bound.busy == {"FMA pipe": 5.0, "issue slots": 17.0}
+
+
+def test_the_longest_stalls_are_those_of_warps_that_could_not_run(bound_of):
+    bound = bound_of(measured(10.0))
+    assert bound.stalls() == [
+        ("memory queue full (MIO)", 3.0),
+        ("long scoreboard (global, local memory)", 1.25),
+        ("barrier", 0.5),
+    ]
+    assert bound.busy == {"tensor pipe": 61.0, "issue slots": 17.0}
+
+
+def test_without_a_clock_the_gpus_highest_counts(bound_of):
+    row = measured(10.0)
+    del row["sm_mhz"]
+    needs = {need.resource: need.ms for need in bound_of(row).needs}
+    assert needs["tensor cores (mma.sync)"] == pytest.approx(4.0) and needs["L2 → SMs"] == pytest.approx(2.2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "08_multi_stage"},
+        {"size": 2048},
+        {"dtype": "bf16"},
+        {"variants": {"STAGES": 4}},
+        {"settings": {"CAUSAL": 1}},
+    ],
+    ids=str,
+)
+def test_counts_are_those_of_the_same_kernel_at_the_same_size(bound_of, other):
+    assert bound_of(measured(10.0), profile(**{"name": "09_swizzle", **other})) is None
+
+
+def test_counts_and_rates_are_those_of_the_same_gpu(bound_of):
+    assert bound_of(measured(10.0), gpu="NVIDIA A100") is None
+
+
+def test_a_reader_s_own_kernel_has_no_bound(bound_of):
+    (mine,) = run(measured(10.0, source="mine.cu"))["rows"]
+    bound_of(measured(10.0))
+    assert Bounds().of(Record(run(mine), mine)) is None
+
+
+def test_what_is_missing_is_named(record):
+    name = {"name": "09_swizzle", "part": "gemm", "dtype": "fp16"}
+    verdict = lambda: tables.verdict("gemm", "09_swizzle", "fp16", "4096")  # noqa: E731
+    assert verdict() == "*No run of 09_swizzle fp16 at 4096 is recorded yet.*"
+    record("bench", run(measured(10.0)))
+    assert "`python -m common.measure.ceiling --json" in verdict()
+    record("ceiling", ceilings())
+    assert "`python -m kernels.09_swizzle profile --dtype fp16 --sizes 4096 --json" in verdict()
+    counted = profile()
+    del counted["metrics"]["instructions"]  # as recorded before they were counted
+    record("profile", run(counted, kind="profile"))
+    assert "`python -m kernels.09_swizzle profile" in verdict()
+    record("profile", run(profile(), kind="profile"))
+    (found,) = runs.recorded(kind="bench", **name)
+    assert Bounds().missing(found) == "" and Bounds().of(found)
+
+
+def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
+    bound_of(measured(10.0, power_w={"median": 612.3}))
+    text = tables.verdict("gemm", "09_swizzle", "fp16", "4096")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert cells[0] == ["fp16, 4096", "needs", "there is", "least time", "of the measured"]
+    assert cells[2] == ["tensor cores (mma.sync)", "1.64 TFLOP", "2,048 per clock and SM", "8 ms", "80%"]
+    assert ["L2 → SMs", "8.8 GB", "4 TB/s", "2.2 ms", "22%"] in cells
+    assert "ALU pipe" in text and "device memory" not in text  # 5 % of the time and more
+    assert "**Bound: 8 ms by tensor cores (mma.sync). Measured: 10 ms = 80% of the bound** (13.7 TFLOP/s)." in text
+    assert "memory queue full (MIO) 3.00, long scoreboard (global, local memory) 1.25, barrier 0.50." in text
+    assert "Busy: tensor pipe 61 % of the time, issue slots 17 % of the time, occupancy 12 %." in text
+    assert "SM clock 700 to 1000 MHz (the bound takes the highest), power 612 W." in text
+    assert "times [bench.json], counts [profile.json], rates [ceiling.json]" in text
+    table = tables.TABLES["bounds"]("gemm", "fp16", "4096")
+    line = "| 09_swizzle | tensor cores (mma.sync) | 8 ms | 10 ms | 80% | memory queue full 3.0, long scoreboard 1.2, "
+    assert line + "barrier 0.5 |" in table
+    assert "[bench.json], [profile.json], [ceiling.json]." in table
+    assert "80.0% |" in tables.TABLES["ladder"]("gemm", "fp16", "4096")
+
+
+@pytest.mark.parametrize(
+    "value, unit, text",
+    [
+        (1.374e11, "FLOP", "137 GFLOP"),
+        (1.61e9, "byte", "1.61 GB"),
+        (3.37e7, "wavefronts", "33.7 M wavefronts"),
+        (12.0, "byte", "12 B"),
+        (12.0, "wavefronts", "12 wavefronts"),
+    ],
+)
+def test_quantities_are_short(value, unit, text):
+    assert tables.quantity(value, unit) == text
+
+
+def test_no_recorded_run_is_faster_than_its_bound():
+    """Of all runs in docs/results: a kernel that beats its bound shows that the bound, or a count, is wrong."""
+    bounds = Bounds()
+    found = [b for made in runs.runs(kind="bench") for r in runs.records(made) if (b := bounds.of(r)) is not None]
+    if not found:
+        pytest.skip("no profile with all that a bound needs is recorded yet")
+    assert len({bound.record.row["name"] for bound in found}) > 1
+    faster = {
+        f"{bound.record.run['file']}: {bound.record.row['label']} {bound.record.row['size']}": bound.share
+        for bound in found
+        if bound.share > 1 + TOLERANCE
+    }
+    assert faster == {}
