@@ -6,10 +6,12 @@ The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -171,6 +173,18 @@ class LaunchResult:
     seconds: float
 
 
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Reading and lowering make many objects, and no garbage: the collector would only get in the way."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 @dataclass
 class KernelInfo:
     """A kernel of a module. `params`: (name, size, alignment, offset in the parameter block), in bytes."""
@@ -202,7 +216,8 @@ class Module:
     `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
 
     def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
-        self._ptx = ptx.parse(text)
+        with _without_collection():
+            self._ptx = ptx.parse(text, lazily=True)
         self._place = place
         self.target = self._ptx.target
         self._storage: list[np.ndarray] = []
@@ -233,7 +248,8 @@ class Module:
         if name not in self._kernels:
             if name not in self.kernel_names:
                 raise PtxError(f"the module has no kernel '{name}'; it has {', '.join(self.kernel_names) or 'none'}")
-            self._kernels[name] = self._build(self._ptx.functions[name])
+            with _without_collection():
+                self._kernels[name] = self._build(self._ptx.functions[name])
         return self._kernels[name]
 
     def parameter_types(self, name: str) -> list[tuple[str, int]]:
@@ -267,7 +283,7 @@ class Module:
 
     def static_shared(self, name: str) -> int:
         """Bytes of shared memory that a kernel declares with their size; without lowering it."""
-        return core.Lowering(self._ptx, self._ptx.functions[name], self._addresses, {}).static_shared
+        return ptx.shared_bytes(self._ptx, self._ptx.functions[name])
 
     def max_threads(self, name: str) -> int | None:
         """The most threads per block that a kernel says it has, if it says so."""

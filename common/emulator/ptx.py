@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -154,15 +156,32 @@ class Scope:
 
 @dataclass
 class Function:
+    """A function of a module. Its body is read when somebody asks for what is in it."""
+
     name: str
     entry: bool
     params: list[Variable | Register] = field(default_factory=list)
     results: list[Variable | Register] = field(default_factory=list)
-    instructions: list[Instruction] = field(default_factory=list)
-    variables: list[Variable] = field(default_factory=list)  # .shared and .local ones of its body
     max_threads: int | None = None
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, minnctapersm, …
     defined: bool = False
+    text: str = ""  # of the body
+    read: Callable[[Function], tuple[list[Instruction], list[Variable]]] = field(
+        default=lambda _: ([], []), repr=False, compare=False
+    )
+
+    @cached_property
+    def body(self) -> tuple[list[Instruction], list[Variable]]:
+        return self.read(self)
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        return self.body[0]
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The .shared, .local and .param ones of the body."""
+        return self.body[1]
 
 
 @dataclass
@@ -413,14 +432,17 @@ class _Parser:
                 for extent in function.directives[directive]:
                     product *= extent
                 function.max_threads = product
-        mark = self.text[self.position : self.position + 1]
-        self.position += 1
+        start = self.position
+        mark = self.text[start : start + 1]
         if mark == ";":
+            self.position += 1
             return
         if mark != "{":
             raise self.fail(f"the body of {name} is missing")
+        self.skip_block()
         function.defined = True
-        self.body(function, scope)
+        function.text = self.text[start : self.position]
+        function.read = lambda function: self.read(start + 1, function.name, scope)
 
     def parameters(self, scope: Scope) -> list[Variable | Register]:
         if not self.skip() or self.text[self.position] != "(":
@@ -464,13 +486,28 @@ class _Parser:
                 found.append(scope.names[name])
         return found
 
-    def body(self, function: Function, scope: Scope) -> None:
+    @contextmanager
+    def shallow(self) -> Iterator[None]:
+        """Text that is nested deeper than Python's stack is an error of the text."""
+        try:
+            yield
+        except RecursionError:
+            raise self.fail("brackets or operators are nested too deeply") from None
+
+    def read(self, start: int, name: str, scope: Scope) -> tuple[list[Instruction], list[Variable]]:
+        """The instructions and the variables of the function whose body begins there."""
+        with self.shallow():
+            return self.body(start, name, scope)
+
+    def body(self, start: int, name: str, scope: Scope) -> tuple[list[Instruction], list[Variable]]:
         text, location, depth = self.text, None, 1
+        self.position = start
         self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
-        code = function.instructions
+        code: list[Instruction] = []
+        variables: list[Variable] = []
         while True:
             if not self.skip():
-                raise self.fail(f"{function.name} is not closed")
+                raise self.fail(f"{name} is not closed")
             character = text[self.position]
             if character == "{":
                 scope = Scope(scope)
@@ -489,16 +526,15 @@ class _Parser:
                     match = _LOC.match(text, self.position)
                     if match is None:
                         raise self.fail("a .loc directive that cannot be read")
-                    file, line, name, call_file, call_line = match.groups()
-                    location = self.locate(int(file), int(line), name or "", int(call_file or 0), int(call_line or 0))
+                    file, line, inlined, call_file, call_line = match.groups()
+                    location = self.locate(int(file), int(line), inlined or "", int(call_file or 0), int(call_line or 0))
                     self.position = match.end()
                 elif text.startswith(".reg", self.position):
                     self.registers(self.until(";")[4:], scope)
                 elif text.startswith(".file", self.position):
                     self.file()
                 elif text.startswith((".local", ".shared", ".param", ".global", ".const", ".extern"), self.position):
-                    for variable in self.declaration(self.until(";"), scope):
-                        function.variables.append(variable)
+                    variables += self.declaration(self.until(";"), scope)
                 elif text.startswith(".pragma", self.position):
                     self.until(";")
                 else:
@@ -514,6 +550,7 @@ class _Parser:
                     scope.labels[match[1]] = len(code)
             else:
                 code.append(self.instruction(self.until(";"), scope, location))
+        return code, variables
 
     def locate(self, file: int, line: int, name: str, call_file: int, call_line: int) -> Location:
         """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
@@ -611,13 +648,41 @@ class _Parser:
         return -value if sign == "-" else value
 
 
-def parse(text: str) -> PtxModule:
-    """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX."""
+def parse(text: str, lazily: bool = False) -> PtxModule:
+    """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX; `lazily`: a function's body is
+    read, and can be wrong, only when it is needed."""
     parser = _Parser(text)
-    try:
-        return parser.parse()
-    except RecursionError:
-        raise parser.fail("brackets or operators are nested too deeply") from None
+    with parser.shallow():
+        module = parser.parse()
+    for function in () if lazily else module.functions.values():
+        function.body
+    return module
+
+
+def shared_bytes(module: PtxModule, function: Function) -> int:
+    """Bytes of the shared variables that a function and those that it calls name with their size; without reading
+    bodies."""
+    shared = {name: variable for name, variable in module.variables.items() if variable.space == "shared"}
+    reached, waiting = {function.name}, [function]
+    named: list[Variable] = []
+
+    def found(names: Iterable[str], text: str) -> list[str]:
+        return [name for name in names if name in text and re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", text)]
+
+    while waiting:
+        text = waiting.pop().text
+        for declaration in re.findall(r"(?<=\s)\.shared\b[^;]*", text):
+            named += _Parser("").declaration(declaration, Scope(None))
+        named += (shared[name] for name in found(shared, text) if shared[name] not in named)
+        for name in found(module.functions.keys() - reached, text):
+            reached.add(name)
+            waiting.append(module.functions[name])
+    sized = [variable for variable in named if variable.size and not variable.extern]
+    offset = 0
+    for variable in sorted(sized, key=lambda variable: -variable.align):
+        offset = -(-offset // variable.align) * variable.align + variable.size
+    align = max((variable.align for variable in named if variable not in sized), default=1)
+    return -(-offset // align) * align
 
 
 def initial_bytes(variable: Variable, address_of) -> bytes:

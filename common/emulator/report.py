@@ -76,7 +76,8 @@ class Counters:
     cp_async_bytes: int = 0
 
     def __iadd__(self, other: Counters) -> Counters:
-        for name in _FIELDS:
+        self.instructions.update(other.instructions)
+        for name in _FIELDS[1:]:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -93,6 +94,7 @@ class Counters:
 
 
 _FIELDS = tuple(item.name for item in fields(Counters))
+_NUMBERS = frozenset(_FIELDS[1:])
 
 
 @dataclass(frozen=True)
@@ -247,24 +249,31 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
 }
 
 
+_SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
+
+
 def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tuple[str, int], Counters]]:
     """The engine's counters per instruction as those of the launch, and of each source line."""
-    total, lines = Counters(), {}
-    for pc in np.flatnonzero(table["warps"]):
-        row, place = {name: int(table[name][pc]) for name in table.dtype.names}, code[pc]
-        one = Counters()
-        one.instructions[place.category] = row["warps"]
+    executed = np.flatnonzero(table["warps"])
+    rows = table[executed]
+    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2))
+    keys: dict[tuple[str, int, str, str], int] = {}  # file, line, category as it is called, and as it counts
+    group = np.empty(len(executed), np.int64)
+    for position, pc in enumerate(executed.tolist()):
+        place = code[pc]
         category = place.category
-        if category.endswith(".generic"):  # an address of any space: what it cost says which it was
-            category = category.replace(
-                "generic", "global" if row["sectors"] else "shared" if row["wavefronts"] else "local"
-            )
-        if group := _MEMORY.get(category):
-            for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
-                if f"{group}_{name}" in _FIELDS:
-                    setattr(one, f"{group}_{name}", row[name])
-        total += one
-        lines.setdefault((place.file, place.line), Counters()).__iadd__(one)
+        if category.endswith(".generic"):
+            category = category.replace("generic", _SPACES[space[position]])
+        group[position] = keys.setdefault((place.file, place.line, place.category, category), len(keys))
+    sums = {name: np.bincount(group, rows[name].astype(float), len(keys)) for name in table.dtype.names}
+    total, lines = Counters(), {}
+    for (file, line, kind, category), number in keys.items():
+        for counters in (total, lines.setdefault((file, line), Counters())):
+            counters.instructions[kind] += int(sums["warps"][number])
+            if group_ := _MEMORY.get(category):
+                for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
+                    if (field_ := f"{group_}_{name}") in _NUMBERS:
+                        setattr(counters, field_, getattr(counters, field_) + int(sums[name][number]))
     return total, lines
 
 

@@ -121,6 +121,26 @@ __global__ void lock(const float *a, float *out, int n) {
     atomicExch(&taken, 0);
   }
 }""",
+    "compare_and_swap": """
+// An atomic of one's own: the first look is a plain one.
+__device__ void add(double *to, double x) {
+  unsigned long long *word = reinterpret_cast<unsigned long long *>(to), old = *word, seen;
+  do {
+    seen = old;
+    old = atomicCAS(word, seen, __double_as_longlong(x + __longlong_as_double(seen)));
+  } while (seen != old);
+}
+struct Top { int padding, most; };
+__global__ void compare_and_swap(const float *a, float *out, int n) {
+  __shared__ double part;
+  Top *top = reinterpret_cast<Top *>(out + 8);
+  if (threadIdx.x == 0) part = 0;
+  __syncthreads();
+  add(&part, a[threadIdx.x % n]);
+  __syncthreads();
+  if (threadIdx.x == 0) add(reinterpret_cast<double *>(out), part);
+  if (top->most < int(threadIdx.x)) atomicMax(&top->most, int(threadIdx.x));
+}""",
     "tickets": """
 // Work is handed out by a counter; who takes a piece, has it alone.
 __device__ int next;
@@ -247,6 +267,10 @@ BREAKS = {
     "no fence in the lock": (
         "lock", "__threadfence();\n    atomicExch", "atomicExch", r"out\[0\] are (read|written)", "out[0] +="),
     "a lock of the block only": ("lock", "atomicCAS", "atomicCAS_block", r"out\[0\]|taken", ""),
+    "a sum that is read too early": (
+        "compare_and_swap", "if (top->most < int(threadIdx.x)) atomicMax(&top->most, int(threadIdx.x));",
+        "atomicMax(&top->most, int(threadIdx.x)); out[16 + threadIdx.x] = top->most;", r"out\[9\] are (read|written) here",
+        "top->most"),
     "a counter that is no atomic": ("tickets", "atomicAdd(&next, 1)", "next++", r"next \+ 0 bytes", "next++"),
     "relaxed": (
         "release_acquire", "memory_order_release", "memory_order_relaxed", r"out\[\d+\] are read here and written by",

@@ -18,7 +18,9 @@ from common.emulator.lower.core import (
     RETURN,
     SPECIALS,
     STACK_BYTES,
+    STRONG,
     TABLE,
+    TENTATIVE,
     TRACKED,
     Constant,
     Def,
@@ -183,6 +185,47 @@ def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None
         unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
 
 
+SOON = 256  # instructions
+
+
+def _mark_tentative_loads(code: list[Lowered]) -> None:
+    """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
+    whether an atomic is worth while. Whatever the load sees, the atomic decides."""
+    definitions: dict[Register, list[Lowered]] = {}
+    for lowered in code:
+        for operand in lowered.operands:
+            if isinstance(operand, Def):
+                definitions.setdefault(operand.register, []).append(lowered)
+
+    def root(base, offset: int):
+        """Where an address comes from, through additions of constants, moves and conversions."""
+        for _ in range(16):
+            made = definitions.get(base, ()) if isinstance(base, Register) else ()
+            if len(made) != 1 or made[0].guard is not None:
+                break
+            sources = made[0].operands[1:]
+            if made[0].name in ("mov.b64", "mov.b32", "cvta"):
+                base = sources[0]
+            elif made[0].name in ("add.u64", "add.u32") and isinstance(sources[1], Constant) and not sources[1].special:
+                base, offset = sources[0], offset + sources[1].value
+            else:
+                break
+        if isinstance(base, Constant) and not base.special:
+            return None, base.value + offset
+        return base, offset & NONE
+
+    atomics: dict[tuple, list[int]] = {}
+    for pc, lowered in enumerate(code):
+        if lowered.name.startswith("atom.") and ".vector" not in lowered.name:
+            base, offset = lowered.operands[1:3]
+            atomics.setdefault(root(base, offset.value), []).append(pc)
+    for pc, lowered in enumerate(code if atomics else ()):
+        if lowered.name in ("ld.global", "ld.shared", "ld.generic") and not lowered.flags & STRONG:
+            place = root(lowered.operands[0], lowered.operands[1].value)
+            if any(pc < at < pc + SOON for at in atomics.get(place, ())):
+                lowered.flags |= TENTATIVE
+
+
 def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Register]:
     """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
     give, and whatever comes of these."""
@@ -213,6 +256,7 @@ def _key(constant: Constant) -> Constant:
 
 def encode(lowering: Lowering) -> Program:
     code = lowering.code
+    _mark_tentative_loads(code)
     slots = _Slots()
     ranges: list[dict[Register, list[int]]] = []
     unset: set[Register] = set()

@@ -297,7 +297,7 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
                   bool load = false);
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
-void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store);
+void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &);
 void undefined_load(Warp &, u32 mask, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers);
 u32 undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 width, u32 count,
                     const u32 *registers);

@@ -322,7 +322,9 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->params.assign(spec->params, spec->params + spec->param_bytes);
   for (u64 n = 0; n < spec->allocation_count; ++n) {
     const u64 *row = spec->allocations + 3 * n;
-    l->allocations.push_back({row[0], row[1], reinterpret_cast<u8 *>(row[2])});
+    u8 *written = reinterpret_cast<u8 *>(row[2]);
+    if (written && !memchr(written, 0, row[1])) written = nullptr;
+    l->allocations.push_back({row[0], row[1], written});
   }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });

@@ -25,18 +25,26 @@ static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
 // Passes over the 32 banks of 4 bytes that an access needs, `part` lanes at a time. A pass delivers one 4-byte word of
 // each bank to all lanes that want it.
 static u32 wavefronts(const u64 *address, u32 mask, u32 bytes, u32 part) {
-  const u32 width = std::max(bytes, 4u), banks = 128 / width;  // a wide access takes several as one
+  const u32 width = std::max(bytes, 4u), banks = 128 / width, width_log2 = __builtin_ctz(width);  // wide: several as one
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part) {
+    u32 word[LANES], busy = 0, count = 0;
+    for (u32 rest = (mask >> first) & (part == LANES ? ALL : (1u << part) - 1); rest; rest &= rest - 1) {
+      word[count] = u32(address[first + __builtin_ctz(rest)]) >> width_log2;
+      busy |= 1u << (word[count++] & (banks - 1));
+    }
+    if (u32(__builtin_popcount(busy)) == count) {  // each has a bank for itself
+      passes += count != 0;
+      continue;
+    }
     u32 used[LANES][LANES], most = 0;  // the different words that each bank must deliver
-    u8 count[LANES] = {};
-    for (u32 lane = first; lane < first + part; ++lane) {
-      if (!(mask >> lane & 1)) continue;
-      const u32 word = u32(address[lane]) / width, bank = word % banks;
+    u8 different[LANES] = {};
+    for (u32 n = 0; n < count; ++n) {
+      const u32 bank = word[n] & (banks - 1);
       u32 k = 0;
-      while (k < count[bank] && used[bank][k] != word) ++k;
-      if (k == count[bank]) used[bank][count[bank]++] = word;
-      most = std::max<u32>(most, count[bank]);
+      while (k < different[bank] && used[bank][k] != word[n]) ++k;
+      if (k == different[bank]) used[bank][different[bank]++] = word[n];
+      most = std::max<u32>(most, different[bank]);
     }
     passes += most;
   }
@@ -184,10 +192,26 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
   ++w.seq;
 }
 
+static bool all_written(const u8 *written, u32 bytes) {
+  switch (bytes) {
+    case 1: return *written;
+    case 2: return bits_of<u16>(written) == 0x0101;
+    case 4: return bits_of<u32>(written) == 0x01010101;
+    case 8: return bits_of<u64>(written) == 0x0101010101010101;
+    default: return !memchr(written, 0, bytes);
+  }
+}
+
 // The bytes of global memory that somebody has written: marked by stores, asked by loads.
-void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store) {
+void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p) {
   Block &b = *w.block;
   if (b.only && !b.only->written) return;
+  if (b.only && (p.row || p.same)) {
+    u8 *written = b.only->written + (p.low - b.only->base);
+    const u32 all = p.row ? LANES * bytes : bytes;
+    if (store) return void(memset(written, 1, all));
+    if (!memchr(written, 0, all)) return;
+  }
   for (int lane = 0; lane < LANES; ++lane) {
     if (!(mask >> lane & 1)) continue;
     const u64 a = address[lane];
@@ -195,7 +219,8 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     if (!b.last || !b.last->written) continue;
     u8 *written = b.last->written + (a - b.last->base);
     if (store) memset(written, 1, bytes);
-    else if (memchr(written, 0, bytes)) b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
+    else if (!all_written(written, bytes))
+      b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
   }
 }
 
@@ -318,7 +343,7 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
     if (space == Space::GLOBAL) {
-      note_global(w, i, mask, address, bytes, false);
+      note_global(w, i, mask, address, bytes, false, p);
       b.race_read(w, i, mask, address, bytes, p);
     }
     if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
@@ -366,7 +391,7 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       }
     if (sanitize && i.flags & STRONG) b.release(w, i, mask, space, address, false);
     if (sanitize && space == Space::GLOBAL) {
-      note_global(w, i, mask, address, bytes, true);
+      note_global(w, i, mask, address, bytes, true, p);
       b.race_write(w, i, mask, address, bytes, value, false);
     }
     if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
@@ -471,8 +496,8 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
   const Together together(b, sanitize && space == Space::GLOBAL);
   if (sanitize && space == Space::GLOBAL) {
-    note_global(w, i, mask, address, sizeof(T), false);
-    note_global(w, i, mask, address, sizeof(T), true);
+    note_global(w, i, mask, address, sizeof(T), false, p);
+    note_global(w, i, mask, address, sizeof(T), true, p);
     b.race_write(w, i, mask, address, sizeof(T), nullptr, true);
   }
   if (sanitize) b.release(w, i, mask, space, address, true);

@@ -85,6 +85,27 @@ void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane
          u32(word & R_PC_MASK), e.block);
 }
 
+// A row of granules, COUNT for each lane, that nobody else has written and one warp at most has read last. False if it is
+// something else.
+template <int LOG2>
+static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 last_epoch, bool last_mine) {
+  const u64 my_epoch = mine >> EPOCH_SHIFT;
+  u64 foreign = 0, mixed = 0;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    foreign |= written[c] ? (written[c] >> EPOCH_SHIFT) ^ my_epoch : 0;
+    mixed |= ((read[c] >> EPOCH_SHIFT) ^ last_epoch) | (read[c] & ~mine & R_STRONG);
+  }
+  if (foreign || mixed) return false;
+  if (last_epoch == my_epoch) return true;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    second[c] = last_mine ? second[c] : read[c];
+    read[c] = mine + (u64(c >> LOG2) << R_LANE_SHIFT);
+  }
+  return true;
+}
+
 // `lanes` pieces of `bytes` side by side, of the lanes from `lane` on.
 void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u32 lanes, u64 address, u32 bytes,
                        u64 mine) {
@@ -93,6 +114,20 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
   const u32 bytes_log2 = __builtin_ctz(bytes);
   u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
   const u64 my_epoch = mine >> EPOCH_SHIFT;
+  if (bytes >> cells.shift) {
+    const u64 last_epoch = read[first] >> EPOCH_SHIFT;
+    const Epoch *e = last_epoch && last_epoch != my_epoch ? &launch.epochs.of(u32(last_epoch)) : nullptr;
+    const bool last_mine = !e || (e->block == index && e->warp == w.index);
+    const auto row = [&](auto log2) {
+      return read_row<log2>(written + first, read + first, second + first, u32(last - first + 1), mine, last_epoch, last_mine);
+    };
+    switch (bytes_log2 - cells.shift) {
+      case 0: if (row(std::integral_constant<int, 0>())) return; break;
+      case 1: if (row(std::integral_constant<int, 1>())) return; break;
+      case 2: if (row(std::integral_constant<int, 2>())) return; break;
+      case 3: if (row(std::integral_constant<int, 3>())) return; break;
+    }
+  }
   u64 known_epoch = my_epoch;  // of a word that was looked at: an epoch of this warp?
   bool known_mine = true;
   for (u64 at = first; at <= last; ++at) {
@@ -167,7 +202,7 @@ const Cells *Block::cells_of(u64 address, u32 bytes) const {
 void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const Pattern &p) {
   if (!launch.races.load(std::memory_order_relaxed)) return;
   const u32 now = epoch(w);
-  const bool strong = i.flags & (STRONG | PAST_L1);
+  const bool strong = i.flags & (STRONG | PAST_L1 | TENTATIVE);
   if (p.row && only) {
     if (const Cells *cells = cells_of(p.low, bytes))
       read_cells(w, i, *cells, 0, LANES, p.low, bytes, word_of(now, i, 0, strong));
@@ -176,8 +211,11 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
   for (u32 rest = mask; rest;) {
     const int lane = __builtin_ctz(rest);
     for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane];) rest &= rest - 1;
+    u32 lanes = 1;  // side by side
+    for (; only && rest >> (lane + lanes) & 1 && address[lane + lanes] == address[lane] + lanes * bytes; ++lanes)
+      rest &= ~(1u << (lane + lanes));
     if (const Cells *cells = cells_of(address[lane], bytes))
-      read_cells(w, i, *cells, lane, 1, address[lane], bytes, word_of(now, i, lane, strong));
+      read_cells(w, i, *cells, lane, lanes, address[lane], bytes, word_of(now, i, lane, strong));
   }
 }
 

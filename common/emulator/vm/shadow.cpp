@@ -47,7 +47,9 @@ static u64 stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags =
          u64(other) << OTHER_SHIFT | std::min<u64>(i.pc, PC_MASK);
 }
 
-static u64 strength(const Instr &i) { return !(i.flags & STRONG) ? 0 : i.flags & SPIN ? BY_STRONG : BY_VOLATILE; }
+static u64 strength(const Instr &i) {
+  return i.flags & (SPIN | TENTATIVE) ? BY_STRONG : i.flags & STRONG ? BY_VOLATILE : 0;
+}
 
 // Two accesses of the same kind, the earlier one perhaps unordered with the later: both, as far as a word can say it.
 static u64 merged(u64 earlier, u64 later, bool unordered) {
@@ -67,10 +69,10 @@ struct Horizon {
         own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << TIME_SHIFT) {}
 };
 
-// COUNT granules for each of `lanes` lanes, `first` being the first one's stamp. False if one needs a closer look.
-template <int COUNT>
-static bool read_row(const u64 *written, u64 *read, u32 lanes, u64 first, Horizon h) {
-  const u32 n = lanes * COUNT;
+// COUNT granules for each of some lanes, `first` being the first one's stamp. False if one needs a closer look.
+template <int COUNT, int LANES_>
+static bool read_row(const u64 *written, u64 *read, u64 first, const Horizon &h) {
+  constexpr u32 n = LANES_ * COUNT;
   u64 bad = 0;
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) {
@@ -92,8 +94,8 @@ static bool read_row(const u64 *written, u64 *read, u32 lanes, u64 first, Horizo
   return true;
 }
 
-template <int COUNT> static bool write_row(u64 *written, u64 *read, u32 lanes, u64 first, Horizon h) {
-  const u32 n = lanes * COUNT;
+template <int COUNT, int LANES_> static bool write_row(u64 *written, u64 *read, u64 first, const Horizon &h) {
+  constexpr u32 n = LANES_ * COUNT;
   u64 bad = 0;
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) {
@@ -171,7 +173,8 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
   const auto granules = [&](u32 from, u32 lanes, u32 step, u64 first) {  // `lanes` pieces side by side, from there
     const u32 at = from >> shift;
     const bool fine = by_count(count, [&](auto n) {
-      return read_row<n>(&written_by[at], &read_by[at], step, first, horizon);
+      return step == 1 ? read_row<n, 1>(&written_by[at], &read_by[at], first, horizon)
+                       : read_row<n, LANES>(&written_by[at], &read_by[at], first, horizon);
     });
     if (fine) return;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
@@ -199,14 +202,14 @@ void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes,
   const auto lane_by_lane = [&](int lane) {
     const u32 from = u32(address[lane]), at = from >> shift;
     const u64 mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
-    if (by_count(count, [&](auto n) { return write_row<n>(&written_by[at], &read_by[at], 1, mine, horizon); })) return;
+    if (by_count(count, [&](auto n) { return write_row<n, 1>(&written_by[at], &read_by[at], mine, horizon); })) return;
     const bool same = value && !memcmp(shared + from, value[lane], bytes);
     for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);
   };
   if (p.row && !undefined) {
     const u32 at = u32(p.low) >> shift;
     const u64 first = stamp(w, 0, 0, i, flags);
-    if (by_count(count, [&](auto n) { return write_row<n>(&written_by[at], &read_by[at], LANES, first, horizon); }))
+    if (by_count(count, [&](auto n) { return write_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); }))
       return;
   }
   for (u32 rest = mask; rest; rest &= rest - 1) lane_by_lane(__builtin_ctz(rest));

@@ -9,6 +9,10 @@
 #include "block.h"
 #include "half.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace vm {
 
 // ---- ldmatrix, stmatrix, movmatrix: 8×8 matrices of 16 bits; lane L has row g, columns 2t and 2t + 1 ----
@@ -27,7 +31,7 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   ++w.reads;
   if (!b.launch.sanitize) return true;
   if (space == Space::GLOBAL) {
-    note_global(w, i, m, address, bytes, !load);
+    note_global(w, i, m, address, bytes, !load, p);
     if (load) b.race_read(w, i, m, address, bytes, p);
     else b.race_write(w, i, m, address, bytes, nullptr, false);
   }
@@ -49,20 +53,29 @@ static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   return true;
 }
 
+typedef u16 MatrixRow __attribute__((vector_size(16), aligned(2)));
+
+// In place: element (r, c) to (c, r).
+static void transpose(MatrixRow (&m)[8]) {
+  MatrixRow t[8];
+  constexpr MatrixRow LOW = {0, 8, 1, 9, 2, 10, 3, 11}, HIGH = {4, 12, 5, 13, 6, 14, 7, 15};
+  for (int round = 0; round < 3; ++round) {  // each interleaves rows r and r + 4
+    for (int r = 0; r < 4; ++r) t[2 * r] = __builtin_shuffle(m[r], m[r + 4], LOW), t[2 * r + 1] = __builtin_shuffle(m[r], m[r + 4], HIGH);
+    memcpy(m, t, sizeof t);
+  }
+}
+
 static void load_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
   if (!matrix_rows(w, i, m, true, rows)) return;
   for (u32 n = 0; n < i.o[3]; ++n) {
-    u16 matrix[8][8];
+    MatrixRow matrix[8] = {};
     for (int r = 0; r < 8; ++r)
-      if (m >> (8 * n + r) & 1) memcpy(matrix[r], reinterpret_cast<const void *>(rows[8 * n + r]), 16);
-    u32 out[LANES];
-    for (int lane = 0; lane < LANES; ++lane) {
-      const int g = lane / 4, t = lane % 4;
-      out[lane] = i.o[4] ? matrix[2 * t][g] | u32(matrix[2 * t + 1][g]) << 16
-                         : matrix[g][2 * t] | u32(matrix[g][2 * t + 1]) << 16;
-    }
-    blend<1>(w.reg<u32>(i.o[5 + n]), out, m);
+      if (m >> (8 * n + r) & 1) memcpy(&matrix[r], reinterpret_cast<const void *>(rows[8 * n + r]), 16);
+    if (i.o[4]) transpose(matrix);
+    u32 *out = w.reg<u32>(i.o[5 + n]);  // row g, columns 2t and 2t + 1 to lane 4g + t: one after the other
+    if (m == ALL) memcpy(out, matrix, sizeof matrix);
+    else blend<1>(out, reinterpret_cast<const u32 *>(matrix), m);
   }
 }
 
@@ -148,15 +161,48 @@ template <class T> static int read_register(const Warp &w, u32 slot, u32 element
 
 constexpr int MOST_K = 64;
 
-// A register of all lanes is an 8 × 4E block of A, row by row, or such a block of B transposed.
+// A register of all lanes is an 8 × 4E block of A, row by row, or such a block of B transposed. WIDTH = 4E.
+template <int WIDTH, class T> static void place_rows(const T *values, T (*to)[MOST_K], int column) {
+  for (int g = 0; g < 8; ++g) memcpy(&to[g][column], values + g * WIDTH, WIDTH * sizeof(T));
+}
+template <int WIDTH, class T> static void place_columns(const T *values, T (*to)[8]) {
+#if defined(__AVX2__)
+  if constexpr (WIDTH == 8 && std::is_same<T, float>::value) {  // the usual case: 8 × 8
+    __m256 r[8], t[8];
+    for (int g = 0; g < 8; ++g) r[g] = _mm256_load_ps(values + 8 * g);
+    for (int g = 0; g < 8; g += 2) t[g] = _mm256_unpacklo_ps(r[g], r[g + 1]), t[g + 1] = _mm256_unpackhi_ps(r[g], r[g + 1]);
+    for (int h = 0; h < 8; h += 4)
+      for (int k = 0; k < 2; ++k) {
+        r[h + 2 * k] = _mm256_shuffle_ps(t[h + k], t[h + k + 2], 0x44);
+        r[h + 2 * k + 1] = _mm256_shuffle_ps(t[h + k], t[h + k + 2], 0xee);
+      }
+    for (int k = 0; k < 4; ++k) {
+      _mm256_storeu_ps(to[k], _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
+      _mm256_storeu_ps(to[k + 4], _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
+    }
+    return;
+  }
+#endif
+  for (int k = 0; k < WIDTH; ++k)
+    for (int g = 0; g < 8; ++g) to[k][g] = values[g * WIDTH + k];
+}
+
+template <class F> static void by_width(int width, F f) {
+  switch (width) {
+    case 4: return f(std::integral_constant<int, 4>());
+    case 8: return f(std::integral_constant<int, 8>());
+    case 16: return f(std::integral_constant<int, 16>());
+    default: return f(std::integral_constant<int, 32>());
+  }
+}
+
 template <class T>
 static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*a)[MOST_K], u32 rows = 16) {
   alignas(64) T values[8 * LANES];
   const u32 halves = rows / 8;
   for (u32 r = 0; r < count; ++r) {
     const int width = 4 * read_register(w, slots[r], element, values);
-    T (*to)[MOST_K] = a + 8 * (r % halves);
-    for (int g = 0; g < 8; ++g) memcpy(&to[g][width * (r / halves)], values + g * width, width * sizeof(T));
+    by_width(width, [&](auto n) { place_rows<n>(values, a + 8 * (r % halves), width * (r / halves)); });
   }
 }
 
@@ -164,8 +210,7 @@ template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count
   alignas(64) T values[8 * LANES];
   for (u32 r = 0; r < count; ++r) {
     const int width = 4 * read_register(w, slots[r], element, values);
-    for (int k = 0; k < width; ++k)
-      for (int g = 0; g < 8; ++g) b[width * r + k][g] = values[g * width + k];
+    by_width(width, [&](auto n) { place_columns<n>(values, b + width * r); });
   }
 }
 
@@ -196,6 +241,10 @@ static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32
       continue;
     }
     T *even = w.reg<T>(slots[2 * half]), *odd = w.reg<T>(slots[2 * half + 1]);
+    if (m == ALL) {
+      for (int lane = 0; lane < LANES; ++lane) even[lane] = from[2 * lane], odd[lane] = from[2 * lane + 1];
+      continue;
+    }
     for (int lane = 0; lane < LANES; ++lane) {
       even[lane] = m >> lane & 1 ? from[2 * lane] : even[lane];
       odd[lane] = m >> lane & 1 ? from[2 * lane + 1] : odd[lane];
@@ -204,6 +253,16 @@ static void write_d(Warp &w, const u32 *slots, bool halves, const T (*c)[8], u32
 }
 
 typedef float Row __attribute__((vector_size(32), aligned(4)));  // 8 columns of an accumulator tile
+
+// Products are exact in fp32, but for tf32 near its limits; one rounding for each sum in any case.
+static inline Row multiply_add(float a, Row b, Row c) {
+#if defined(__FMA__)
+  return Row(_mm256_fmadd_ps(_mm256_set1_ps(a), __m256(b), __m256(c)));
+#else
+  for (int n = 0; n < 8; ++n) c[n] = std::fma(a, b[n], c[n]);
+  return c;
+#endif
+}
 
 // c += a · b, 8 rows at a time so that their accumulators stay in registers.
 static void multiply(float (*c)[8], const float (*a)[MOST_K], const float (*b)[8], int depth, bool) {
@@ -214,7 +273,7 @@ static void multiply(float (*c)[8], const float (*a)[MOST_K], const float (*b)[8
       Row row;
       memcpy(&row, b[k], sizeof row);
 #pragma GCC unroll 8
-      for (int r = 0; r < 8; ++r) sum[r] += a[first + r][k] * row;  // an exact product: an FMA would give the same
+      for (int r = 0; r < 8; ++r) sum[r] = multiply_add(a[first + r][k], row, sum[r]);
     }
     memcpy(c[first], sum, sizeof sum);
   }
@@ -413,13 +472,13 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   }
   whole &= m, part &= m;
   const u32 reading = whole | part;
-  const Pattern target = look(to, m, size);
-  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, look(from, whole, size))) return;
+  const Pattern target = look(to, m, size), origin = whole ? look(from, whole, size) : Pattern{};
   for (u32 rest = part; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     const u32 alone = 1u << lane, bytes = copy.copied[lane];
     if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, size, look(from, alone, bytes))) return;
   }
+  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, origin)) return;
   if (!check_access(w, i, m, Space::SHARED, to, size, size, target)) return;
   if (b.launch.count) count_copy(w, i, m, reading, from, to, size, i.o[9]);
   if (b.traced) {
@@ -427,10 +486,9 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
     trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
   }
   if (b.launch.sanitize) {
-    b.only = nullptr;
     if (whole) {
-      note_global(w, i, whole, from, size, false);
-      b.race_read(w, i, whole, from, size, look(from, whole, size));
+      note_global(w, i, whole, from, size, false, origin);
+      b.race_read(w, i, whole, from, size, origin);
     }
     b.shadow_write(w, m, to, size, i, target, nullptr, IN_FLIGHT);
   }
@@ -449,8 +507,12 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
     for (u32 rest = ready; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       u8 *to = b.shared + copy.destination[lane];
-      memcpy(to, reinterpret_cast<const void *>(copy.source[lane]), copy.copied[lane]);
-      memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
+      const void *from = reinterpret_cast<const void *>(copy.source[lane]);
+      if (copy.copied[lane] == 16) memcpy(to, from, 16);
+      else {
+        memcpy(to, from, copy.copied[lane]);
+        memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
+      }
       if (b.launch.sanitize) b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
     }
   }

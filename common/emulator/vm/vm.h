@@ -47,6 +47,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
   X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
+  X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 enum Flag : u32 {
 #define X(name, value) name = value,
@@ -190,7 +191,7 @@ using Flags = std::unordered_map<u64, Clock>;
 class Cells;
 struct Allocation {
   u64 base, size;
-  u8 *written;     // one byte per byte, 0 = never; null = all initialised
+  u8 *written;     // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
