@@ -21,9 +21,12 @@ from IPython.display import Markdown
 
 from common import accuracy, counts, course
 from common.compiler import toolchain
+from common.emulator import Trace
 from common.errors import UserError
 from common.hardware import GPUS
+from common.measure import shared_loads
 from common.results import runs, tables
+from common.results.bound import MEASURE, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
 
@@ -163,8 +166,12 @@ def check(
 
 
 def speed(stage: Stage, *dtypes: str) -> Markdown:
-    """The stage's recorded GPU runs, and with which GPU and when they were recorded."""
-    return _recorded(tables.stage_table(stage.name, *dtypes))
+    """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
+
+    `dtypes`: by default the stage's first."""
+    chosen = dtypes or stage.dtypes[:1]
+    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -173,37 +180,29 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
-    return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, **kernel.settings))
+    return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, settings=kernel.settings))
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
-    """How busy the FMA units can be beside the shared memory that feeds them, counted at `shape`.
+    """How busy the arithmetic units can be beside the shared memory that feeds them, and what that makes in TFLOP/s.
 
-    An SM starts 4 FMA instructions per clock, one for each scheduler, and its shared memory serves one wavefront.
-    """
+    Counted at `shape` in the emulator, shared loads as ptxas merged them; both at the rates measured on the recorded
+    GPU, all of its SMs at their highest clock."""
+    ceilings = newest_ceilings()
+    if ceilings is None:
+        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
     body = []
     for kernel in compared:
-        counted = counts.emulate(kernel, shape).counters
-        fma, wavefronts = counted["instructions.fma"] / 4, counted["shared_load_wavefronts"]
-        body.append([kernel.label, f"{fma:,.0f}", f"{wavefronts:,}", f"{min(1, fma / wavefronts):.1%}"])
-    return table(["", "clocks of FMA", "clocks of shared memory", "FMA units busy, at most"], body)
-
-
-def tensor_bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
-    """How busy the tensor cores can be beside the shared memory that feeds them, counted at `shape`.
-
-    An SM of an H100 or H200 completes 4096 FLOP per clock by its datasheet, one `mma.m16n8k16`; its shared memory
-    serves one wavefront, of a load or of a store.
-    """
-    body = []
-    for kernel in compared:
-        counted = counts.emulate(kernel, shape).counters
-        products = counted["instructions.mma"]
-        loads, stores = counted["shared_load_wavefronts"], counted["shared_store_wavefronts"]
-        share = min(1, products / (loads + stores))
-        body.append([kernel.label, f"{products:,}", f"{loads:,}", f"{stores:,}", f"{share:.1%}"])
-    head = ["", "clocks of tensor cores", "clocks of shared loads", "of shared stores", "tensor cores busy, at most"]
-    return table(head, body)
+        report = counts.emulate(kernel, shape, arch="9.0", trace=Trace(blocks=range(1)))
+        counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, "9.0") or {})}
+        clocks = least_clocks(counted, kernel.dtype, kernel.ceiling.startswith("FMA"), rates(ceilings))
+        share = clocks["arithmetic"] / max(clocks.values())
+        seconds = max(clocks.values()) / ceilings["sms"] / (ceilings["highest_mhz"] * 1e6)
+        flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)
+        row = [f"{clocks[name]:,.0f}" for name in ("arithmetic", "shared memory")]
+        body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
+    head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
+    return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
 
 
 def _short(report: str, findings: int = 2) -> str:

@@ -12,9 +12,7 @@ __device__ float multiply(float a, float b) { return a * b; }
 __device__ float larger(float a, float b) { return a > b ? a : b; }
 __device__ const Operation table[3] = {add, multiply, larger};
 
-struct Shape {
-  __device__ virtual float area() const = 0;
-};
+struct Shape { __device__ virtual float area() const = 0; };
 struct Square : Shape {
   float side;
   __device__ Square(float side) : side(side) {}

@@ -3,10 +3,10 @@
 // Two buffers take turns. producer_commit closes a batch of copies, consumer_wait waits for the oldest,
 // consumer_release says that its buffer may be filled again.
 #include <cooperative_groups.h>
-#include <cuda/pipeline>
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <cuda/pipeline>
 #include <vector>
 
 constexpr int THREADS = 128, TILE = THREADS * 4;  // four floats per thread: 16 bytes

@@ -32,8 +32,8 @@ int wrong_elements(int rows, int columns) {
   cudaMalloc(&d_in, bytes);
   cudaMalloc(&d_out, bytes);
   cudaMemcpy(d_in, in.data(), bytes, cudaMemcpyHostToDevice);
-  transpose<<<dim3((columns + TILE - 1) / TILE, (rows + TILE - 1) / TILE), dim3(TILE, ROWS)>>>(d_in, d_out, rows,
-                                                                                               columns);
+  transpose<<<dim3((columns + TILE - 1) / TILE, (rows + TILE - 1) / TILE), dim3(TILE, ROWS)>>>(
+      d_in, d_out, rows, columns);
   int wrong = cudaMemcpy(out.data(), d_out, bytes, cudaMemcpyDeviceToHost) != cudaSuccess;
   for (int row = 0; row < rows; ++row)
     for (int column = 0; column < columns; ++column) wrong += out[column * rows + row] != in[row * columns + column];

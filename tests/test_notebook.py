@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from common import notebook
+from common import counts, notebook
 from common.errors import UserError
 
 
@@ -73,7 +73,49 @@ def test_recorded_tables_name_their_files_as_such():
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
-    assert "| dtype, size |" in notebook.speed(kernels.load("03")).data
+    text = notebook.speed(kernels.load("03"), "fp32").data
+    assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
+
+
+@pytest.fixture
+def ceilings(monkeypatch):
+    """Rates of round numbers: an mma takes 2 clocks, a wavefront 1, an FMA of a warp a quarter; 100 SMs at 1 GHz."""
+    per_clock = {"mma.sync fp16": 2048.0, "FMA fp32": 256.0}
+    rows = [{"key": key, "value": 1.0, "unit": "TFLOP/s", "per_clock": {"value": v}} for key, v in per_clock.items()]
+    rates = {"shared load": 128.0, "ldmatrix": 128.0, "ldmatrix + cp.async": 128.0}
+    rows += [{"key": key, "value": value, "unit": "byte/clock/SM"} for key, value in rates.items()]
+    made = {"rows": rows, "sms": 100, "highest_mhz": 1000.0}
+    monkeypatch.setattr(notebook, "newest_ceilings", lambda: made)
+    return made
+
+
+def test_the_bound_counts_loads_as_the_machine_code_has_them(ceilings):
+    """02 in fp32: for 32 products a warp reads 32 rows of B, and of A 8 times 16 bytes, which take two wavefronts."""
+    text = notebook.bound([kernels.load("02").kernel("fp32")], (128, 128, 128)).data
+    products, stores = 128**3 // 32, 4 * 4 * 4 * 2 * 32
+    shared = products * (32 + 8 * 2) // 32 + stores
+    tflops = 2 * 128**3 / shared * 100 * 1e9 / 1e12
+    assert f"| {products / 4:,.0f} | {shared:,} | {products / 4 / shared:.0%} | {tflops:.3g} |" in text
+
+
+def test_the_bound_of_tensor_cores_counts_copies_too(ceilings):
+    """A whole tile of 07: 8 clocks of mma per 2 KB that are copied, and the loads that feed them."""
+    shape = (128, 256, 64)
+    text = notebook.bound([kernels.load("07").kernel("fp16")], shape).data
+    counted = counts.emulate(kernels.load("07").kernel("fp16"), shape).counters
+    shared = counted["shared_load_wavefronts"] + counted["shared_store_wavefronts"] + counted["cp_async_sectors"] // 4
+    assert f"| {counted['instructions.mma'] * 2:,} | {shared:,} |" in text
+    assert counted["cp_async_sectors"] // 4 > 0
+    ceilings["rows"][-1]["value"] = 250.0  # now copies have a path of their own
+    assert (
+        f"| {shared - counted['cp_async_sectors'] // 4:,} |"
+        in notebook.bound([kernels.load("07").kernel("fp16")], shape).data
+    )
+
+
+def test_a_bound_without_rates_says_what_to_record(monkeypatch):
+    monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
+    assert "python -m common.measure.ceiling" in notebook.bound([kernels.load("02").kernel("fp32")], (32, 32, 32)).data
 
 
 def test_what_a_command_prints_is_quoted():

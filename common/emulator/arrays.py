@@ -45,7 +45,9 @@ _DECLARATION = re.compile(r"__shared__([^;{}()]*(?:\([^()]*\)[^;{}()]*)*);")
 _CONSTANT = re.compile(r"\b(?:constexpr|const)\s+[\w:]+(?:\s+[\w:]+)*?\s+(\w+\s*=\s*[^;{}]+?)\s*[;}]")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)", re.MULTILINE)
 _ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
-_TEMPLATE = re.compile(r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\(")
+_TEMPLATE = re.compile(
+    r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\("
+)
 
 
 @dataclass
@@ -154,9 +156,7 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
         if re.match(rf"_Z{len(function)}{function}I", kernel):
             values = template_arguments(kernel)
             constants |= {
-                parameter: value
-                for parameter, value in zip(parameters, values, strict=False)
-                if value is not None
+                parameter: value for parameter, value in zip(parameters, values, strict=False) if value is not None
             }
     for type_, extents in source.arrays.get(name, ()):
         inner = [_evaluate(extent, constants) for extent in extents[1:]]
@@ -171,6 +171,10 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
             row *= extent
         if element is None and first and size and size % (first * row) == 0:
             element = size // (first * row)
-        if element and (not size or size % (row * element) == 0) and (not first or not size or first * row * element == size):
+        if (
+            element
+            and (not size or size % (row * element) == 0)
+            and (not first or not size or first * row * element == size)
+        ):
             return Shape(axes, element)
     return None

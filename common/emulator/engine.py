@@ -28,7 +28,17 @@ from common.emulator.ptx import PtxError
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
 # code.
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
+FLAGS = [
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-march=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+]
 
 COUNTERS = np.dtype(
     [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
@@ -225,9 +235,7 @@ class Module:
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._vm = library()
-        self._addresses = {
-            name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)
-        }
+        self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         self._place_variables()
         self.heap: ModuleVariable | None = None
         self._heap = None

@@ -115,7 +115,9 @@ class Memory:
 
 def _waiting(f: Finding, at: Memory) -> str:
     what = f" at {at.at(f.address)}," if f.address else ""
-    message = f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
+    message = (
+        f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
+    )
     if f.size:
         message += f"; {f.size} blocks have not begun, because the GPU has no room for so many at a time"
     return message

@@ -276,7 +276,9 @@ class _Parser:
         self.lambdas = {  # labels of their names
             label
             for label, data in (_STRING.findall(self.text, debug) if debug >= 0 else ())
-            if _LAMBDA.search(bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace"))
+            if _LAMBDA.search(
+                bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace")
+            )
         }
 
     def fail(self, message: str) -> PtxError:
@@ -527,7 +529,9 @@ class _Parser:
                     if match is None:
                         raise self.fail("a .loc directive that cannot be read")
                     file, line, inlined, call_file, call_line = match.groups()
-                    location = self.locate(int(file), int(line), inlined or "", int(call_file or 0), int(call_line or 0))
+                    location = self.locate(
+                        int(file), int(line), inlined or "", int(call_file or 0), int(call_line or 0)
+                    )
                     self.position = match.end()
                 elif text.startswith(".reg", self.position):
                     self.registers(self.until(";")[4:], scope)

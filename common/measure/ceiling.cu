@@ -17,10 +17,11 @@
 //   block  | 8 or 16 warps                           | 32 warps             | as 1           | as 1
 //   warp   | 64 × 64 × 16 or 32 × 64 × 16 per step   | 32 FMAs per lane     | 8 per lane     | 16 per lane
 
-#include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "stamp.cuh"
 
@@ -48,6 +49,7 @@ constexpr int FMAS = 32;
 constexpr int POWERS = 8;
 constexpr int MAXIMA = 16;
 constexpr int SCALAR_WARPS = 32;  // of a block that does not use the tensor cores
+constexpr int SCALAR_THREADS = SCALAR_WARPS * 32;
 constexpr int UNROLLED = SHARED ? 1 : 4;  // in one turn of the loop ptxas would read the same fragments only once
 
 static_assert(OPERATION >= 0 && OPERATION <= 3, "OPERATION is 0, 1, 2 or 3");
@@ -76,8 +78,8 @@ __device__ inline void mma(float (&acc)[4], const uint32_t (&a)[4], const uint32
 
 // Four 8 × 8 matrices of 16-bit elements; lane L gives the address of one 16-byte row.
 __device__ inline void ldmatrix_x4(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
+               : "r"(address) : "memory");
 }
 
 // A normal number (sum of twelve uniforms): the power a multiplier draws, and so the clock, depend on its operands.
@@ -93,7 +95,10 @@ __device__ inline float normal(uint32_t &state) {
 // 32 bits of operands.
 __device__ inline uint32_t operand(uint32_t &state) {
   if constexpr (sizeof(Element) == 4) return __float_as_uint(normal(state));
-  union { Element element[2]; uint32_t bits; } pair = {{Element(normal(state)), Element(normal(state))}};
+  union {
+    Element element[2];
+    uint32_t bits;
+  } pair = {{Element(normal(state)), Element(normal(state))}};
   return pair.bits;
 }
 
@@ -169,7 +174,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) mma_kernel(float *sink, Stamp *
 }
 
 // sink and stamps as above
-__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) fma_kernel(float *sink, Stamp *stamps, int steps) {
+__global__ void __launch_bounds__(SCALAR_THREADS, 1) fma_kernel(float *sink, Stamp *stamps, int steps) {
   uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
   const float a = 0.5f * normal(state) / 6.0f;  // |a| < 1: the sums stay finite
   const float b = normal(state);
@@ -188,7 +193,7 @@ __global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) fma_kernel(float *sink, 
 }
 
 // sink and stamps as above
-__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) power_kernel(float *sink, Stamp *stamps, int steps) {
+__global__ void __launch_bounds__(SCALAR_THREADS, 1) power_kernel(float *sink, Stamp *stamps, int steps) {
   uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
   float x[POWERS];
   for (int i = 0; i < POWERS; ++i) x[i] = normal(state);
@@ -207,7 +212,7 @@ __global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) power_kernel(float *sink
 }
 
 // sink and stamps as above
-__global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) maximum_kernel(float *sink, Stamp *stamps, int steps) {
+__global__ void __launch_bounds__(SCALAR_THREADS, 1) maximum_kernel(float *sink, Stamp *stamps, int steps) {
   uint32_t state = blockIdx.x * blockDim.x + threadIdx.x;
   float x[MAXIMA];
   for (int i = 0; i < MAXIMA; ++i) x[i] = normal(state);
@@ -226,35 +231,24 @@ __global__ void __launch_bounds__(SCALAR_WARPS * 32, 1) maximum_kernel(float *si
 }
 
 // Run `steps` steps of one block of `warps` warps on each SM of the current device. sink: one float per thread, stamps:
-// one per block. operations, on the host: what a block does in floating-point operations, two for each multiplication
-// with its addition, in powers of two or in maxima.
-extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, double *operations, int steps, int warps,
-                                      cudaStream_t stream) {
+// one per block. What a step does is counted in ceiling.py.
+extern "C" cudaError_t launch_ceiling(float *sink, Stamp *stamps, int steps, int warps, cudaStream_t stream) {
   int device = 0, sms = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  const double threads = warps * 32.0;
-  if (OPERATION == 0) {
-    *operations = 2.0 * BLOCK_M * WARP_N * STEP_K * steps;
-    if (warps == 8) {
-      mma_kernel<8><<<sms, 8 * 32, 0, stream>>>(sink, stamps, steps);
-    } else if (warps == 16) {
-      mma_kernel<16><<<sms, 16 * 32, 0, stream>>>(sink, stamps, steps);
-    } else {
-      return cudaErrorInvalidValue;
-    }
-  } else if (warps != SCALAR_WARPS) {
+  if (OPERATION == 0 && warps == 8) {
+    mma_kernel<8><<<sms, 8 * 32, 0, stream>>>(sink, stamps, steps);
+  } else if (OPERATION == 0 && warps == 16) {
+    mma_kernel<16><<<sms, 16 * 32, 0, stream>>>(sink, stamps, steps);
+  } else if (OPERATION == 0 || warps != SCALAR_WARPS) {
     return cudaErrorInvalidValue;
   } else if (OPERATION == 1) {
-    *operations = 2.0 * FMAS * threads * steps;
-    fma_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
+    fma_kernel<<<sms, SCALAR_THREADS, 0, stream>>>(sink, stamps, steps);
   } else if (OPERATION == 2) {
-    *operations = POWERS * threads * steps;
-    power_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
+    power_kernel<<<sms, SCALAR_THREADS, 0, stream>>>(sink, stamps, steps);
   } else {
-    *operations = MAXIMA * threads * steps;
-    maximum_kernel<<<sms, SCALAR_WARPS * 32, 0, stream>>>(sink, stamps, steps);
+    maximum_kernel<<<sms, SCALAR_THREADS, 0, stream>>>(sink, stamps, steps);
   }
   return cudaGetLastError();
 }

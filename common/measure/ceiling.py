@@ -46,6 +46,7 @@ class Ceiling:
     unit: str = "TFLOP/s"
     per_clock: str = "FLOP/clock/SM"
     warps: tuple[int, ...] = (8, 16)  # of a block: the faster number counts
+    per_step: int = 2 * 512 * 64 * 16  # operations of a block per step: 512 rows of A, 64 columns of B, 16 deep
 
     @property
     def label(self) -> str:
@@ -68,7 +69,9 @@ LIMITS = {
         Ceiling("mma.sync fp16", "mma.sync m16n8k16 fp16, operands from registers", "fp16"),
         Ceiling("mma.sync bf16", "mma.sync m16n8k16 bf16, operands from registers", "bf16"),
         Ceiling("mma.sync tf32", "mma.sync m16n8k8 tf32, operands from registers", "tf32"),
-        Ceiling("FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1, warps=(32,)),
+        Ceiling(
+            "FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1, warps=(32,), per_step=2 * 32 * 1024
+        ),
     )
 }
 LDMATRIX = Ceiling(
@@ -86,6 +89,7 @@ POWERS = Ceiling(
     unit="10¹²/s",
     per_clock="power/clock/SM",
     warps=(32,),
+    per_step=8 * 1024,
 )
 MAXIMA = Ceiling(
     "ALU",
@@ -95,6 +99,7 @@ MAXIMA = Ceiling(
     unit="10¹²/s",
     per_clock="maximum/clock/SM",
     warps=(32,),
+    per_step=16 * 1024,
 )
 ALL = (*LIMITS.values(), LDMATRIX, POWERS, MAXIMA)
 
@@ -104,20 +109,15 @@ def needed(keys: Sequence[str]) -> list[Ceiling]:
     return [LIMITS[key] for key in dict.fromkeys(keys) if key in LIMITS]
 
 
-def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], float, Callable[[], levels.Run]]:
-    """(call that launches one run, operations per run, call that launches one and waits for it); builds if need be."""
+def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[], levels.Run]]:
+    """(call that launches one run, call that launches one and waits for it); builds ceiling.cu if need be."""
     launcher = ceiling.load().launch_ceiling
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     sink = torch.empty(sms * warps * 32, device="cuda")
     stamps = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
-    operations = ctypes.c_double()
 
     def call() -> None:
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        results = (ctypes.c_void_p(sink.data_ptr()), ctypes.c_void_p(stamps.data_ptr()), ctypes.byref(operations))
-        status = launcher(*results, ctypes.c_int(STEPS), ctypes.c_int(warps), stream)
-        if status:
-            raise UserError(f"{ceiling.label}: CUDA error {status}")
+        levels.call(launcher, sink, stamps, STEPS, warps)
 
     def stamped() -> levels.Run:
         call()
@@ -129,7 +129,7 @@ def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], float, Calla
     stamped()
     if not torch.isfinite(sink).all():
         raise UserError(f"{ceiling.label}: the kernel's sums are not finite")
-    return call, operations.value * sms, stamped
+    return call, stamped
 
 
 def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
@@ -138,17 +138,18 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     What an SM does per clock comes from its own clock, so that it does not depend on how fast that was."""
     settings = []
     for warps in ceiling.warps:
-        call, operations, stamped = bind(ceiling, warps)
+        call, stamped = bind(ceiling, warps)
         stamps = [stamped() for _ in range(levels.RUNS)]
         clocks = statistics.median(run.clocks for run in stamps)
         mhz = statistics.median(run.mhz for run in stamps)
-        settings.append((clocks, mhz, warps, call, operations))
-    clocks, mhz, warps, call, operations = min(settings, key=lambda setting: setting[0])
+        settings.append((clocks, mhz, warps, call))
+    clocks, mhz, warps, call = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
     with nvml.Monitor(device) as monitor:
         samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
     ms = timing.summary(samples)
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    operations = ceiling.per_step * STEPS * sms
     row = {
         "key": ceiling.key,
         "name": ceiling.name,

@@ -192,18 +192,25 @@ def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Seq
 
 
 def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float]:
-    """{"call", "empty"}: µs that the host spends on one call of the stage, and on `torch.empty` of its output.
-
-    Medians over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
+    """{"call", "empty"}: µs that the host spends on one call of the stage, and on `torch.empty` of its output."""
     stage, changed = kernel.stage, kernel.changed
     output = stage(*inputs, **changed) if kernel.source == stage.source else None
     if output is None:
         return {}
     first = output[0] if isinstance(output, tuple) else output
     shape, dtype, device = tuple(first.shape), first.dtype, first.device
+    run = partial(stage, *inputs, **changed)
+    empty = partial(torch.empty, shape, dtype=dtype, device=device)
+    return {"call": host_cost(run, timing.estimate(run)), "empty": host_cost(empty, 0.0)}
 
-    def sample(call: Callable[[], object], estimate: float) -> float:
-        calls = max(1, min(HOST_CALLS, int(100 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+
+def host_cost(call: Callable[[], object], estimate: float) -> float:
+    """µs that the host spends on a call that takes the GPU `estimate` ms.
+
+    The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
+    calls = max(1, min(HOST_CALLS, int(100 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+
+    def sample() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -212,10 +219,5 @@ def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float
         torch.cuda.synchronize()
         return spent / calls * 1e6
 
-    def median(call: Callable[[], object], estimate: float) -> float:
-        return round(statistics.median(sample(call, estimate) for _ in range(9)), 2)
-
     with torch.no_grad():
-        run = partial(stage, *inputs, **changed)
-        empty = partial(torch.empty, shape, dtype=dtype, device=device)
-        return {"call": median(run, timing.estimate(run)), "empty": median(empty, 0.0)}
+        return round(statistics.median(sample() for _ in range(9)), 2)

@@ -6,8 +6,9 @@
 //           that of the generator i -> (1664525 i + 1013904223) mod lines, which visits every line of a power of two
 //           once: neither neighbours nor a stride that hardware could foresee.
 
-#include <cstdint>
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 constexpr int WARP = 32;
 constexpr int LINKS = 128;           // of a chain, unrolled: what the loop costs is little beside them
@@ -29,9 +30,7 @@ __device__ inline uint32_t load_shared(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(next) : "r"(address));
   return next;
 }
-__device__ inline uint32_t following(uint32_t line, uint32_t lines) {
-  return (1664525u * line + 1013904223u) % lines;
-}
+__device__ inline uint32_t following(uint32_t line, uint32_t lines) { return (1664525u * line + 1013904223u) % lines; }
 
 // One thread per line: write where the next line is into its first 8 bytes, or, of lines that are no chain, its own
 // address. lines: a power of two, `stride` bytes apart.
@@ -45,8 +44,8 @@ __global__ void link_kernel(char *memory, long long stride, uint32_t lines, bool
 // first `bytes` is read, so that the addresses have been translated (page = 0: nothing is).
 // clocks [1], last [1]: the address that the last link gave, as a distance from memory.
 template <bool THROUGH_L1>
-__global__ void chase_kernel(const char *memory, long long bytes, long long page, int warm, int links,
-                             long long *clocks, long long *last) {
+__global__ void chase_kernel(
+    const char *memory, long long bytes, long long page, int warm, int links, long long *clocks, long long *last) {
   uint64_t at = (uint64_t)memory, none = 0;
   for (long long offset = page / 2; page && offset < bytes; offset += page) none |= load(at + offset, false) & 1;
   at += none & 2;  // 0, which the compiler does not know: the chain starts when these loads are done
@@ -63,8 +62,8 @@ __global__ void chase_kernel(const char *memory, long long bytes, long long page
 }
 
 // Each line in turn is read `links` times: it points to itself. clocks [lines].
-__global__ void slices_kernel(const char *memory, long long stride, int lines, int links, long long *clocks,
-                              long long *last) {
+__global__ void slices_kernel(
+    const char *memory, long long stride, int lines, int links, long long *clocks, long long *last) {
   for (int line = 0; line < lines; ++line) {
     uint64_t at = load((uint64_t)memory + line * stride, false);  // from now on it is in L2
     if (at == 0) return;  // it never is: the clock is read when the line has come
@@ -156,9 +155,9 @@ __global__ void empty_kernel() {}
 // In all launchers `links` is a multiple of 128.
 
 // Lines of memory that are linked, and then, unless `filler` is null, pushed out of L2 by writing its `filled` bytes.
-extern "C" cudaError_t launch_chase(int through_l1, char *memory, long long stride, int lines, long long page, int warm,
-                                    int links, char *filler, long long filled, long long *clocks, long long *last,
-                                    cudaStream_t stream) {
+extern "C" cudaError_t launch_chase(
+    int through_l1, char *memory, long long stride, int lines, long long page, int warm, int links, char *filler,
+    long long filled, long long *clocks, long long *last, cudaStream_t stream) {
   link_kernel<<<(lines + 255) / 256, 256, 0, stream>>>(memory, stride, lines, true);
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && filler) error = cudaMemsetAsync(filler, 0, filled, stream);
@@ -171,8 +170,8 @@ extern "C" cudaError_t launch_chase(int through_l1, char *memory, long long stri
   return cudaGetLastError();
 }
 
-extern "C" cudaError_t launch_slices(char *memory, int stride, int lines, int links, long long *clocks,
-                                     long long *last, cudaStream_t stream) {
+extern "C" cudaError_t launch_slices(
+    char *memory, int stride, int lines, int links, long long *clocks, long long *last, cudaStream_t stream) {
   link_kernel<<<(lines + 255) / 256, 256, 0, stream>>>(memory, stride, lines, false);
   slices_kernel<<<1, 1, 0, stream>>>(memory, stride, lines, links, clocks, last);
   return cudaGetLastError();

@@ -81,7 +81,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def call(function: Callable, *arguments: Tensor | int | None) -> None:
-    """A launcher of memory.cu or latency.cu, on torch's current stream; UserError with CUDA's number if it fails."""
+    """A launcher of ceiling.cu, memory.cu or latency.cu, on torch's current stream; UserError if it fails."""
     values: list[object] = []
     for argument in arguments:
         if argument is None or isinstance(argument, Tensor):
@@ -90,7 +90,7 @@ def call(function: Callable, *arguments: Tensor | int | None) -> None:
             values.append(ctypes.c_longlong(argument))  # an int parameter reads the lower half of its 8-byte slot
     status = function(*values, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
     if status:
-        raise UserError(f"measuring the memory levels: CUDA error {status}")
+        raise UserError(f"measuring what the GPU can do: CUDA error {status}")
 
 
 def load(source: Path) -> ctypes.CDLL:

@@ -16,8 +16,9 @@
 //                       | region, again and again                     | or one alone
 //   copy_kernel         | device memory: half a region to the other   | one block per SM
 
-#include <cstdint>
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "stamp.cuh"
 
@@ -25,6 +26,7 @@ constexpr int WARP = 32;
 constexpr int ROW = WARP * sizeof(uint4);  // what a warp reads at once, in bytes
 constexpr int ROWS = 64;                   // of the tile in shared memory: 32 KB
 constexpr int SHARED_WARPS = 16;
+constexpr int SHARED_THREADS = SHARED_WARPS * WARP;
 constexpr int PER_WARP = ROWS / SHARED_WARPS;  // rows that a warp reads per step, or writes
 constexpr int THREADS = 1024;                  // of a block that reads global memory
 constexpr int L1_HALF = 32 << 10;              // bytes of L1 that a block reads per step, one half of its region
@@ -38,8 +40,8 @@ __device__ inline uint4 load_shared(uint32_t address) {
   return v;
 }
 __device__ inline void store_shared(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w) : "memory");
 }
 // Four 8 × 8 matrices of 16-bit elements; lane L gives the address of one 16-byte row.
 __device__ inline uint4 ldmatrix_x4(uint32_t address) {
@@ -53,7 +55,9 @@ __device__ inline void cp_async_16(uint32_t to, const uint4 *from) {
 }
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
-__device__ inline void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+__device__ inline void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 __device__ inline void load(uint4 &v, const uint4 *from) {
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
@@ -73,8 +77,7 @@ __device__ inline uint4 filling(int row, int lane) {
 
 // Each warp reads all rows in turn, PER_WARP per step. sink [gridDim.x * blockDim.x]: each thread's sum.
 template <bool LDMATRIX>
-__global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
-    shared_load_kernel(uint32_t *sink, Stamp *stamps, int steps) {
+__global__ void __launch_bounds__(SHARED_THREADS, 1) shared_load_kernel(uint32_t *sink, Stamp *stamps, int steps) {
   __shared__ alignas(16) uint4 tile[ROWS][WARP];
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   for (int row = warp; row < ROWS; row += SHARED_WARPS) tile[row][lane] = filling(row, lane);
@@ -95,8 +98,7 @@ __global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
 }
 
 // Each warp writes its own PER_WARP rows at every step. sink: each thread's sum of what is there in the end.
-__global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
-    shared_store_kernel(uint32_t *sink, Stamp *stamps, int steps) {
+__global__ void __launch_bounds__(SHARED_THREADS, 1) shared_store_kernel(uint32_t *sink, Stamp *stamps, int steps) {
   __shared__ alignas(16) uint4 tile[ROWS][WARP];
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const uint32_t shared = (uint32_t)__cvta_generic_to_shared(&tile[warp * PER_WARP][lane]);
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
 // (`words` of 16 bytes, which stay in L2) into other rows. copied [gridDim.x]: rows copied when the readers were ready.
 // sink as above, of the readers. With loads = 0 nobody reads, and the copies go on for `steps` times PER_WARP rows
 // per warp, steps being a multiple of 4.
-__global__ void __launch_bounds__(SHARED_WARPS * WARP, 1)
+__global__ void __launch_bounds__(SHARED_THREADS, 1)
     both_kernel(uint32_t *sink, Stamp *stamps, const uint4 *memory, int words, int steps, int loads, unsigned *copied) {
   constexpr int READERS = SHARED_WARPS / 2, HALF = ROWS / 2, TURNS = 4;
   __shared__ alignas(16) uint4 tile[ROWS][WARP];  // [0, HALF) is read, [HALF, ROWS) is written
@@ -192,9 +194,7 @@ __global__ void __launch_bounds__(THREADS, 1) l1_kernel(uint32_t *sink, Stamp *s
 // chunks of a step lie side by side; their number in all being a power of two, an odd distance from step to step leads
 // each block through all chunks before it reads one again: nothing that it reads is left in L1.
 constexpr uint32_t CHUNK = IN_FLIGHT * THREADS;
-__device__ inline uint32_t first_word(int step) {
-  return (blockIdx.x + step * (gridDim.x | 1)) * CHUNK + threadIdx.x;
-}
+__device__ inline uint32_t first_word(int step) { return (blockIdx.x + step * (gridDim.x | 1)) * CHUNK + threadIdx.x; }
 __device__ inline void load_chunk(uint4 (&v)[IN_FLIGHT], const uint4 *memory, uint32_t first, uint32_t mask) {
 #pragma unroll
   for (int i = 0; i < IN_FLIGHT; ++i) load(v[i], memory + ((first + i * THREADS) & mask));
@@ -239,31 +239,31 @@ __global__ void __launch_bounds__(THREADS, 1) copy_kernel(Stamp *stamps, uint4 *
 
 // Each launcher takes `blocks` blocks, sink with a word per thread, stamps with one per block.
 
-extern "C" cudaError_t launch_shared(int ldmatrix, uint32_t *sink, Stamp *stamps, int blocks, int steps,
-                                     cudaStream_t stream) {
+extern "C" cudaError_t launch_shared(
+    int ldmatrix, uint32_t *sink, Stamp *stamps, int blocks, int steps, cudaStream_t stream) {
   if (ldmatrix) {
-    shared_load_kernel<true><<<blocks, SHARED_WARPS * WARP, 0, stream>>>(sink, stamps, steps);
+    shared_load_kernel<true><<<blocks, SHARED_THREADS, 0, stream>>>(sink, stamps, steps);
   } else {
-    shared_load_kernel<false><<<blocks, SHARED_WARPS * WARP, 0, stream>>>(sink, stamps, steps);
+    shared_load_kernel<false><<<blocks, SHARED_THREADS, 0, stream>>>(sink, stamps, steps);
   }
   return cudaGetLastError();
 }
 
 extern "C" cudaError_t launch_shared_store(uint32_t *sink, Stamp *stamps, int blocks, int steps, cudaStream_t stream) {
-  shared_store_kernel<<<blocks, SHARED_WARPS * WARP, 0, stream>>>(sink, stamps, steps);
+  shared_store_kernel<<<blocks, SHARED_THREADS, 0, stream>>>(sink, stamps, steps);
   return cudaGetLastError();
 }
 
 // memory: `words` words of 16 bytes, a multiple of 1024.
 extern "C" cudaError_t launch_both(uint32_t *sink, Stamp *stamps, uint4 *memory, int words, int steps, int loads,
                                    unsigned *copied, cudaStream_t stream) {
-  both_kernel<<<1, SHARED_WARPS * WARP, 0, stream>>>(sink, stamps, memory, words, steps, loads, copied);
+  both_kernel<<<1, SHARED_THREADS, 0, stream>>>(sink, stamps, memory, words, steps, loads, copied);
   return cudaGetLastError();
 }
 
 // memory: 64 KB per block. wide: 16 bytes per lane and load, else 4; broadcast: 4, the same for all lanes.
-extern "C" cudaError_t launch_l1(int wide, int broadcast, uint32_t *sink, Stamp *stamps, void *memory, int blocks,
-                                 int steps, cudaStream_t stream) {
+extern "C" cudaError_t launch_l1(
+    int wide, int broadcast, uint32_t *sink, Stamp *stamps, void *memory, int blocks, int steps, cudaStream_t stream) {
   if (wide) {
     l1_kernel<uint4, false><<<blocks, THREADS, 0, stream>>>(sink, stamps, (const uint4 *)memory, steps);
   } else if (broadcast) {
@@ -275,15 +275,14 @@ extern "C" cudaError_t launch_l1(int wide, int broadcast, uint32_t *sink, Stamp 
 }
 
 // memory: `words` words of 16 bytes, a power of two.
-extern "C" cudaError_t launch_sweep(uint32_t *sink, Stamp *stamps, uint4 *memory, int words, int blocks, int steps,
-                                    int warm, cudaStream_t stream) {
+extern "C" cudaError_t launch_sweep(
+    uint32_t *sink, Stamp *stamps, uint4 *memory, int words, int blocks, int steps, int warm, cudaStream_t stream) {
   sweep_kernel<<<blocks, THREADS, 0, stream>>>(sink, stamps, memory, words - 1, steps, warm);
   return cudaGetLastError();
 }
 
 // memory: twice `words` words of 16 bytes.
-extern "C" cudaError_t launch_copy(Stamp *stamps, uint4 *memory, int words, int blocks, int steps,
-                                   cudaStream_t stream) {
+extern "C" cudaError_t launch_copy(Stamp *stamps, uint4 *memory, int words, int blocks, int steps, cudaStream_t stream) {
   copy_kernel<<<blocks, THREADS, 0, stream>>>(stamps, memory, words - 1, steps);
   return cudaGetLastError();
 }

@@ -173,13 +173,15 @@ class Attention(Problem):
 
 
 def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """softmax(scores · scale) · V with FlashAttention's roundings; scores are fp32, -inf where masked."""
+    """softmax(scores · scale) · V with FlashAttention's roundings; scores are fp32, -inf where masked.
+
+    Rows of nothing but -inf are 0, as torch.nn.functional.scaled_dot_product_attention has them."""
     scale_log2 = torch.tensor(scale, dtype=torch.float32) * LOG2_E
-    largest = scores.amax(-1, keepdim=True) * scale_log2
+    largest = (scores.amax(-1, keepdim=True) * scale_log2).clamp(min=torch.finfo(torch.float32).min)
     exponents = (scores.double() * scale_log2.double() - largest.double()).float()  # an FMA: rounded once
     weights = torch.exp2(exponents)
     sums = weights.sum(-1, keepdim=True)
-    return (weights.to(dtype).float() @ v.float() / sums).to(dtype)
+    return (weights.to(dtype).float() @ v.float() / torch.where(sums == 0, 1, sums)).to(dtype)
 
 
 # ---- inputs on which an online softmax fails if it is careless; sizes are for the default scale ----------------------

@@ -22,6 +22,7 @@ WARP = 32
 SCHEDULERS = 4  # of an SM; each issues one instruction per clock
 LINE = 128  # bytes of a wavefront of shared memory
 SECTOR = 32  # bytes
+MEASURE = "`python -m common.measure.ceiling --json docs/results/ceiling.json`"
 STALL = "stall: "  # how names of stall reasons begin in a profile
 FLOP_PER_MMA = {"fp16": 2 * 16 * 8 * 16, "bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}  # of a warp instruction
 
@@ -107,6 +108,32 @@ def _per_clock(key: str, each: float = 1.0) -> Callable[[Row, Rates], float | No
     return rate
 
 
+def rates(ceilings: Mapping) -> dict[str, Row]:
+    """The rows of a ceiling run by their keys."""
+    return {row["key"]: row for row in ceilings["rows"]}
+
+
+def newest_ceilings(directory: Path | None = None, gpu: str | None = None) -> dict | None:
+    """The newest recorded ceiling run with rates per clock, of a GPU of that name if one is given."""
+    found = (run for run in runs(directory, "ceiling") if "sms" in run and gpu in (None, run["gpu"]))
+    return next(found, None)
+
+
+def least_clocks(counts: Mapping[str, int], dtype: str, by_fma: bool, known: Rates) -> dict[str, float]:
+    """Clocks of an SM that these counters of the emulator take at least: {"arithmetic": …, "shared memory": …}."""
+    row: Row = {
+        "dtype": dtype,
+        "limit": "FMA fp32" if by_fma else f"mma.sync {dtype}",
+        "counters": {name: {"ncu": count} for name, count in counts.items()},
+        "metrics": {"instructions, FMA pipe": counts.get("instructions.fma", 0)},
+    }
+    arithmetic, shared = (resource(name) for name in ("FMA pipe" if by_fma else TENSOR_CORES, SHARED))
+    return {
+        name: (each.count(row, known) or 0.0) / (each.rate(row, known) or 1.0)
+        for name, each in (("arithmetic", arithmetic), ("shared memory", shared))
+    }
+
+
 def _by_fma(row: Row) -> bool:
     """Whether a kernel multiplies with FMA; ncu counts a tensor instruction per warp in such, too."""
     return row["limit"].startswith("FMA")
@@ -158,18 +185,23 @@ def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
     return lambda _, rates: max((rates[key]["value"] * 1e12 for key in keys if key in rates), default=None)
 
 
+TENSOR_CORES, SHARED = "tensor cores (mma.sync)", "shared memory and L1"
 INSTRUCTIONS = "warp instructions"
 RESOURCES = (
-    Resource("tensor cores (mma.sync)", "FLOP", _flops, _tensor_rate),
+    Resource(TENSOR_CORES, "FLOP", _flops, _tensor_rate),
     Resource("FMA pipe", INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock("FMA fp32", 2 * WARP)),
     Resource("ALU pipe", INSTRUCTIONS, _metric("instructions, ALU pipe"), _per_clock("ALU", WARP)),
     Resource("XU pipe (exp2)", INSTRUCTIONS, _metric("instructions, XU pipe"), _per_clock("exp2", WARP)),
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
-    Resource("shared memory and L1", "wavefronts", _wavefronts, _shared_rate),
+    Resource(SHARED, "wavefronts", _wavefronts, _shared_rate),
     Resource("L1 look-ups", "wavefronts", _metric("L1 wavefronts, tags, global loads"), _request_rate),
     Resource("L2 → SMs", "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
     Resource("device memory", "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
 )
+
+
+def resource(name: str) -> Resource:
+    return next(each for each in RESOURCES if each.name == name)
 
 
 class Bounds:
@@ -178,8 +210,9 @@ class Bounds:
     `missing(record)` says in words why there is none."""
 
     def __init__(self, directory: Path | None = None):
+        self._directory = directory
+        self._ceilings: dict[str, dict | None] = {}
         self._profiles = [run for run in runs(directory, "profile") if run["rows"]]
-        self._ceilings = runs(directory, "ceiling")
 
     def of(self, record: Record) -> Bound | None:
         """The bound of a row of a bench run; None where no profile of that kernel and size or no ceilings are."""
@@ -187,25 +220,21 @@ class Bounds:
         if profile is None or ceilings is None:
             return None
         row = {**profile.row, "limit": record.row["limit"]}
-        rates = {row["key"]: row for row in ceilings["rows"]}
+        known = rates(ceilings)
         mhz = record.row.get("sm_mhz", {}).get("max") or ceilings["highest_mhz"]
         needs = []
-        for resource in RESOURCES:
-            count, rate = resource.count(row, rates), resource.rate(row, rates)
+        for each in RESOURCES:
+            count, rate = each.count(row, known), each.rate(row, known)
             if count and rate:
-                seconds = count / rate if resource.per_second else count / rate / ceilings["sms"] / (mhz * 1e6)
-                each = Need(resource.name, count, resource.unit, rate, resource.per_second, seconds * 1e3)
-                needs.append(each)
+                seconds = count / rate if each.per_second else count / rate / ceilings["sms"] / (mhz * 1e6)
+                needs.append(Need(each.name, count, each.unit, rate, each.per_second, seconds * 1e3))
         return Bound(record, profile, ceilings, tuple(sorted(needs, key=lambda need: -need.ms)), mhz)
 
     def missing(self, record: Record) -> str:
         """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""
         row = record.row
         if self._ceiling(record) is None:
-            return (
-                f"No rates per clock of {record.run['gpu']} are recorded: "
-                "`python -m common.measure.ceiling --json docs/results/ceiling.json`"
-            )
+            return f"No rates per clock of {record.run['gpu']} are recorded: {MEASURE}"
         if self._profile(record) is None:
             settings = "".join(f" --variant {name}={value}" for name, value in row["settings"].items())
             return (
@@ -229,5 +258,7 @@ class Bounds:
         return None
 
     def _ceiling(self, record: Record) -> dict | None:
-        usable = (run for run in self._ceilings if run["gpu"] == record.run["gpu"] and "sms" in run)
-        return next(usable, None)
+        gpu = record.run["gpu"]
+        if gpu not in self._ceilings:
+            self._ceilings[gpu] = newest_ceilings(self._directory, gpu)
+        return self._ceilings[gpu]

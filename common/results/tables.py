@@ -4,7 +4,7 @@ Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what th
 and no figure of anybody's own:
 
     results:ladder PART DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
-    results:stage STAGE [DTYPE …]           one stage at every size of the ladder's run, with its spread
+    results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
     results:limits                          the measured rates of the arithmetic units
@@ -124,33 +124,34 @@ def _share(bound: Bound | None) -> float | None:
     return None if bound is None else bound.share
 
 
-@table("stage")
-def stage_table(name: str, *dtypes: str, gpu: str | None = None) -> str:
-    """One stage, default variants, at every size and dtype of the newest run that has its previous stage, too."""
-    for run in runs(kind="bench", gpu=gpu):
-        found = records(run, name=name, default=True)
-        found = [r for r in found if r.row["role"] == "stage" and (not dtypes or r.row["dtype"] in dtypes)]
-        if found and len({r.row["name"] for r in records(run)}) > 2:
-            break
-    else:
-        return NOTHING
-    peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    head = ["dtype, size", "ms", "20–80 %", "TFLOP/s", "× previous", f"% of {peer}", "% of bound", "SM clock"]
+@table("speed")
+def speed_table(part: str, name: str, *dtypes: str, gpu: str | None = None, **settings: str) -> str:
+    """TFLOP/s of one stage, of the one before it and of the library at each size; the factors between them.
+
+    All of the run in which the part's ladder was climbed highest."""
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    shown: list[str] = []
     bounds = Bounds()
-    body = [
-        [
-            f"{settings_named(r.row)}, {r.row['size']}",
-            f"{r.row['ms']['median']:.3f}",
-            f"{r.row['ms']['p20']:.3f}–{r.row['ms']['p80']:.3f}",
-            tflops(r.row["tflops"]),
-            number(r.times(r.previous)),
-            number(r.times(r.peer), "{:.1%}"),
-            number(_share(bounds.of(r)), "{:.1%}"),
-            number(r.row.get("sm_mhz", {}).get("median"), "{:.0f} MHz"),
-        ]
-        for r in found
-    ]
-    return markdown(head, body, found)
+    for dtype in dtypes:
+        found = ladder(part, dtype, gpu, **_settings(settings))
+        at = {r.row["size"]: r for r in found if r.row["name"] == name}
+        if not at:
+            continue
+        sources += found
+        shown = shown or sizes(found)
+        own = [at.get(size) for size in shown]
+        for rows in ([r and r.previous for r in own], own, [r and r.peer for r in own]):
+            label = next((r.row["name"] for r in rows if r), None)
+            if label:
+                body.append([f"{label}, {dtype}", *(r and tflops(r.row["tflops"]) for r in rows)])
+        ratios = {
+            "× previous": [number(r.times(r.previous)) if r else None for r in own],
+            "% of the library": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
+            "% of the bound": [number(_share(bounds.of(r)), "{:.0%}") if r else None for r in own],
+        }
+        body += [[f"{label}, {dtype}", *cells] for label, cells in ratios.items() if any(cells)]
+    return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
 def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Record]:
@@ -335,10 +336,13 @@ def short_stall(name: str) -> str:
 SIGNIFICANT = 0.05  # of the measured time: what needs less is not shown
 
 
-def verdict(part: str, stage: str, dtype: str, size: str, gpu: str | None = None, **settings: int) -> str:
+def verdict(
+    part: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
+) -> str:
     """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
 
     Where something is not recorded yet, what, and how to record it."""
+    settings = settings or {}
     names = settings_named({"dtype": dtype, "settings": settings})
     found = [r for r in ladder(part, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
     if not found:

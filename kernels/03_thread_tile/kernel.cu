@@ -38,7 +38,7 @@ constexpr int QUAD = 4;       // neighbouring fp32 values in one 128-bit access 
 constexpr int WARPS_N = BLOCK_N / WARP_N;
 constexpr int LANES_N = WARP_N / THREAD_N;
 constexpr int THREADS = (BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N);
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in one 128-bit access of global memory
+constexpr int VECTOR = 16 / sizeof(Element);                    // elements in one 128-bit access of global memory
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // 128-bit loads of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_kernel(
       const Chunk b = *reinterpret_cast<const Chunk *>(&B_block[(size_t)(slice + row) * N + col]);
 #pragma unroll
       for (int v = 0; v < VECTOR; v += QUAD) {  // (16-bit chunks become two quads: their stores meet in banks, too)
-        *reinterpret_cast<float4 *>(&B_tile[row][col + v]) = make_float4(
-            float(b.element[v]), float(b.element[v + 1]), float(b.element[v + 2]), float(b.element[v + 3]));
+        *reinterpret_cast<float4 *>(&B_tile[row][col + v]) =
+            make_float4(float(b.element[v]), float(b.element[v + 1]), float(b.element[v + 2]), float(b.element[v + 3]));
       }
     }
     __syncthreads();  // everybody waits for all writers: the tiles are complete

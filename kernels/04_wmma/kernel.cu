@@ -34,12 +34,12 @@
 using Element = DTYPE;
 namespace wmma = nvcuda::wmma;
 
-constexpr int BLOCK_M = 128;  // rows of C per block
+constexpr int BLOCK_M = 128;         // rows of C per block
 constexpr int WARP_M = BLOCK_N / 4;  // rows of C per warp: 8 warps share the block's tile
-constexpr int WARP_N = 64;    // columns of C per warp
-constexpr int MMA_M = 16;     // rows of C per tensor instruction
-constexpr int MMA_N = 16;     // columns of C per tensor instruction
-constexpr int MMA_K = 16;     // depth of a tensor instruction
+constexpr int WARP_N = 64;           // columns of C per warp
+constexpr int MMA_M = 16;            // rows of C per tensor instruction
+constexpr int MMA_N = 16;            // columns of C per tensor instruction
+constexpr int MMA_K = 16;            // depth of a tensor instruction
 
 constexpr int WARPS_N = BLOCK_N / WARP_N;
 constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
@@ -47,7 +47,7 @@ constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
 constexpr int BLOCKS_PER_SM = BLOCK_N == 256 ? 1 : 2;  // 64 × 64 accumulators of a warp leave registers for one only
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 128-bit access
+constexpr int VECTOR = 16 / sizeof(Element);           // elements in a chunk, one 128-bit access
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 
@@ -66,9 +66,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemm_kernel(
     const Element *__restrict__ B,  // [K, N]
     Element *__restrict__ C,        // [M, N]
     int M, int N, int K) {
-  __shared__ alignas(128) Element A_tile[BLOCK_M][BLOCK_K];      // row-major, written and read by the whole block
-  __shared__ alignas(128) Element B_tile[BLOCK_K][BLOCK_N];      // row-major, written and read by the whole block
-  __shared__ alignas(128) float C_tile[WARPS][MMA_M][MMA_N];     // row-major, one 16 × 16 patch for each warp
+  __shared__ alignas(128) Element A_tile[BLOCK_M][BLOCK_K];   // row-major, written and read by the whole block
+  __shared__ alignas(128) Element B_tile[BLOCK_K][BLOCK_N];   // row-major, written and read by the whole block
+  __shared__ alignas(128) float C_tile[WARPS][MMA_M][MMA_N];  // row-major, one 16 × 16 patch for each warp
 
   // 1. Which tile of C is mine?
   const int tiles_n = N / BLOCK_N;

@@ -44,7 +44,7 @@ constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 128-bit access
+constexpr int VECTOR = 16 / sizeof(Element);                    // elements in a chunk, one 128-bit access
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 

@@ -45,7 +45,7 @@ constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
+constexpr int VECTOR = 16 / sizeof(Element);                    // elements in a chunk, one 16-byte copy
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 
@@ -56,7 +56,7 @@ static_assert(B_CHUNKS * VECTOR * THREADS == BLOCK_K * BLOCK_N, "the threads sha
 static_assert(BLOCK_K % MMA_K == 0 && WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0, "tensor tiles must fit evenly");
 static_assert(TILES_N % 2 == 0, "one ldmatrix.x4 brings two tiles of B");
 
-struct alignas(4) Pair { Element element[2]; };         // neighbours in a row of C, held by one lane
+struct alignas(4) Pair { Element element[2]; };  // neighbours in a row of C, held by one lane
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 

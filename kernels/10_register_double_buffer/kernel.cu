@@ -59,7 +59,7 @@ constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
+constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
 constexpr int A_COPY_ROWS = THREADS / (BLOCK_K / VECTOR);  // rows that the block copies at once, a chunk per thread
 constexpr int B_COPY_ROWS = THREADS / (BLOCK_N / VECTOR);
 constexpr int STEPS = BLOCK_K / MMA_K;  // steps of k per slice
@@ -74,7 +74,7 @@ static_assert(STEPS % 2 == 0, "the two sets of fragments take turns across slice
 static_assert(BLOCK_K % MMA_K == 0 && WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0, "tensor tiles must fit evenly");
 static_assert(TILES_N % 2 == 0, "one ldmatrix.x4 brings two tiles of B");
 
-struct alignas(4) Pair { Element element[2]; };         // neighbours in a row of C, held by one lane
+struct alignas(4) Pair { Element element[2]; };  // neighbours in a row of C, held by one lane
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
@@ -147,11 +147,11 @@ __device__ __forceinline__ int swizzle(int row, int col) {
 }
 
 template <int RING>  // tiles in the ring
-__global__ void __launch_bounds__(THREADS) gemm_kernel(
-    const Element *__restrict__ A,  // [M, K]
-    const Element *__restrict__ B,  // [K, N]
-    Element *__restrict__ C,        // [M, N]
-    int M, int N, int K) {
+__global__ void __launch_bounds__(THREADS)
+    gemm_kernel(const Element *__restrict__ A,  // [M, K]
+                const Element *__restrict__ B,  // [K, N]
+                Element *__restrict__ C,        // [M, N]
+                int M, int N, int K) {
   extern __shared__ __align__(128) unsigned char shared[];
   Tiles *ring = reinterpret_cast<Tiles *>(shared);  // [RING]
 

@@ -53,17 +53,17 @@
 using Element = DTYPE;
 
 constexpr bool TF32 = sizeof(Element) == 4;
-constexpr int BLOCK_M = 128;  // rows of C per block
+constexpr int BLOCK_M = 128;                            // rows of C per block
 constexpr int BLOCK_K = SLICE_BYTES / sizeof(Element);  // depth of a K slice
-constexpr int WARP_M = 64;    // rows of C per warp
-constexpr int MMA_M = 16;     // rows of C per tensor instruction
-constexpr int MMA_N = 8;      // columns of C per tensor instruction
-constexpr int MMA_K = 32 / sizeof(Element);  // depth of a tensor instruction
+constexpr int WARP_M = 64;                              // rows of C per warp
+constexpr int MMA_M = 16;                               // rows of C per tensor instruction
+constexpr int MMA_N = 8;                                // columns of C per tensor instruction
+constexpr int MMA_K = 32 / sizeof(Element);             // depth of a tensor instruction
 
 constexpr int WARPS_M = BLOCK_M / WARP_M;
 constexpr int TILES_M = WARP_M / MMA_M;
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
-constexpr int STEPS = BLOCK_K / MMA_K;  // steps of k per slice
+constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
+constexpr int STEPS = BLOCK_K / MMA_K;                     // steps of k per slice
 constexpr int B_ROW_STEP = TF32 && !B_TRANSPOSED ? 2 : 1;  // 32-bit reads touch 4 rows, 2 chunks each: XOR by 2 · row
 
 static_assert(STAGES >= 2, "one tile to multiply and one to fill");
@@ -102,8 +102,8 @@ __device__ __forceinline__ void cp_async_16(unsigned shared, const void *global)
 
 // The same for a chunk that may lie outside the matrix: then nothing is read, and 16 bytes of zeros are written.
 __device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(inside ? 16 : 0)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(inside ? 16 : 0) : "memory");
 }
 
 // 4 bytes from shared memory, whatever they mean.
@@ -178,11 +178,11 @@ __device__ __forceinline__ int swizzle(int row, int col) {
 
 // BLOCK_N, WARP_N: columns of C per block and per warp. RING: tiles in the ring. EDGES: some tile or slice is cut.
 template <int BLOCK_N, int WARP_N, int RING, bool EDGES>
-__global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
-    const Element *__restrict__ A,  // [M, K]
-    const Element *__restrict__ B,  // [K, N], or [N, K] if B_TRANSPOSED
-    Element *__restrict__ C,        // [M, N]
-    int M, int N, int K) {
+__global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
+    gemm_kernel(const Element *__restrict__ A,  // [M, K]
+                const Element *__restrict__ B,  // [K, N], or [N, K] if B_TRANSPOSED
+                Element *__restrict__ C,        // [M, N]
+                int M, int N, int K) {
   using Tiles = TilesOf<BLOCK_N>;
   constexpr int WARPS_N = BLOCK_N / WARP_N;
   constexpr int THREADS = WARPS_M * WARPS_N * 32;
@@ -373,8 +373,10 @@ __global__ void __launch_bounds__(WARPS_M * BLOCK_N / WARP_N * 32) gemm_kernel(
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
           const int m = n % 2 ? TILES_M - 1 - i : i;  // to and fro: neighbours in time share a fragment
-          if constexpr (TF32) mma_m16n8k8_tf32(acc[m][n], a[step % 2][m], b[step % 2][n]);
-          else mma_m16n8k16<Element>(acc[m][n], a[step % 2][m], b[step % 2][n]);
+          if constexpr (TF32)
+            mma_m16n8k8_tf32(acc[m][n], a[step % 2][m], b[step % 2][n]);
+          else
+            mma_m16n8k16<Element>(acc[m][n], a[step % 2][m], b[step % 2][n]);
         }
       }
     }

@@ -40,10 +40,10 @@ using Element = DTYPE;
 constexpr int BLOCK_Q = 64;   // queries per block
 constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
 constexpr int WARPS = 4;
-constexpr int BUFFERS = 2;    // tiles in the ring: one of K and one of V
-constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
-constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
-constexpr int MMA_K = 16;     // depth of a tensor instruction
+constexpr int BUFFERS = 2;  // tiles in the ring: one of K and one of V
+constexpr int MMA_M = 16;   // rows of S or O per tensor instruction
+constexpr int MMA_N = 8;    // columns of S or O per tensor instruction
+constexpr int MMA_K = 16;   // depth of a tensor instruction
 
 constexpr int WARP_Q = BLOCK_Q;            // queries per warp: all of them,
 constexpr int WARP_KV = BLOCK_KV / WARPS;  // but only some of the keys for S,
@@ -356,9 +356,8 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
   }
 }
 
-extern "C" cudaError_t launch_attention(
-    const Element *Q, const Element *K, const Element *V, Element *O, int B, int H, int N, float scale,
-    cudaStream_t stream) {
+extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
+                                        int N, float scale, cudaStream_t stream) {
   if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
   const long long blocks = (long long)B * H * (N / BLOCK_Q);

@@ -323,9 +323,8 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
   }
 }
 
-extern "C" cudaError_t launch_attention(
-    const Element *Q, const Element *K, const Element *V, Element *O, int B, int H, int N, float scale,
-    cudaStream_t stream) {
+extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
+                                        int N, float scale, cudaStream_t stream) {
   if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
   const long long blocks = (long long)B * H * (N / BLOCK_Q);

@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
   const auto load_q = [&](int d) {
 #pragma unroll
     for (int m = 0; m < TILES_Q; ++m) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-      unsigned(&fragment)[4] = q[m][d / MMA_K];
+      unsigned (&fragment)[4] = q[m][d / MMA_K];
       const int row = warp_row + m * MMA_M + lane % 16;
       const int col = d + lane / 16 * 8;
       ldmatrix_x4(fragment[0], fragment[1], fragment[2], fragment[3],
@@ -350,9 +350,8 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
   }
 }
 
-extern "C" cudaError_t launch_attention(
-    const Element *Q, const Element *K, const Element *V, Element *O, int B, int H, int N, float scale,
-    cudaStream_t stream) {
+extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
+                                        int N, float scale, cudaStream_t stream) {
   if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
   const long long blocks = (long long)B * H * (N / BLOCK_Q);

@@ -54,7 +54,7 @@ constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
 constexpr int MMA_K = 16;     // depth of a tensor instruction
 
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCK_Q = WARPS * WARP_Q;                                            // queries per block
+constexpr int BLOCK_Q = WARPS * WARP_Q;                                           // queries per block
 constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // the registers must last for so many
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
@@ -64,8 +64,8 @@ constexpr int K_STEPS = TILES_KV / 2 / PAIRS;  // steps that share a fragment of
 constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of P
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr bool SPREAD = SPREAD_COPIES && HEAD_DIM == 128;  // half as many bytes are copied faster at once
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
-constexpr int SWIZZLE = 1;                    // always on: see stage 09
+constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
+constexpr int SWIZZLE = 1;                                 // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(WARP_Q == 16 || WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
@@ -277,14 +277,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
       if (step % K_STEPS == 0) {
 #pragma unroll
         for (int m = 0; m < TILES_Q; ++m) {
-          unsigned(&fragment)[4] = q[step / K_STEPS % 2][m];
+          unsigned (&fragment)[4] = q[step / K_STEPS % 2][m];
           ldmatrix_x4(fragment[0], fragment[1], fragment[2], fragment[3],
                       columns_on(q_address, d) + m * MMA_M * ROW_BYTES);
         }
       }
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {
-        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(k[step % 2][2 * pair]);
+        unsigned (&fragment)[2][2] = reinterpret_cast<unsigned (&)[2][2]>(k[step % 2][2 * pair]);
         const int n = (step % K_STEPS * PAIRS + pair) * 2;
         ldmatrix_x4(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
                     columns_on(k_tile, d) + n * MMA_N * ROW_BYTES);
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
     const auto load_fragments = [&](int step) {
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {  // rows of V are keys: .trans puts them along the registers
-        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(v[step % 2][2 * pair]);
+        unsigned (&fragment)[2][2] = reinterpret_cast<unsigned (&)[2][2]>(v[step % 2][2 * pair]);
         const int n = (step % V_STEPS * PAIRS + pair) * 2;
         ldmatrix_x4_trans(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
                           columns_on(v_tile, n * MMA_N) + step / V_STEPS * MMA_K * ROW_BYTES);
@@ -437,9 +437,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   }
 }
 
-extern "C" cudaError_t launch_attention(
-    const Element *Q, const Element *K, const Element *V, Element *O, int B, int H, int N, float scale,
-    cudaStream_t stream) {
+extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
+                                        int N, float scale, cudaStream_t stream) {
   if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
   const long long blocks = (long long)B * H * (N / BLOCK_Q);

@@ -106,7 +106,7 @@ class Plan:
             return
         scale = d**-0.5 if scale is None else scale
         magnitude = ctypes.c_float(abs(scale)).value
-        self.factor = -1.0 if scale < 0 else 0.0 if magnitude == 0 else None  # of q: the kernel takes scales above 0
+        self.factor = 0.0 if magnitude == 0 else -1.0 if scale < 0 else None  # of q: the kernel takes scales above 0
         self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
         self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
         self.plain = not (any(self.copied) or self.turned) and self.factor is None

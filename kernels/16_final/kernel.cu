@@ -104,8 +104,8 @@ __device__ __forceinline__ void cp_async_16(unsigned shared, const void *global)
 
 // The same for a chunk that may lie outside the matrix: then nothing is read, and 16 bytes of zeros are written.
 __device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(inside ? 16 : 0)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(inside ? 16 : 0) : "memory");
 }
 
 // Closes a group: the copies this thread has issued since the last one.
@@ -216,8 +216,8 @@ __device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
 
 // STAGES: tiles in each ring. RAGGED: the last tile of queries or of keys reaches over the end.
 template <int WARP_Q, int STAGES, bool RAGGED>
-__global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q)) attention_kernel(
-    const __grid_constant__ Arguments arguments) {
+__global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
+    attention_kernel(const __grid_constant__ Arguments arguments) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
   constexpr int TILES_Q = WARP_Q / MMA_M;
   constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before them
@@ -276,14 +276,16 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q)) attention_kern
   const long long v_step = COPY_ROWS * arguments.v.row;
   int k_left = arguments.n_kv - first_key;  // rows of K from the part that is copied next to the end
   int v_left = k_left;
-  const auto copy_part = [&](int part, unsigned target, const Element *&source, long long step, int &left,
-                             const Element *anywhere) {
-    target += part * COPY_ROWS * ROW_BYTES;
-    if (RAGGED) cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
-    else cp_async_16(target, source);
-    source += step;
-    left -= COPY_ROWS;
-  };
+  const auto copy_part =
+      [&](int part, unsigned target, const Element *&source, long long step, int &left, const Element *anywhere) {
+        target += part * COPY_ROWS * ROW_BYTES;
+        if (RAGGED)
+          cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
+        else
+          cp_async_16(target, source);
+        source += step;
+        left -= COPY_ROWS;
+      };
   const auto copy_k = [&](int part, unsigned stage) {
     copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
   };
@@ -341,14 +343,14 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q)) attention_kern
       if (step % K_STEPS == 0) {
 #pragma unroll
         for (int m = 0; m < TILES_Q; ++m) {
-          unsigned(&fragment)[4] = q[step / K_STEPS % 2][m];
+          unsigned (&fragment)[4] = q[step / K_STEPS % 2][m];
           ldmatrix_x4(fragment[0], fragment[1], fragment[2], fragment[3],
                       columns_on(q_address, d) + m * MMA_M * ROW_BYTES);
         }
       }
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {
-        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(k[step % 2][2 * pair]);
+        unsigned (&fragment)[2][2] = reinterpret_cast<unsigned (&)[2][2]>(k[step % 2][2 * pair]);
         const int n = (step % K_STEPS * PAIRS + pair) * 2;
         ldmatrix_x4(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
                     columns_on(k_tile, d) + n * MMA_N * ROW_BYTES);
@@ -459,7 +461,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q)) attention_kern
     const auto load_fragments = [&](int step) {
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {  // rows of V are keys: .trans puts them along the registers
-        unsigned(&fragment)[2][2] = reinterpret_cast<unsigned(&)[2][2]>(v[step % 2][2 * pair]);
+        unsigned (&fragment)[2][2] = reinterpret_cast<unsigned (&)[2][2]>(v[step % 2][2 * pair]);
         const int n = (step % V_STEPS * PAIRS + pair) * 2;
         ldmatrix_x4_trans(fragment[0][0], fragment[0][1], fragment[1][0], fragment[1][1],
                           columns_on(v_tile, n * MMA_N) + step / V_STEPS * MMA_K * ROW_BYTES);
@@ -654,9 +656,25 @@ extern "C" cudaError_t launch_sdpa(
   if (!(scale_log2 > 0 && scale_log2 < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
   const int shared_heads = H / H_KV;
   const int packed = N * (long long)shared_heads <= WARPS * MMA_M ? shared_heads : 1;  // all in one small tile
-  const Arguments arguments = {Q, K, V, O, LSE, partial_O, partial_LSE,
-                               {q_batch, q_head, q_row}, {k_batch, k_head, k_row}, {v_batch, v_head, v_row},
-                               {o_batch, o_head, o_row}, H, H_KV, N, N_KV, packed, 0, scale_log2};
+  const Arguments arguments = {
+      Q,
+      K,
+      V,
+      O,
+      LSE,
+      partial_O,
+      partial_LSE,
+      {q_batch, q_head, q_row},
+      {k_batch, k_head, k_row},
+      {v_batch, v_head, v_row},
+      {o_batch, o_head, o_row},
+      H,
+      H_KV,
+      N,
+      N_KV,
+      packed,
+      0,
+      scale_log2};
   if (N * packed <= WARPS * MMA_M) return launch_stages<16>(arguments, B, splits, stream);
   return launch_stages<MAX_WARP_Q>(arguments, B, splits, stream);
 }

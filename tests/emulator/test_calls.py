@@ -286,7 +286,10 @@ UNSUPPORTED = {
     "wgmma": ("wgmma.fence.sync.aligned;", "mma.sync computes the same"),
     "mbarrier": (".shared .b64 b; mbarrier.init.shared.b64 [b], 1;", "cp.async groups"),
     "texture": ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", "plain array"),
-    "tma": (".shared .b64 b; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [b], [%rd0], 16, [b];", "cp.async in pieces"),
+    "tma": (
+        ".shared .b64 b; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [b], [%rd0], 16, [b];",
+        "cp.async in pieces",
+    ),
     "anything": ("frobnicate.u32 %r1, %r2;", "docs/emulator.md"),
     "half a form": ("add.u32 %r1, %r2;", "docs/emulator.md"),
     "no type": ("ld.global %r1, [%rd0];", "docs/emulator.md"),

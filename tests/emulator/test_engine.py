@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from common.emulator.build import compile_host
 from common.emulator import engine, ptx
+from common.emulator.build import compile_host
 from common.errors import UserError
 from tests.emulator.machine import executed, kinds, launch, module
 
@@ -599,7 +599,9 @@ def test_atomics_on_vectors_of_floats(form):
     assert np.array_equal(data, [0, 1, 2, 3, 4 + 31 * 16, 5 + 32, 6 - 32, 7])
     if form == "atom":
         assert sorted(old[:, 1]) == list(range(5, 37)) and (old[:, 3] == 7).all()
-    assert "misaligned" in kinds(launch(f"{form}.global.add.v2.f32 {target and '{%f1, %f2}, '}[%rd0+4], {{%f1, %f2}};", data))
+    assert "misaligned" in kinds(
+        launch(f"{form}.global.add.v2.f32 {target and '{%f1, %f2}, '}[%rd0+4], {{%f1, %f2}};", data)
+    )
 
 
 @pytest.mark.parametrize(("operation", "function"), [("add", np.add), ("min", np.minimum), ("max", np.maximum)])
@@ -607,13 +609,13 @@ def test_atomics_on_vectors_of_floats(form):
 def test_atomics_on_vectors_of_halves(operation, function, kind):
     count = 4 if kind.endswith("x2") else 8
     start, values = np.array([1, -2, 3, 0.5, 9, -7, 2, 4]), np.array([2, -3, 1, 0.25, -9, 8, 2, 5])
-    bits = {"f16": lambda x: x.astype(np.float16).view(np.uint16),
-            "bf16": lambda x: (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)}[kind.removesuffix("x2")]
+    bits = {
+        "f16": lambda x: x.astype(np.float16).view(np.uint16),
+        "bf16": lambda x: (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16),
+    }[kind.removesuffix("x2")]
     data, operand = bits(start), bits(values)
     registers = [f"%{'r' if count == 4 else 'h'}{10 + n if count == 4 else n}" for n in range(count)]
-    loads = "".join(
-        f"ld.global.b{128 // count} {name}, [%rd1+{16 // count * n}];" for n, name in enumerate(registers)
-    )
+    loads = "".join(f"ld.global.b{128 // count} {name}, [%rd1+{16 // count * n}];" for n, name in enumerate(registers))
     noftz = ".noftz" * (operation == "add")
     vector = f"red.global.{operation}{noftz}.v{count}.{kind} [%rd0], {{{', '.join(registers)}}};"
     result = launch(f"setp.ne.u32 %p0, %r0, 0; @%p0 exit; {loads} {vector}", data, operand)

@@ -195,7 +195,11 @@ def _sum_packed(function: Callable, count: int, signs: str) -> Callable:
 
 
 VIDEO = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "absdiff": lambda a, b: abs(a - b), "min": min, "max": max,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "absdiff": lambda a, b: abs(a - b),
+    "min": min,
+    "max": max,
     "avrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
 }
 
@@ -223,9 +227,7 @@ def _packed_rows() -> list[Row]:
             compare = lambda a, b, f=COMPARE[name]: int(f(a, b))  # noqa: E731
             rows.append(Row(f"vset{count}.u32.u32.{name}", "b32", three, _packed(compare, count, "uu")))
             rows.append(Row(f"vset{count}.s32.u32.{name}.add", "b32", three, _sum_packed(compare, count, "su")))
-        rows.append(
-            Row(f"vabsdiff{count}.u32.u32.u32.add", "b32", three, _sum_packed(VIDEO["absdiff"], count, "uu"))
-        )
+        rows.append(Row(f"vabsdiff{count}.u32.u32.u32.add", "b32", three, _sum_packed(VIDEO["absdiff"], count, "uu")))
     return rows
 
 
@@ -806,8 +808,14 @@ def _fp8_rows() -> list[Row]:
         for relu in (False, True):
             one, name = _narrow_fp8(kind, relu), f"cvt.rn.satfinite{'.relu' * relu}.{kind}x2"
             rows.append(Row(f"{name}.f32", "b16", ("f32",) * 2, lambda a, b, f=one: f(a) << 8 | f(b)))
-            rows.append(Row(f"{name}.f16x2", "b16", ("f16x2",),
-                lambda a, f=one: f(half_of(a, 16, "f16")) << 8 | f(half_of(a, 0, "f16"))))
+            rows.append(
+                Row(
+                    f"{name}.f16x2",
+                    "b16",
+                    ("f16x2",),
+                    lambda a, f=one: f(half_of(a, 16, "f16")) << 8 | f(half_of(a, 0, "f16")),
+                )
+            )
 
             def widen(packed: np.ndarray, t=type_, r=relu) -> np.ndarray:
                 out = np.zeros(len(packed), np.uint32)
@@ -818,8 +826,15 @@ def _fp8_rows() -> list[Row]:
                     out |= bits_of(values, "f16").astype(np.uint32) << 2 * shift
                 return out
 
-            rows.append(Row(f"cvt.rn{'.relu' * relu}.f16x2.{kind}x2", "f16x2", ("b16",), widen,
-                values={0: [x | (255 - x) << 8 for x in range(256)]}))
+            rows.append(
+                Row(
+                    f"cvt.rn{'.relu' * relu}.f16x2.{kind}x2",
+                    "f16x2",
+                    ("b16",),
+                    widen,
+                    values={0: [x | (255 - x) << 8 for x in range(256)]},
+                )
+            )
     return rows
 
 
@@ -1400,7 +1415,14 @@ def _other_rows() -> list[Row]:
 ROWS = {
     row.name: row
     for rows in (
-        _integer_rows, _packed_rows, _float_rows, _conversion_rows, _fp8_rows, _warp_rows, _memory_rows, _matrix_rows,
+        _integer_rows,
+        _packed_rows,
+        _float_rows,
+        _conversion_rows,
+        _fp8_rows,
+        _warp_rows,
+        _memory_rows,
+        _matrix_rows,
         _other_rows,
     )
     for row in rows()
@@ -1437,8 +1459,45 @@ def _mutants(count: int, seed: int) -> Iterator[str]:
     """The rows' PTX with words taken away, doubled, exchanged, or of other types."""
     rng = random.Random(seed)
     texts = [row.ptx() for row in ROWS.values()]
-    types = ".u8 .u16 .s32 .u64 .b128 .f16 .f32 .f64 .f16x2 .pred .tf32 .e4m3x2 .v2 .v4 .sync .cc .wide .sat".split()
-    odd = "0 -1 1e400 0x1FFFFFFFFFFFFFFFF 0f123456789 { } [ ] ( ) _ %r1|%p !%p %tid.x k slots".split()
+    types = [
+        ".u8",
+        ".u16",
+        ".s32",
+        ".u64",
+        ".b128",
+        ".f16",
+        ".f32",
+        ".f64",
+        ".f16x2",
+        ".pred",
+        ".tf32",
+        ".e4m3x2",
+        ".v2",
+        ".v4",
+        ".sync",
+        ".cc",
+        ".wide",
+        ".sat",
+    ]
+    odd = [
+        "0",
+        "-1",
+        "1e400",
+        "0x1FFFFFFFFFFFFFFFF",
+        "0f123456789",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        "_",
+        "%r1|%p",
+        "!%p",
+        "%tid.x",
+        "k",
+        "slots",
+    ]
     for _ in range(count):
         text = rng.choice(texts)
         start = text.index("{")

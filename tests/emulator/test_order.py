@@ -183,7 +183,9 @@ def test_a_flag_that_is_a_plain_variable_is_a_race():
 
 def test_an_atomic_that_counts_hands_nothing_over_without_a_fence():
     set_, poll = FLAGS["add"]
-    assert "shared race" in run(FLAG.format(early=WRITE, late="", set=set_.replace("membar.cta;", ""), poll=poll), 64)[0]
+    assert (
+        "shared race" in run(FLAG.format(early=WRITE, late="", set=set_.replace("membar.cta;", ""), poll=poll), 64)[0]
+    )
 
 
 LOCK = """

@@ -65,7 +65,10 @@ extern "C" cudaError_t launch(const float4 *a, float4 *out, int threads) {
 
 def test_an_access_that_begins_inside_says_how_far_it_goes_past_the_end():
     report = emulator.run(
-        mutant("past_the_end", PAST_THE_END), "launch", [torch.zeros(7, 6), torch.zeros(44), 11], names=["a", "out", "n"]
+        mutant("past_the_end", PAST_THE_END),
+        "launch",
+        [torch.zeros(7, 6), torch.zeros(44), 11],
+        names=["a", "out", "n"],
     )
     (finding,) = report.findings
     assert finding.kind == "out of bounds global" and finding.thread == (10, 0, 0)

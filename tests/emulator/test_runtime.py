@@ -125,7 +125,9 @@ def test_a_gpu_agrees():
     assert not wrong
 
 
-@pytest.mark.parametrize(("arch", "kilobytes"), [("8.0", 163), ("8.6", 99), ("8.9", 99), ("9.0", 227), ("10.0", 227), ("12.0", 99)])
+@pytest.mark.parametrize(
+    ("arch", "kilobytes"), [("8.0", 163), ("8.6", 99), ("8.9", 99), ("9.0", 227), ("10.0", 227), ("12.0", 99)]
+)
 def test_shared_memory_of_each_capability(arch, kilobytes):
     out = torch.zeros(1, dtype=torch.int32)
     one = ((1, 1, 1), (32, 1, 1))

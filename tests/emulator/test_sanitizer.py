@@ -313,5 +313,7 @@ def test_breaks_of_a_pipeline_are_found(name):
     (first, *_) = (f for f in report.findings if f.kind in kinds and {f.line, f.call_line} & lines)
     assert says in first.message, first
     if first.call_line:  # within the lambda: both lines are named
-        assert "cp_async_16(" in text.splitlines()[first.line - 1] and f"(called at line {first.call_line})" in str(first)
+        assert "cp_async_16(" in text.splitlines()[first.line - 1] and f"(called at line {first.call_line})" in str(
+            first
+        )
     assert first.block == (0, 0, 0) and first.thread[0] < 128

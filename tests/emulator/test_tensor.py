@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.emulator.build import compile_host
 from common.emulator import engine
+from common.emulator.build import compile_host
 from tests.emulator.machine import executed, kinds, launch
 
 LANE = np.arange(32)
@@ -326,7 +326,9 @@ def test_mma_of_8_bit_floats(depth, a_type, b_type, accumulator):
     c = torch.randn(16, 8).to(FLOATS[accumulator])
     opcode = f"mma.sync.aligned.m16n8k{depth}.row.col.{accumulator}.{a_type}.{b_type}.{accumulator}"
     fragments = (x.view(torch.uint8).numpy() for x in (a, b))
-    d = multiply(opcode, *map(lambda f, x: f(x, 8), (packed_a, packed_b), fragments), c_fragment(raw(c)), moved=accumulator)
+    d = multiply(
+        opcode, *map(lambda f, x: f(x, 8), (packed_a, packed_b), fragments), c_fragment(raw(c)), moved=accumulator
+    )
     exact = a.double() @ b.double() + c.double()
     expected = c_fragment(raw(exact.to(FLOATS[accumulator])))
     kind = {"f32": np.float32, "f16": np.float16}[accumulator]

@@ -172,7 +172,8 @@ HARMLESS = {
     "masked": "and.b32 %r3, %r60, 0x00ff; and.b32 %r3, %r3, 0xff00; add.u32 %r3, %r3, 5;" + OUT.format("%r3"),
     "shifted out": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h2, %r0; mov.b32 %r3, {%h1, %h2}; shr.u32 %r3, %r3, 16;"
     + OUT.format("%r3"),
-    "decided by the other": "setp.ge.u32 %p1, %r0, 0; or.pred %p2, %p5, %p1; selp.u32 %r3, 1, 0, %p2;" + OUT.format("%r3"),
+    "decided by the other": "setp.ge.u32 %p1, %r0, 0; or.pred %p2, %p5, %p1; selp.u32 %r3, 1, 0, %p2;"
+    + OUT.format("%r3"),
     "overwritten": "add.u32 %r3, %r60, 1; mov.u32 %r3, %r0;" + OUT.format("%r3"),
     "a field": "bfi.b32 %r3, %r0, %r60, 0, 16; bfe.u32 %r4, %r3, 0, 16;" + OUT.format("%r4"),
     "a byte": "prmt.b32 %r3, %r60, %r0, 0x4444;" + OUT.format("%r3"),
@@ -209,10 +210,14 @@ def test_what_matters(name):
     result = launch(HARMFUL[name], np.zeros(32, np.uint32))
     assert set(kinds(result)) <= {"undefined value", "out of bounds global", "null pointer"}
     assert kinds(result)[-1] == "undefined value" or "undefined value" in kinds(result), result.findings
-    assert not launch(HARMFUL[name], np.zeros(32, np.uint32), sanitize=False).findings or "bounds" in str(result.findings)
+    assert not launch(HARMFUL[name], np.zeros(32, np.uint32), sanitize=False).findings or "bounds" in str(
+        result.findings
+    )
 
 
-SOME_LANES = """setp.lt.u32 %p0, %r0, 8; @%p0 mov.u32 %r3, 5; setp.lt.u32 %p1, %r0, {}; @!%p1 exit;""" + OUT.format("%r3")
+SOME_LANES = """setp.lt.u32 %p0, %r0, 8; @%p0 mov.u32 %r3, 5; setp.lt.u32 %p1, %r0, {}; @!%p1 exit;""" + OUT.format(
+    "%r3"
+)
 
 
 def test_lanes_are_told_apart():

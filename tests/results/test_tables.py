@@ -192,7 +192,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     arguments = {
         "ladder": ["gemm", "fp16"],
         "share": ["01_naive", "fp16", "4096"],
-        "stage": ["01_naive"],
+        "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
         "limits": [],
         "levels": [],
@@ -222,12 +222,12 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
     ]
     assert cells(made["share"])[0][1:] == ["0.010", "0.010"] and cells(made["share"])[-1][-1] == "**0.010**"
-    assert cells(made["stage"])[0][0] == "fp16, 4096" and cells(made["stage"])[0][3:] == [
-        "4.00",
-        "–",
-        "1.0%",
-        "–",
-        "1980 MHz",
+    assert cells(made["speed"]) == [
+        ["01_naive, fp16", "4.00"],
+        ["02_block_tile, fp16", "8.00"],
+        ["cuBLAS, fp16", "400"],
+        ["× previous, fp16", "2.00"],
+        ["% of the library, fp16", "2%"],
     ]
     assert "`python -m kernels bench`" in made["runs"]
 

@@ -12,7 +12,6 @@
 // Copies go through a second mapping of the file, the alias.
 
 #include <cuda_runtime_api.h>
-
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -42,15 +41,15 @@ namespace emulator_call {
 struct Type {
   char kind, pointee, constant;
   unsigned size, pointee_size;
-  const char* name;
+  const char *name;
 };
-}                                                                                             // namespace emulator_call
+}  // namespace emulator_call
 extern "C" __attribute__((weak)) const emulator_call::Type *emulator_types(unsigned *count);  // see call.h
 extern "C" __attribute__((weak)) int emulator_call_launcher(void *const *values);
 // Of a source that is written as a PyTorch extension: see extension/emulator_torch.h.
 extern "C" __attribute__((weak)) const char *emulator_extension_parameters(const char *name);
-extern "C" __attribute__((weak)) void emulator_extension_call(const char *name, const char *arguments,
-                                                              void (*done)(int status, const char *data, size_t bytes));
+extern "C" __attribute__((weak)) void emulator_extension_call(
+    const char *name, const char *arguments, void (*done)(int status, const char *data, size_t bytes));
 
 namespace {
 
@@ -116,7 +115,10 @@ bool receive_all(void *data, size_t bytes) {
 
 class Packet {
  public:
-  template <class T> Packet &add(const T &value) { return bytes(&value, sizeof value); }
+  template <class T>
+  Packet &add(const T &value) {
+    return bytes(&value, sizeof value);
+  }
   Packet &bytes(const void *data, size_t size) { return data_.append(static_cast<const char *>(data), size), *this; }
   Packet &text(const std::string &text) { return add(uint32_t(text.size())).bytes(text.data(), text.size()); }
   const std::string &data() const { return data_; }
@@ -128,7 +130,8 @@ class Packet {
 class Answer {
  public:
   std::string data;
-  template <class T> T take() {
+  template <class T>
+  T take() {
     T value{};
     if (at_ + sizeof value <= data.size()) memcpy(&value, data.data() + at_, sizeof value);
     at_ += sizeof value;
@@ -156,7 +159,8 @@ Answer ask(Request request, const Packet &packet = {}) {
 }
 
 // Names the CUDA call that is running, for the report of a crash.
-#define CALL(NAME) if (last_call) strncpy(last_call, #NAME, 63)
+#define CALL(NAME) \
+  if (last_call) strncpy(last_call, #NAME, 63)
 
 // ---- what is known here ------------------------------------------------------------------------------------------
 
@@ -225,13 +229,13 @@ auto &events() {
 }
 thread_local std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
-bool sticky = false;         // after a fault nothing works any more, as in a CUDA context
-bool managed_busy = false;   // a kernel may still use managed memory: host code that touches it faults
-Stream *given = nullptr;     // the stream that the launcher was given
+bool sticky = false;        // after a fault nothing works any more, as in a CUDA context
+bool managed_busy = false;  // a kernel may still use managed memory: host code that touches it faults
+Stream *given = nullptr;    // the stream that the launcher was given
 
 bool in_arena(uint64_t address) { return address - device.base < device.bytes; }
-void* own(uint64_t address) {
-  return in_arena(address) ? alias + (address - device.base) : reinterpret_cast<void*>(address);
+void *own(uint64_t address) {
+  return in_arena(address) ? alias + (address - device.base) : reinterpret_cast<void *>(address);
 }
 size_t page_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -309,7 +313,7 @@ void on_fault(int number, siginfo_t *info, void *context) {
   if (escape && address) siglongjmp(*escape, 1);
   bool early = false;
   if (number == SIGSEGV && managed_busy && in_arena(address))
-    for (const auto& [base, memory] : mapped())
+    for (const auto &[base, memory] : mapped())
       early |= memory.kind == MANAGED && address - base < page_up(memory.bytes);
   const Packet place = where(context);
   Packet packet;
@@ -326,18 +330,19 @@ void on_fault(int number, siginfo_t *info, void *context) {
 
 void catch_faults() {
   void *warm_up[1];
-  backtrace(warm_up, 1);  // loads what a handler must not load
+  backtrace(warm_up, 1);        // loads what a handler must not load
   static char stack[64 << 10];  // endless recursion leaves no other
   const stack_t own_stack{stack, 0, sizeof stack};
   sigaltstack(&own_stack, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(number, &action, nullptr);
 }
 
 // memcpy or memset, one side of which may be an address that host code made up.
-template <class F> bool survives(F touch) {
+template <class F>
+bool survives(F touch) {
   sigjmp_buf here;
   sigjmp_buf *const outer = escape;
   if (sigsetjmp(here, 1)) return escape = outer, false;
@@ -368,7 +373,6 @@ __attribute__((constructor(101))) void attach() {
   last_call = alias;  // the first page is not the device's
   catch_faults();
 }
-
 
 // Memory that host code may touch at its device address.
 bool map_for_host(uint64_t address, size_t bytes, Memory kind) {
@@ -447,7 +451,7 @@ std::string too_much(const Function &function, dim3 grid, dim3 block, size_t sha
       return format("%s: %u threads along %c, at most %u", name, blocks[i], "xyz"[i], most_block[i]);
   if (shared > function.dynamic_limit()) {
     const std::string fixed = function.static_shared ? format(" beside %zu static ones", function.static_shared) : "";
-    const char* hint =
+    const char *hint =
         function.max_dynamic < 0 ? " without cudaFuncAttributeMaxDynamicSharedMemorySize" : ", as it was set";
     return format("%s: %zu bytes of dynamic shared memory%s, at most %zu%s", name, shared, fixed.c_str(),
                   function.dynamic_limit(), hint);
@@ -539,8 +543,7 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
-  if (!right)
-    return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
+  if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
   const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
   if (!error && found != mapped().end()) {
     const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
@@ -591,7 +594,7 @@ cudaError_t copy_2d(const char *call, void *to, size_t to_pitch, const void *fro
     return refuse(cudaErrorInvalidPitchValue, format("%s: rows of %zu bytes do not fit the pitch", call, width));
   cudaError_t error = cudaSuccess;
   for (size_t row = 0; row < height && !error; ++row)
-    error = copy(call, static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+    error = copy(call, static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch,
                  width, kind);
   return error;
 }
@@ -684,11 +687,7 @@ void call_launcher() {
   packet.add(uint32_t(count));
   for (unsigned i = 0; i < count; ++i) {
     const emulator_call::Type &type = types[i];
-    packet.add(type.kind)
-        .add(type.pointee)
-        .add(type.constant)
-        .add(uint32_t(type.size))
-        .add(uint32_t(type.pointee_size));
+    packet.add(type.kind).add(type.pointee).add(type.constant).add(uint32_t(type.size)).add(uint32_t(type.pointee_size));
     packet.text(type.name);
   }
   Answer answer = ask(Request::SIGNATURE, packet);
@@ -785,20 +784,20 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   return function ? cudaSuccess : record(cudaErrorInvalidDeviceFunction);
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
-                               cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(
+    cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(a kernel launch);
   return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(1), shared, stream, arguments);
 }
 
-cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(
+    const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(cudaLaunchKernel);
   return launch(find(host), grid, block, dim3(1), shared, stream, arguments);
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                        cudaStream_t stream) {
+cudaError_t cudaLaunchCooperativeKernel(
+    const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(cudaLaunchCooperativeKernel);
   return launch(find(host), grid, block, dim3(1), shared, stream, arguments, true);
 }
@@ -818,12 +817,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ho
 }
 
 // With --default-stream per-thread the headers rename the calls: here both streams are in order anyway.
-cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                    cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel_ptsz(
+    cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
-cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                  cudaStream_t stream) {
+cudaError_t cudaLaunchKernel_ptsz(
+    const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   return cudaLaunchKernel(host, grid, block, arguments, shared, stream);
 }
 
@@ -894,8 +893,8 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *host, int threads,
-                                                                   size_t dynamic_shared, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *blocks, const void *host, int threads, size_t dynamic_shared, unsigned) {
   const Function *function = find(host);
   if (!function) return unknown_function("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   if (threads < 1) return record(cudaErrorInvalidValue);
@@ -904,8 +903,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *host, int threads,
-                                                          size_t dynamic_shared) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    int *blocks, const void *host, int threads, size_t dynamic_shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host, threads, dynamic_shared, 0);
 }
 
@@ -955,16 +954,23 @@ cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t) { return cudaSuccess; }
 
 cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
   switch (limit) {
-    case cudaLimitStackSize: *value = 1024; break;
-    case cudaLimitPrintfFifoSize: *value = 1 << 20; break;
-    case cudaLimitMallocHeapSize: *value = 8 << 20; break;
-    default: *value = 0;
+    case cudaLimitStackSize:
+      *value = 1024;
+      break;
+    case cudaLimitPrintfFifoSize:
+      *value = 1 << 20;
+      break;
+    case cudaLimitMallocHeapSize:
+      *value = 8 << 20;
+      break;
+    default:
+      *value = 0;
   }
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache) { return cudaSuccess; }
-cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache* config) {
+cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache *config) {
   return *config = cudaFuncCachePreferNone, cudaSuccess;
 }
 cudaError_t cudaDeviceSetSharedMemConfig(enum cudaSharedMemConfig) { return cudaSuccess; }
@@ -990,36 +996,94 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal) {
   if (ordinal) return record(cudaErrorInvalidDevice);
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = MAX_THREADS; break;
-    case cudaDevAttrMaxBlockDimX: *value = MAX_BLOCK.x; break;
-    case cudaDevAttrMaxBlockDimY: *value = MAX_BLOCK.y; break;
-    case cudaDevAttrMaxBlockDimZ: *value = MAX_BLOCK.z; break;
-    case cudaDevAttrMaxGridDimX: *value = MAX_GRID.x; break;
-    case cudaDevAttrMaxGridDimY: *value = MAX_GRID.y; break;
-    case cudaDevAttrMaxGridDimZ: *value = MAX_GRID.z; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = DEFAULT_SHARED; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = device.shared_per_block; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = device.shared_per_multiprocessor; break;
-    case cudaDevAttrReservedSharedMemoryPerBlock: *value = 1024; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = device.threads_per_multiprocessor; break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = device.blocks_per_multiprocessor; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = MAX_THREADS;
+      break;
+    case cudaDevAttrMaxBlockDimX:
+      *value = MAX_BLOCK.x;
+      break;
+    case cudaDevAttrMaxBlockDimY:
+      *value = MAX_BLOCK.y;
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = MAX_BLOCK.z;
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = MAX_GRID.x;
+      break;
+    case cudaDevAttrMaxGridDimY:
+      *value = MAX_GRID.y;
+      break;
+    case cudaDevAttrMaxGridDimZ:
+      *value = MAX_GRID.z;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = DEFAULT_SHARED;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = device.shared_per_block;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = device.shared_per_multiprocessor;
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = 1024;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = device.threads_per_multiprocessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = device.blocks_per_multiprocessor;
+      break;
     case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
-    case cudaDevAttrMultiProcessorCount: *value = device.multiprocessors; break;
-    case cudaDevAttrL2CacheSize: *value = device.l2_bytes; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = device.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = device.minor; break;
-    case cudaDevAttrTotalConstantMemory: *value = 64 << 10; break;
-    case cudaDevAttrMaxPitch: *value = 0x7fffffff; break;
-    case cudaDevAttrTextureAlignment: *value = 512; break;
-    case cudaDevAttrTexturePitchAlignment: *value = 32; break;
-    case cudaDevAttrClockRate: *value = 1000000; break;        // kHz: of no GPU, but a rate to divide by
-    case cudaDevAttrMemoryClockRate: *value = 1000000; break;  // likewise
-    case cudaDevAttrGlobalMemoryBusWidth: *value = 512; break;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio: *value = 2; break;
-    case cudaDevAttrAsyncEngineCount: *value = 1; break;
-    case cudaDevAttrComputeMode: *value = cudaComputeModeDefault; break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      *value = 65536;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = device.multiprocessors;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = device.l2_bytes;
+      break;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = device.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = device.minor;
+      break;
+    case cudaDevAttrTotalConstantMemory:
+      *value = 64 << 10;
+      break;
+    case cudaDevAttrMaxPitch:
+      *value = 0x7fffffff;
+      break;
+    case cudaDevAttrTextureAlignment:
+      *value = 512;
+      break;
+    case cudaDevAttrTexturePitchAlignment:
+      *value = 32;
+      break;
+    case cudaDevAttrClockRate:
+      *value = 1000000;
+      break;  // kHz: of no GPU, but a rate to divide by
+    case cudaDevAttrMemoryClockRate:
+      *value = 1000000;
+      break;  // likewise
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = 512;
+      break;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      *value = 2;
+      break;
+    case cudaDevAttrAsyncEngineCount:
+      *value = 1;
+      break;
+    case cudaDevAttrComputeMode:
+      *value = cudaComputeModeDefault;
+      break;
     case cudaDevAttrCooperativeLaunch:
     case cudaDevAttrManagedMemory:
     case cudaDevAttrConcurrentManagedAccess:
@@ -1031,7 +1095,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrLocalL1CacheSupported:
     case cudaDevAttrComputePreemptionSupported:
     case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrGpuOverlap: *value = 1; break;
+    case cudaDevAttrGpuOverlap:
+      *value = 1;
+      break;
     default:
       if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
       *value = 0;  // what the emulated device does not have: textures, clusters, peers, ...
@@ -1250,8 +1316,10 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
   *attributes = {};
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   const auto *host = host_memory(address);
-  attributes->type = host ? host->second.kind == MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeHost
-                     : in_arena(address) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->type =
+      host                ? host->second.kind == MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeHost
+      : in_arena(address) ? cudaMemoryTypeDevice
+                          : cudaMemoryTypeUnregistered;
   if (host || in_arena(address)) attributes->devicePointer = const_cast<void *>(pointer);
   if (host || !in_arena(address)) attributes->hostPointer = const_cast<void *>(pointer);
   return cudaSuccess;
@@ -1281,8 +1349,7 @@ cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, s
     error = fill("cudaMemset2D", static_cast<char *>(address) + row * pitch, value, width);
   return error;
 }
-cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
-                              cudaStream_t stream) {
+cudaError_t cudaMemset2DAsync(void *address, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
   if (const cudaError_t error = check(stream, "cudaMemset2DAsync")) return error;
   return cudaMemset2D(address, pitch, value, width, height);
 }
@@ -1319,7 +1386,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 #if CUDART_VERSION >= 13000
-cudaError_t cudaMemPrefetchAsync(const void*, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
+cudaError_t cudaMemPrefetchAsync(const void *, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, struct cudaMemLocation) { return cudaSuccess; }
@@ -1338,13 +1405,13 @@ cudaError_t cudaGetSymbolSize(size_t *bytes, const void *host) {
   void *address;
   return symbol(&address, bytes, host);
 }
-cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, size_t bytes, size_t offset,
-                               enum cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyToSymbol(
+    const void *host, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
   CALL(cudaMemcpyToSymbol);
   return copy_symbol("cudaMemcpyToSymbol", true, host, from, bytes, offset, kind);
 }
-cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *from, size_t bytes, size_t offset,
-                                    enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyToSymbolAsync(
+    const void *host, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyToSymbolAsync);
   if (const cudaError_t error = check(stream, "cudaMemcpyToSymbolAsync")) return error;
   return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
@@ -1353,8 +1420,8 @@ cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_
   CALL(cudaMemcpyFromSymbol);
   return copy_symbol("cudaMemcpyFromSymbol", false, host, to, bytes, offset, kind);
 }
-cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind,
-                                      cudaStream_t stream) {
+cudaError_t cudaMemcpyFromSymbolAsync(
+    void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyFromSymbolAsync);
   if (const cudaError_t error = check(stream, "cudaMemcpyFromSymbolAsync")) return error;
   return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);

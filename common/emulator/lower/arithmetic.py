@@ -36,8 +36,23 @@ COMBINE = {"and": 1, "or": 2, "xor": 3}
 CVT_TYPES = numbered("s8 u8 s16 u16 s32 u32 s64 u64 f16 bf16 f32 f64 tf32")
 CVT_MODES = numbered("rn rz rm rp rna rni rzi rmi rpi")
 CVT_QUICK = frozenset(
-    "f32.f16 f32.bf16 f16.f32 bf16.f32 f32.s32 f32.u32 f64.f32 f32.f64 s64.s32 u64.u32 u32.u64 u32.u16 s32.s16 "
-    "u16.u32 u64.u16".split()
+    [
+        "f32.f16",
+        "f32.bf16",
+        "f16.f32",
+        "bf16.f32",
+        "f32.s32",
+        "f32.u32",
+        "f64.f32",
+        "f32.f64",
+        "s64.s32",
+        "u64.u32",
+        "u32.u64",
+        "u32.u16",
+        "s32.s16",
+        "u16.u32",
+        "u64.u16",
+    ]
 )
 FP8_PAIRS = ("e4m3x2", "e5m2x2")
 
@@ -71,7 +86,31 @@ def simple(
 
 
 @rule(
-    *"add sub mul div rem abs neg min max fma mad sad copysign rcp sqrt rsqrt ex2 lg2 sin cos tanh mul24 mad24".split()
+    *[
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "abs",
+        "neg",
+        "min",
+        "max",
+        "fma",
+        "mad",
+        "sad",
+        "copysign",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "ex2",
+        "lg2",
+        "sin",
+        "cos",
+        "tanh",
+        "mul24",
+        "mad24",
+    ]
 )
 def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
     base, type_, count = form.base, form.parts[-1], len(form.operands)
@@ -97,7 +136,9 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
         name = ".".join([base, *filter(None, [kind]), "sat", type_])
         return simple(lowering, name, form.operands, [width] * count, [type_] * count)
     signless = base in ("add", "sub", "neg") or kind == "lo" and base in ("mul", "mad")
-    name = ".".join(filter(None, [base, kind, "relu" if form.has("relu") else "", unsigned(type_) if signless else type_]))
+    name = ".".join(
+        filter(None, [base, kind, "relu" if form.has("relu") else "", unsigned(type_) if signless else type_])
+    )
     widths = [width] * count
     if kind == "wide":
         widths = [2 * width, width, width] + [2 * width] * (base == "mad")
@@ -333,5 +374,3 @@ def _cvt_fp8(lowering: Lowering, form: Form, to: str, source: str, flags: int) -
 @rule("createpolicy")
 def _createpolicy(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("mov.b64", [lowering.define(form.operand(0), 8), Constant(8, 0)])
-
-

@@ -72,7 +72,7 @@ def _trap(lowering: Lowering, form: Form) -> Lowered:
 
 
 @rule(
-    *"brkpt prefetch prefetchu discard applypriority pmevent griddepcontrol setmaxnreg".split(),
+    *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "griddepcontrol", "setmaxnreg"],
 )
 def _nothing(lowering: Lowering, form: Form) -> Lowered:
     return Lowered(category="control")

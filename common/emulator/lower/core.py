@@ -37,9 +37,23 @@ FLAGS = {
     "ACQUIRE": 1024, "RELEASE": 2048, "SPIN": 4096, "SIGNAL": 8192, "PAST_L1": 16384, "OF_BLOCK": 32768,
     "TENTATIVE": 131072, "TRACKED": 65536,
 }  # fmt: skip
-FTZ, SAT, RELU, NOT_PRED, ONE_MASK, WARP_BARRIER, STRONG, ACQUIRE, RELEASE, _, SIGNAL, PAST_L1, OF_BLOCK, TENTATIVE, TRACKED = (
-    FLAGS.values()
-)
+(
+    FTZ,
+    SAT,
+    RELU,
+    NOT_PRED,
+    ONE_MASK,
+    WARP_BARRIER,
+    STRONG,
+    ACQUIRE,
+    RELEASE,
+    _,
+    SIGNAL,
+    PAST_L1,
+    OF_BLOCK,
+    TENTATIVE,
+    TRACKED,
+) = FLAGS.values()
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 KINDS = (
     "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN", "TOGETHER",
@@ -614,7 +628,11 @@ def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
         taken = 0
         while place < len(shapes) and (repeated or not taken):
             shape = shapes[place]
-            fits = (shape == "-" and (optional or kind == "n")) or shape == kind or (kind[1:] == "*" and shape[0] == kind[0])
+            fits = (
+                (shape == "-" and (optional or kind == "n"))
+                or shape == kind
+                or (kind[1:] == "*" and shape[0] == kind[0])
+            )
             if not fits:
                 break
             place, taken = place + 1, taken + 1
@@ -642,7 +660,9 @@ def lay_out_call(results, params, offsets: dict[Variable, int]) -> None:
     offset = FRAME_HEADER
     for variable in (*results, *params):
         if not isinstance(variable, Variable):
-            raise PtxError("a function that is called through a pointer, or calls itself, takes its parameters in .param")
+            raise PtxError(
+                "a function that is called through a pointer, or calls itself, takes its parameters in .param"
+            )
         offset = -(-offset // variable.align) * variable.align
         offsets[variable] = offset
         offset += variable.size

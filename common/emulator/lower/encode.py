@@ -102,7 +102,9 @@ class _Liveness:
                         ranges.setdefault(operand.register, [pc, pc])[1] = pc
             reads.append(read)
             writes.append(written)
-        following = [[self.block_at[pc] for pc in self.after(end - 1) if pc in self.block_at] for end in self.bounds[1:]]
+        following = [
+            [self.block_at[pc] for pc in self.after(end - 1) if pc in self.block_at] for end in self.bounds[1:]
+        ]
         self.live_in = list(reads)
         changed = True
         while changed:

@@ -1,10 +1,10 @@
 // A launch, a block and what the sanitizer knows about its shared memory.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <condition_variable>
 #include <thread>
 
 #include "heap.h"
@@ -22,26 +22,30 @@ constexpr u32 NO_GRANULE = 32;
 // What an instruction reads and writes: registers, targets first. And what of it is undefined: undefined.cpp.
 struct Flow;
 using Rule = void (*)(Warp &, const Instr &, const Flow &, u32 mask);
-struct Flow { u32 targets = 0, sources = 0; std::vector<u32> offsets; Rule rule = nullptr; };
+struct Flow {
+  u32 targets = 0, sources = 0;
+  std::vector<u32> offsets;
+  Rule rule = nullptr;
+};
 
 struct Program {
-  std::vector<u32> words;          // all operands
+  std::vector<u32> words;  // all operands
   std::vector<Instr> code;
   std::vector<Constant> constants;
   std::vector<std::vector<u32>> tables;  // brx.idx
   u32 frame_bytes = 0, local_bytes = 0, static_shared = 0, granule_log2 = 0;
-  u32 bounds[6] = {};              // of the frame: predicates, registers of 2, 4, 8, 16 bytes, end
-  u32 entry = 0;                   // pc of the kernel's beginning
-  u32 local_static = 0;            // bytes of local memory that are no stack
-  u32 stack = NO_PC;               // where the frame has the thread's place in its stack, if there is one
-  bool fences = false;             // it has fences, or acquires and releases
+  u32 bounds[6] = {};                    // of the frame: predicates, registers of 2, 4, 8, 16 bytes, end
+  u32 entry = 0;                         // pc of the kernel's beginning
+  u32 local_static = 0;                  // bytes of local memory that are no stack
+  u32 stack = NO_PC;                     // where the frame has the thread's place in its stack, if there is one
+  bool fences = false;                   // it has fences, or acquires and releases
   u32 global_granule_log2 = NO_GRANULE;  // of the smallest store to global memory
-  std::vector<u32> functions;      // pc of each function of the module that can be called through a pointer
+  std::vector<u32> functions;            // pc of each function of the module that can be called through a pointer
 
-  bool tracked = false;            // some registers may be undefined
-  bool reads_local = false;        // so may local memory, and it is read
+  bool tracked = false;                 // some registers may be undefined
+  bool reads_local = false;             // so may local memory, and it is read
   std::unordered_map<u32, Flow> flows;  // of the instructions that touch them
-  std::vector<u32> unset;          // those that are read before they are written, perhaps
+  std::vector<u32> unset;               // those that are read before they are written, perhaps
   void follow(const std::vector<std::string> &names);
 
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
@@ -60,13 +64,19 @@ constexpr u64 IN_FLIGHT = 1ull << 63;  // a cp.async will write here
 constexpr u32 LAST_TIME = TIME_MASK - 1;
 
 // What one warp does between two events that order: races.cpp.
-struct Epoch { u64 block; u32 time, warp; };
+struct Epoch {
+  u64 block;
+  u32 time, warp;
+};
 class Epochs {
  public:
   u32 enter(Worker &, Epoch);
   const Epoch &of(u32 number) const { return table[number / SIZE].load(std::memory_order_acquire)[number % SIZE]; }
   Epochs() : table(new std::atomic<Epoch *>[MOST]()) {}
-  ~Epochs() { for (u64 n = 0; n < chunks; ++n) delete[] table[n].load(); }
+  ~Epochs() {
+    for (u64 n = 0; n < chunks; ++n) delete[] table[n].load();
+  }
+
  private:
   static constexpr u32 SIZE = 1 << 14, MOST = 1 << 13;
   std::mutex mutex;
@@ -101,10 +111,10 @@ struct Launch {
   const Program *program;
   u32 grid[3], block[3], threads, warps;
   u32 dynamic_shared, shared_bytes;
-  u32 shared_window;                    // what a block gets: hardware does not see an access beyond shared_bytes
-  u32 multiprocessors;                  // of the GPU that is modelled
-  u64 resident;                         // blocks that it holds at a time
-  alignas(8) u32 workspace[2] = {};     // of a co-operative launch: what grid.sync() counts in
+  u32 shared_window;                 // what a block gets: hardware does not see an access beyond shared_bytes
+  u32 multiprocessors;               // of the GPU that is modelled
+  u64 resident;                      // blocks that it holds at a time
+  alignas(8) u32 workspace[2] = {};  // of a co-operative launch: what grid.sync() counts in
   bool cooperative;
   std::vector<u8> params;
   std::vector<Allocation> allocations;  // sorted by base
@@ -120,7 +130,7 @@ struct Launch {
   std::atomic_flag atomics = ATOMIC_FLAG_INIT;  // held while an atomic is noted and done
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
-  u64 budget;                           // instructions that a block's warps may execute together
+  u64 budget;  // instructions that a block's warps may execute together
   u64 blocks;
   // Shared by the workers. `mutex` guards all of it but the atomics.
   std::atomic<u64> done{0}, traced{0};
@@ -129,20 +139,20 @@ struct Launch {
   std::condition_variable finished, changed;
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<std::thread> host_threads;
-  u32 running = 0, idle = 0;            // workers; those of them that have nothing to do
-  u64 started = 0;                      // blocks
+  u32 running = 0, idle = 0;  // workers; those of them that have nothing to do
+  u64 started = 0;            // blocks
   std::vector<std::unique_ptr<Block>> storage;
-  std::vector<Block *> free;            // storage of blocks that have ended
-  std::deque<Block *> waiting;          // for memory that another block changes
-  std::deque<Block *> polling;          // perhaps too: they do something else each time
+  std::vector<Block *> free;    // storage of blocks that have ended
+  std::deque<Block *> waiting;  // for memory that another block changes
+  std::deque<Block *> polling;  // perhaps too: they do something else each time
   bool turn_of_polling = false;
   u64 idle_instructions = 0, idle_version = 0;  // executed by polling blocks since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
-  std::map<u64, std::string> output;    // of each block that printed
+  std::map<u64, std::string> output;  // of each block that printed
   std::string all_output;
-  u64 stopped_by = ~0ull;               // block of the finding that ended the launch
+  u64 stopped_by = ~0ull;  // block of the finding that ended the launch
 
   u64 version() const {  // of global memory
     u64 sum = 0;
@@ -152,12 +162,12 @@ struct Launch {
 };
 
 struct Barrier {
-  u32 arrived = 0, expected = 0;       // threads; expected 0: every thread of the block
-  u32 pc = NO_PC;                      // where the first of them arrived
+  u32 arrived = 0, expected = 0;  // threads; expected 0: every thread of the block
+  u32 pc = NO_PC;                 // where the first of them arrived
   u32 thread = 0;
-  u32 count = 0, all = ~0u, any = 0;   // bar.red
+  u32 count = 0, all = ~0u, any = 0;  // bar.red
   bool mixed = false;
-  Clock knows, fenced[2];              // counted barriers: what those knew that have arrived
+  Clock knows, fenced[2];  // counted barriers: what those knew that have arrived
 };
 
 // What the addresses of the active lanes look like.
@@ -172,63 +182,69 @@ enum class Outcome { DONE, WAITING, POLLING };
 struct Block {
   Launch &launch;
   const Program &program;
-  Worker *worker = nullptr;            // that runs it
-  Counters *counters = nullptr;        // the worker's
+  Worker *worker = nullptr;      // that runs it
+  Counters *counters = nullptr;  // the worker's
   u64 index = 0;
   u32 ctaid[3] = {};
   u32 tick = 1;
-  u32 live = 0;                        // threads that have not exited
+  u32 live = 0;  // threads that have not exited
   u64 budget = 0;
   bool stopped = false;
   bool traced = false;
-  std::unique_ptr<u8[]> storage;       // frames, shared memory, local memory
+  std::unique_ptr<u8[]> storage;  // frames, shared memory, local memory
   u8 *shared = nullptr, *local = nullptr;
-  u8 *local_undefined = nullptr;       // as local; null if nobody asks
+  u8 *local_undefined = nullptr;  // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
   std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
-  Flags flags;                         // in shared memory
-  u64 seen[64] = {};                   // a bit for each address of which a strong load or atomic has seen a value
+  Flags flags;                           // in shared memory
+  u64 seen[64] = {};                     // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  u64 changes = 0;                     // of shared memory, and meetings at barriers
-  u64 executed = 0;                    // instructions, of all warps
-  u64 slept = 0;                       // cycles
-  u64 bytes = 0;                       // of its storage
-  u64 parked_version = 0;              // of global memory, before it had to wait
-  u32 in_vain = 0;                     // how often it went on since, only to wait again
+  u64 changes = 0;         // of shared memory, and meetings at barriers
+  u64 executed = 0;        // instructions, of all warps
+  u64 slept = 0;           // cycles
+  u64 bytes = 0;           // of its storage
+  u64 parked_version = 0;  // of global memory, before it had to wait
+  u32 in_vain = 0;         // how often it went on since, only to wait again
   std::vector<TraceRow> trace;
-  std::string output;                  // what the block's threads printed
-  const Allocation *last = nullptr;    // the allocation that was hit last
-  const Allocation *only = nullptr;    // ... and by all lanes of the last check, or null
+  std::string output;                // what the block's threads printed
+  const Allocation *last = nullptr;  // the allocation that was hit last
+  const Allocation *only = nullptr;  // ... and by all lanes of the last check, or null
 
   explicit Block(Launch &);
   void start(u64 index);
   Outcome run(Worker &);
-  bool release_lanes();                // let lanes go on that wait for others of their warp; false: there are none
+  bool release_lanes();  // let lanes go on that wait for others of their warp; false: there are none
   void report_deadlock(u64 not_started);
-  bool poll_changed() const;           // does memory differ from what its threads polled last?
+  bool poll_changed() const;  // does memory differ from what its threads polled last?
   u64 version() const { return launch.version() + changes; }
   void changed(Warp &w, Space space) {
-    if (space == Space::GLOBAL) worker->changed();
-    else if (space == Space::SHARED) ++changes;
-    else ++w.own;
+    if (space == Space::GLOBAL)
+      worker->changed();
+    else if (space == Space::SHARED)
+      ++changes;
+    else
+      ++w.own;
   }
 
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
-  void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS,
-              u32 other_pc = NO_PC, u64 other_block = SAME_BLOCK);
-  void halt() { stopped = true; }      // this block ends here, and with it the launch
+  void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS, u32 other_pc = NO_PC,
+              u64 other_block = SAME_BLOCK);
+  void halt() { stopped = true; }  // this block ends here, and with it the launch
 
   // Shared memory: shadow.cpp.
-  void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &, bool for_warp);
-  void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &,
-                    const u8 (*value)[32], u64 more = 0, u32 undefined = 0);
+  void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &,
+                   bool for_warp);
+  void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const u8 (*value)[32],
+                    u64 more = 0, u32 undefined = 0);
+  bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);
   void race_write(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32], bool atomic);
+  bool race_write_row(Warp &, const Instr &, u64 address, u32 bytes);
   // What has happened before what: order.cpp.
   void meet_lanes(Warp &, u32 mask);
   void fence(Warp &, bool beyond);

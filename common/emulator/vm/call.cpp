@@ -37,19 +37,23 @@ static void copy_local(Warp &w, const Instr &i, u32 m) {
 }
 
 // A lane's part of a register to memory, or from there.
-template <bool SAVE> static void move(u8 *memory, u8 *slot, int lane, u32 width) {
+template <bool SAVE>
+static void move(u8 *memory, u8 *slot, int lane, u32 width) {
   if (width) {
     SAVE ? memcpy(memory, slot + lane * width, width) : memcpy(slot + lane * width, memory, width);
     return;
   }
   u32 predicate = bits_of<u32>(slot);
-  if (SAVE) *memory = predicate >> lane & 1;
-  else predicate = (predicate & ~(1u << lane)) | u32(*memory & 1) << lane;
+  if (SAVE)
+    *memory = predicate >> lane & 1;
+  else
+    predicate = (predicate & ~(1u << lane)) | u32(*memory & 1) << lane;
   memcpy(slot, &predicate, sizeof predicate);
 }
 
 // o: stack, offset, registers. 16 bytes for each.
-template <bool SAVE> static void move_registers(Warp &w, const Instr &i, u32 m) {
+template <bool SAVE>
+static void move_registers(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   for (u32 n = 2; n < i.count; ++n) {
     const u32 width = b.program.width(i.o[n]);
@@ -78,8 +82,9 @@ void Block::call(Warp &w, size_t chosen, const Instr &i, u32 active) {
       const u64 *pointers = w.reg<u64>(i.o[3]), pointer = pointers[first];
       const u64 number = (pointer & ~WINDOW_MASK) / 16;
       same &= ballot([pointer](u64 p) { return p == pointer; }, pointers);
-      target = (pointer & WINDOW_MASK) == FUNCTION_WINDOW && number < program.functions.size() ? program.functions[number]
-                                                                                              : NO_PC;
+      target = (pointer & WINDOW_MASK) == FUNCTION_WINDOW && number < program.functions.size()
+                   ? program.functions[number]
+                   : NO_PC;
       if (target == NO_PC) {
         report(Problem::WILD_CALL, i.pc, thread(w, first), pointer, 8);
         return halt();
@@ -111,10 +116,13 @@ void Block::return_from(Warp &w, size_t chosen, const Instr &i, u32 active) {
     }
     stack[lane] = header.caller;
     const u32 pc = u32(header.return_pc);
-    auto back = std::find_if(w.groups.begin(), w.groups.end(),
-                             [=](const Group &g) { return g.pc == pc && g.waiting == RUNNABLE && g.mask; });
-    if (back != w.groups.end() && back - w.groups.begin() != long(chosen)) back->mask |= 1u << lane;
-    else w.groups.push_back({pc, 1u << lane, RUNNABLE});
+    auto back = std::find_if(w.groups.begin(), w.groups.end(), [=](const Group &g) {
+      return g.pc == pc && g.waiting == RUNNABLE && g.mask;
+    });
+    if (back != w.groups.end() && back - w.groups.begin() != long(chosen))
+      back->mask |= 1u << lane;
+    else
+      w.groups.push_back({pc, 1u << lane, RUNNABLE});
   }
   if (!w.groups[chosen].mask) w.groups.erase(w.groups.begin() + chosen);
 }
@@ -146,8 +154,10 @@ static void release(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_call(Registry &r) {
-  enter(r, {{"copy.local", copy_local, "s8 n s8 n n"}, {"save", move_registers<true>, "s8 n s*+"},
-            {"restore", move_registers<false>, "s8 n d*+"}, {"malloc", allocate, "s8 n n"},
+  enter(r, {{"copy.local", copy_local, "s8 n s8 n n"},
+            {"save", move_registers<true>, "s8 n s*+"},
+            {"restore", move_registers<false>, "s8 n d*+"},
+            {"malloc", allocate, "s8 n n"},
             {"free", release, "s8 n"}});
 }
 

@@ -16,11 +16,19 @@ enum Mode : u32 { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI, NONE };
 
 static double round_to(double x, Mode mode) {
   switch (mode) {
-    case RZ: case RZI: return std::trunc(x);
-    case RM: case RMI: return std::floor(x);
-    case RP: case RPI: return std::ceil(x);
-    case RNA: return std::round(x);
-    default: return std::nearbyint(x);
+    case RZ:
+    case RZI:
+      return std::trunc(x);
+    case RM:
+    case RMI:
+      return std::floor(x);
+    case RP:
+    case RPI:
+      return std::ceil(x);
+    case RNA:
+      return std::round(x);
+    default:
+      return std::nearbyint(x);
   }
 }
 
@@ -36,10 +44,14 @@ static double round_format(double x, int digits, int least, double largest, Mode
 
 static double load_floating(const Warp &w, u32 slot, u32 type, int lane) {
   switch (type) {
-    case TYPE_F16: return widen_half(w.reg<u16>(slot)[lane]);
-    case TYPE_BF16: return widen_bf16(w.reg<u16>(slot)[lane]);
-    case F64: return w.reg<double>(slot)[lane];
-    default: return w.reg<float>(slot)[lane];
+    case TYPE_F16:
+      return widen_half(w.reg<u16>(slot)[lane]);
+    case TYPE_BF16:
+      return widen_bf16(w.reg<u16>(slot)[lane]);
+    case F64:
+      return w.reg<double>(slot)[lane];
+    default:
+      return w.reg<float>(slot)[lane];
   }
 }
 
@@ -48,13 +60,20 @@ static s64 load_integer(const Warp &w, u32 slot, u32 type, u32 bytes, int lane) 
   u64 raw = 0;
   memcpy(&raw, w.frame + slot + lane * bytes, bytes);
   switch (type) {
-    case S8: return s8(raw);
-    case U8: return u8(raw);
-    case S16: return s16(raw);
-    case U16: return u16(raw);
-    case S32: return s32(raw);
-    case U32: return u32(raw);
-    default: return s64(raw);
+    case S8:
+      return s8(raw);
+    case U8:
+      return u8(raw);
+    case S16:
+      return s16(raw);
+    case U16:
+      return u16(raw);
+    case S32:
+      return s32(raw);
+    case U32:
+      return u32(raw);
+    default:
+      return s64(raw);
   }
 }
 
@@ -71,9 +90,12 @@ static s64 floating_to_integer(double x, u32 type, u32 from) {
     return from == F64 || top[type] == 63 ? s64(1ull << top[type]) : 0;
   }
   switch (type) {
-    case S64: return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : s64(x);
-    case U64: return x >= 0x1p64 ? s64(UINT64_MAX) : x <= 0 ? 0 : s64(u64(x));
-    default: return clamp_integer(x >= 0x1p62 ? INT64_MAX : x <= -0x1p62 ? INT64_MIN : s64(x), false, type);
+    case S64:
+      return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : s64(x);
+    case U64:
+      return x >= 0x1p64 ? s64(UINT64_MAX) : x <= 0 ? 0 : s64(u64(x));
+    default:
+      return clamp_integer(x >= 0x1p62 ? INT64_MAX : x <= -0x1p62 ? INT64_MIN : s64(x), false, type);
   }
 }
 
@@ -83,11 +105,20 @@ static u16 exact_bits(double x, u32 type) { return type == TYPE_F16 ? narrow_hal
 static double to_floating(double x, u32 type, Mode mode, u32 flags) {
   if (flags & FTZ && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
   switch (type) {
-    case TYPE_F16: x = round_format(x, 11, -14, 65504, mode); break;
-    case TYPE_BF16: x = round_format(x, 8, -126, 0x1.fep127, mode); break;
-    case F32: x = round_format(x, 24, -126, 0x1.fffffep127, mode); break;
-    case TF32: x = round_format(x, 11, -126, 0x1.ffcp127, mode); break;
-    default: break;
+    case TYPE_F16:
+      x = round_format(x, 11, -14, 65504, mode);
+      break;
+    case TYPE_BF16:
+      x = round_format(x, 8, -126, 0x1.fep127, mode);
+      break;
+    case F32:
+      x = round_format(x, 24, -126, 0x1.fffffep127, mode);
+      break;
+    case TF32:
+      x = round_format(x, 11, -126, 0x1.ffcp127, mode);
+      break;
+    default:
+      break;
   }
   if (flags & FTZ && std::fabs(x) < 0x1p-126) x = std::copysign(0.0, x);
   if (flags & SAT) x = x > 0 ? std::min(x, 1.0) : 0;
@@ -97,9 +128,15 @@ static double to_floating(double x, u32 type, Mode mode, u32 flags) {
 
 static void store_floating(Warp &w, u32 slot, u32 type, int lane, double x) {
   switch (type) {
-    case TYPE_F16: case TYPE_BF16: w.reg<u16>(slot)[lane] = exact_bits(x, type); return;
-    case F64: w.reg<double>(slot)[lane] = x; return;
-    default: w.reg<u32>(slot)[lane] = x != x ? 0x7fffffffu : as<u32>(float(x));
+    case TYPE_F16:
+    case TYPE_BF16:
+      w.reg<u16>(slot)[lane] = exact_bits(x, type);
+      return;
+    case F64:
+      w.reg<double>(slot)[lane] = x;
+      return;
+    default:
+      w.reg<u32>(slot)[lane] = x != x ? 0x7fffffffu : as<u32>(float(x));
   }
 }
 
@@ -114,9 +151,10 @@ static double integer_to_floating(s64 value, bool is_unsigned, u32 type, Mode mo
   const int drop = length - digits;
   u64 kept = magnitude >> drop;
   const u64 rest = magnitude & ((1ull << drop) - 1), middle = 1ull << (drop - 1);
-  const bool up = mode == RN   ? rest > middle || (rest == middle && kept & 1)
-                  : mode == RZ ? false
-                               : rest && (mode == RP) == (v > 0);
+  const bool up =
+      mode == RN   ? rest > middle || (rest == middle && kept & 1)
+      : mode == RZ ? false
+                   : rest && (mode == RP) == (v > 0);
   kept += up;
   return std::ldexp(v < 0 ? -double(kept) : double(kept), drop);
 }
@@ -124,9 +162,10 @@ static double integer_to_floating(s64 value, bool is_unsigned, u32 type, Mode mo
 // cvt.rna.tf32.f32 is integer arithmetic (ptxas 13.0 for sm_90): half a unit is added unless the value is infinite or
 // NaN, then the low 13 bits are cleared, also of a NaN: it keeps its payload, and becomes infinite if that lay there.
 static void round_tf32(Warp &w, const Instr &i, u32 m) {
-  lanes(m, w.reg<u32>(i.o[0]), [](u32 bits) {
-    return (bits + ((bits & 0x7fffffffu) < 0x7f800000u ? 0x1000u : 0)) & 0xffffe000u;
-  }, w.reg<u32>(i.o[1]));
+  lanes(
+      m, w.reg<u32>(i.o[0]),
+      [](u32 bits) { return (bits + ((bits & 0x7fffffffu) < 0x7f800000u ? 0x1000u : 0)) & 0xffffe000u; },
+      w.reg<u32>(i.o[1]));
 }
 
 // o: d, s, type of d, type of s, mode, bytes of d's register, bytes of s's register
@@ -161,16 +200,19 @@ static void convert(Warp &w, const Instr &i, u32 m) {
   }
 }
 
-template <class D, class S> static void quick(Warp &w, const Instr &i, u32 m) {
+template <class D, class S>
+static void quick(Warp &w, const Instr &i, u32 m) {
   lanes(m, w.reg<D>(i.o[0]), [](S x) { return D(x); }, w.reg<S>(i.o[1]));
 }
-template <Format F> static void widen_lanes(Warp &w, const Instr &i, u32 m) {
+template <Format F>
+static void widen_lanes(Warp &w, const Instr &i, u32 m) {
   alignas(64) float out[LANES];
   float *d = w.reg<float>(i.o[0]);
   widen_array<F, LANES>(w.reg<u16>(i.o[1]), m == ALL ? d : out);
   if (m != ALL) blend<1>(d, out, m);
 }
-template <Format F> static void narrow_lanes(Warp &w, const Instr &i, u32 m) {
+template <Format F>
+static void narrow_lanes(Warp &w, const Instr &i, u32 m) {
   alignas(64) u16 out[LANES];
   u16 *d = w.reg<u16>(i.o[0]);
   narrow_array<F, LANES>(w.reg<float>(i.o[1]), m == ALL ? d : out);
@@ -203,7 +245,12 @@ static void convert_pair(Warp &w, const Instr &i, u32 m) {
 
 // ---- 8-bit floats, two at a time ----
 
-struct Fp8 { int digits, least; double largest; u32 fraction; u8 nan; };
+struct Fp8 {
+  int digits, least;
+  double largest;
+  u32 fraction;
+  u8 nan;
+};
 static constexpr Fp8 E4M3{4, -6, 448, 3, 0x7f}, E5M2{3, -14, 57344, 2, 0x7f};
 
 // .satfinite: what is too large, or infinite, becomes the largest.
@@ -211,7 +258,8 @@ static u8 narrow_fp8(double x, const Fp8 &f, bool relu) {
   if (x != x) return f.nan;
   if (relu && !(x > 0)) return 0;
   const u8 sign = std::signbit(x) ? 0x80 : 0;
-  const double y = std::fabs(round_format(std::max(std::min(x, f.largest), -f.largest), f.digits, f.least, f.largest, RN));
+  const double y =
+      std::fabs(round_format(std::max(std::min(x, f.largest), -f.largest), f.digits, f.least, f.largest, RN));
   if (y == 0) return sign;
   const int exponent = std::max(std::ilogb(y), f.least);
   const u32 steps = u32(std::ldexp(y, int(f.fraction) - exponent));  // a whole number: the implied bit and the fraction
@@ -219,56 +267,79 @@ static u8 narrow_fp8(double x, const Fp8 &f, bool relu) {
 }
 
 static float widen_fp8(u8 bits, const Fp8 &f) {
-  const u32 magnitude = bits & 0x7f, exponent = magnitude >> f.fraction, fraction = magnitude & ((1u << f.fraction) - 1);
+  const u32 magnitude = bits & 0x7f, exponent = magnitude >> f.fraction,
+            fraction = magnitude & ((1u << f.fraction) - 1);
   const float sign = bits & 0x80 ? -1.0f : 1.0f;
-  if (&f == &E4M3 ? magnitude == 0x7f : exponent == 31)
-    return &f == &E5M2 && !fraction ? sign * INFINITY : NAN;
+  if (&f == &E4M3 ? magnitude == 0x7f : exponent == 31) return &f == &E5M2 && !fraction ? sign * INFINITY : NAN;
   const u32 whole = exponent ? fraction + (1u << f.fraction) : fraction;
   return sign * std::ldexp(float(whole), int(std::max(exponent, 1u)) - 1 + f.least - int(f.fraction));
 }
 
 // cvt.rn.satfinite.e4m3x2.f32 d, a, b: a goes to the upper byte.
-template <const Fp8 &F> static void pair_from_f32(Warp &w, const Instr &i, u32 m) {
+template <const Fp8 &F>
+static void pair_from_f32(Warp &w, const Instr &i, u32 m) {
   const float *a = w.reg<float>(i.o[1]), *b = w.reg<float>(i.o[2]);
   const bool relu = i.flags & RELU;
-  lanes(m, w.reg<u16>(i.o[0]), [relu](float x, float y) {
-    return u16(narrow_fp8(x, F, relu) << 8 | narrow_fp8(y, F, relu));
-  }, a, b);
+  lanes(
+      m, w.reg<u16>(i.o[0]),
+      [relu](float x, float y) { return u16(narrow_fp8(x, F, relu) << 8 | narrow_fp8(y, F, relu)); }, a, b);
 }
-template <const Fp8 &F> static void pair_from_f16(Warp &w, const Instr &i, u32 m) {
+template <const Fp8 &F>
+static void pair_from_f16(Warp &w, const Instr &i, u32 m) {
   const bool relu = i.flags & RELU;
-  lanes(m, w.reg<u16>(i.o[0]), [relu](u32 x) {
-    return u16(narrow_fp8(widen_half(u16(x >> 16)), F, relu) << 8 | narrow_fp8(widen_half(u16(x)), F, relu));
-  }, w.reg<u32>(i.o[1]));
+  lanes(
+      m, w.reg<u16>(i.o[0]),
+      [relu](u32 x) {
+        return u16(narrow_fp8(widen_half(u16(x >> 16)), F, relu) << 8 | narrow_fp8(widen_half(u16(x)), F, relu));
+      },
+      w.reg<u32>(i.o[1]));
 }
-template <const Fp8 &F> static void pair_to_f16(Warp &w, const Instr &i, u32 m) {
+template <const Fp8 &F>
+static void pair_to_f16(Warp &w, const Instr &i, u32 m) {
   const bool relu = i.flags & RELU;
-  lanes(m, w.reg<u32>(i.o[0]), [relu](u16 x) {
-    u32 out = 0;
-    for (int n = 0; n < 2; ++n) {
-      const float y = widen_fp8(u8(x >> 8 * n), F);
-      out |= u32(narrow_half(relu && y <= 0 ? 0.0f : y)) << 16 * n;
-    }
-    return out;
-  }, w.reg<u16>(i.o[1]));
+  lanes(
+      m, w.reg<u32>(i.o[0]),
+      [relu](u16 x) {
+        u32 out = 0;
+        for (int n = 0; n < 2; ++n) {
+          const float y = widen_fp8(u8(x >> 8 * n), F);
+          out |= u32(narrow_half(relu && y <= 0 ? 0.0f : y)) << 16 * n;
+        }
+        return out;
+      },
+      w.reg<u16>(i.o[1]));
 }
 
 float widen_fp8(u8 bits, bool e4m3) { return e4m3 ? widen_fp8(bits, E4M3) : widen_fp8(bits, E5M2); }
 
 void register_convert(Registry &r) {
 #define QUICK(name, D, S) {"cvt." name, quick<D, S>, widths<D, S>()}
-  enter(r, {{"cvt", convert, "d* s* n n n n n"}, {"cvt.pair", convert_pair, "d4 s4 s4 n n"},
-            {"cvt.rna.tf32.f32", round_tf32, "d4 s4"},
-            {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2"}, {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2"},
-            {"cvt.f16.f32", narrow_lanes<Format::F16>, "d2 s4"}, {"cvt.bf16.f32", narrow_lanes<Format::BF16>, "d2 s4"},
-            QUICK("f32.s32", float, s32), QUICK("f32.u32", float, u32), QUICK("f64.f32", double, float),
-            QUICK("f32.f64", float, double), QUICK("s64.s32", s64, s32), QUICK("u64.u32", u64, u32),
-            QUICK("u32.u64", u32, u64), QUICK("u32.u16", u32, u16), QUICK("s32.s16", s32, s16),
-            QUICK("u16.u32", u16, u32), QUICK("u64.u16", u64, u16)});
+  enter(r,
+        {{"cvt", convert, "d* s* n n n n n"},
+         {"cvt.pair", convert_pair, "d4 s4 s4 n n"},
+         {"cvt.rna.tf32.f32", round_tf32, "d4 s4"},
+         {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2"},
+         {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2"},
+         {"cvt.f16.f32", narrow_lanes<Format::F16>, "d2 s4"},
+         {"cvt.bf16.f32", narrow_lanes<Format::BF16>, "d2 s4"},
+         QUICK("f32.s32", float, s32),
+         QUICK("f32.u32", float, u32),
+         QUICK("f64.f32", double, float),
+         QUICK("f32.f64", float, double),
+         QUICK("s64.s32", s64, s32),
+         QUICK("u64.u32", u64, u32),
+         QUICK("u32.u64", u32, u64),
+         QUICK("u32.u16", u32, u16),
+         QUICK("s32.s16", s32, s16),
+         QUICK("u16.u32", u16, u32),
+         QUICK("u64.u16", u64, u16)});
 #undef QUICK
-  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4"}, {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4"},
-            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4"}, {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4"},
-            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2"}, {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2"}});
+  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4"},
+            {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4"},
+            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4"},
+            {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4"},
+            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2"},
+            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2"}});
 }
 
 }  // namespace vm

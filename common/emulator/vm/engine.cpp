@@ -1,8 +1,8 @@
 // A block: its warps in turns, the diverged groups of a warp by smallest pc, so that they meet again. Whoever waits for
 // somebody else in a loop must not keep him from coming: see Block::same_again and Block::back.
-#include "block.h"
-
 #include <algorithm>
+
+#include "block.h"
 
 namespace vm {
 
@@ -22,29 +22,55 @@ static u64 special_value(const Block &b, u32 special, u32 warp, u32 lane) {
   const Launch &l = b.launch;
   const u32 thread = warp * LANES + lane;
   switch (special) {
-    case 1: return thread % l.block[0];
-    case 2: return thread / l.block[0] % l.block[1];
-    case 3: return thread / l.block[0] / l.block[1];
-    case 4: case 5: case 6: return l.block[special - 4];
-    case 7: case 8: case 9: return b.ctaid[special - 7];
-    case 10: case 11: case 12: return l.grid[special - 10];
-    case 13: return lane;
-    case 14: return warp;
-    case 15: return l.warps;
-    case 16: return 1u << lane;
-    case 17: return (1u << lane) | ((1u << lane) - 1);   // lanemask_le
-    case 18: return (1u << lane) - 1;                    // lanemask_lt
-    case 19: return ~((1u << lane) - 1);                 // lanemask_ge
-    case 20: return ~((1u << lane) | ((1u << lane) - 1));  // lanemask_gt
-    case 21: return l.dynamic_shared;
-    case 22: return l.shared_bytes;
-    case 23: return b.index % l.multiprocessors;  // smid: a place, not a promise
-    case 24: return l.multiprocessors;
-    case 26: case 27: {  // envreg1 and 2, where cooperative groups look for the address of their workspace
+    case 1:
+      return thread % l.block[0];
+    case 2:
+      return thread / l.block[0] % l.block[1];
+    case 3:
+      return thread / l.block[0] / l.block[1];
+    case 4:
+    case 5:
+    case 6:
+      return l.block[special - 4];
+    case 7:
+    case 8:
+    case 9:
+      return b.ctaid[special - 7];
+    case 10:
+    case 11:
+    case 12:
+      return l.grid[special - 10];
+    case 13:
+      return lane;
+    case 14:
+      return warp;
+    case 15:
+      return l.warps;
+    case 16:
+      return 1u << lane;
+    case 17:
+      return (1u << lane) | ((1u << lane) - 1);  // lanemask_le
+    case 18:
+      return (1u << lane) - 1;  // lanemask_lt
+    case 19:
+      return ~((1u << lane) - 1);  // lanemask_ge
+    case 20:
+      return ~((1u << lane) | ((1u << lane) - 1));  // lanemask_gt
+    case 21:
+      return l.dynamic_shared;
+    case 22:
+      return l.shared_bytes;
+    case 23:
+      return b.index % l.multiprocessors;  // smid: a place, not a promise
+    case 24:
+      return l.multiprocessors;
+    case 26:
+    case 27: {  // envreg1 and 2, where cooperative groups look for the address of their workspace
       const u64 address = l.cooperative ? reinterpret_cast<u64>(l.workspace) : 0;
       return special == 26 ? address >> 32 : u32(address);
     }
-    default: return 0;  // gridid
+    default:
+      return 0;  // gridid
   }
 }
 
@@ -102,8 +128,10 @@ void Block::start(u64 block_index) {
   traced = index >= launch.trace_first && index < launch.trace_end;
   // What nobody wrote reads as NaN in every floating type, and as -1.
   memset(shared, 0xff, launch.shared_window);
-  if (program.local_static == program.local_bytes) memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
-  else for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
+  if (program.local_static == program.local_bytes)
+    memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
+  else
+    for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
   std::fill(written_by.begin(), written_by.end(), 0);
   std::fill(read_by.begin(), read_by.end(), 0);
   flags.clear();
@@ -136,8 +164,7 @@ void Block::start(u64 block_index) {
 void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc,
                    u64 other_block) {
   if (other_block == index) other_block = SAME_BLOCK;
-  const Finding finding{u32(problem), pc,         0,           index, address, thread, size, other_thread,
-                        other_pc,     other_block};
+  const Finding finding{u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc, other_block};
   auto [at, fresh] = worker->findings.try_emplace({u32(problem), pc}, finding);
   const u64 count = at->second.count + 1;
   if (index < at->second.block) at->second = finding;
@@ -194,8 +221,7 @@ void Block::report_deadlock(u64 not_started) {
       if (g.waiting == FOR_LANES) continue;
       if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
         report(Problem::DEADLOCK_BARRIER, g.pc, who, g.waiting, barriers[g.waiting].arrived);
-      else
-      {
+      else {
         const bool polled = w.poll.mask && w.poll.pc >= g.pc && w.poll.pc < g.pc + LOOP;
         report(Problem::DEADLOCK_MEMORY, polled ? w.poll.pc : g.pc, who,
                polled ? w.poll.address[__builtin_ctz(w.poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
@@ -231,7 +257,8 @@ bool Block::schedule(Warp &w, size_t &chosen, u32 &limit) {
         into = {into.pc, into.mask | groups[g].mask, RUNNABLE, std::min(into.passed, groups[g].passed)};
       } else if (into.pc == groups[g].pc && into.waiting == groups[g].waiting && into.waiting < FOR_LANES) {
         into.mask |= groups[g].mask;
-      } else groups[++kept] = groups[g];
+      } else
+        groups[++kept] = groups[g];
     }
     groups.resize(kept + 1);
   }
@@ -244,8 +271,9 @@ bool Block::schedule(Warp &w, size_t &chosen, u32 &limit) {
     if (chosen < groups.size() && g.pc > groups[chosen].pc && (g.waiting == RUNNABLE || g.waiting == FOR_LANES))
       limit = std::min(limit, g.pc);
   if (chosen < groups.size()) return true;
-  const bool only_lanes = !groups.empty() && std::all_of(groups.begin(), groups.end(),
-                                                         [](const Group &g) { return g.waiting == FOR_LANES; });
+  const bool only_lanes = !groups.empty() && std::all_of(groups.begin(), groups.end(), [](const Group &g) {
+    return g.waiting == FOR_LANES;
+  });
   return only_lanes && release_lanes(w) && schedule(w, chosen, limit);
 }
 
@@ -282,7 +310,8 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
-      if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED) follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
+      if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED)
+        follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
       if (i.kind == Kind::TOGETHER) {
         w.groups[chosen].pc = pc;
         together = meet(w, chosen, i, active) && !stopped && ++pc != limit && fuel;
@@ -344,30 +373,41 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
           if (!w.groups[chosen].mask) w.groups.erase(w.groups.begin() + chosen);
           break;
         }
-        case Kind::CALL: case Kind::CALL_POINTER:
-          if (active) call(w, chosen, i, active);
-          else ++group.pc;
+        case Kind::CALL:
+        case Kind::CALL_POINTER:
+          if (active)
+            call(w, chosen, i, active);
+          else
+            ++group.pc;
           break;
         case Kind::RETURN:
-          if (active) return_from(w, chosen, i, active);
-          else ++group.pc;
+          if (active)
+            return_from(w, chosen, i, active);
+          else
+            ++group.pc;
           break;
-        case Kind::EXIT: exit(w, group, active); break;
+        case Kind::EXIT:
+          exit(w, group, active);
+          break;
         case Kind::BARRIER:
-          if (active) arrive(w, group, i, active);
-          else ++group.pc;
+          if (active)
+            arrive(w, group, i, active);
+          else
+            ++group.pc;
           break;
         case Kind::TRAP:
           if (active) {
             report(Problem::TRAP, pc, thread(w, __builtin_ctz(active)), 0, 0);
             halt();
-          } else ++group.pc;
+          } else
+            ++group.pc;
           break;
         default:
           if (active) {
             report(Problem::UNKNOWN_INSTRUCTION, pc, thread(w, __builtin_ctz(active)), 0, 0);
             halt();
-          } else ++group.pc;
+          } else
+            ++group.pc;
       }
     }
   }
@@ -479,9 +519,7 @@ bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
 
 // Lanes may meet at several `bar.warp.sync`: what counts is the mask. Nothing is exchanged there but the meeting itself.
 void Block::meet_apart(Warp &w, const Instr &last) {
-  const auto waits = [&](const Group &g) {
-    return g.waiting == FOR_LANES && program.code[g.pc].flags & WARP_BARRIER;
-  };
+  const auto waits = [&](const Group &g) { return g.waiting == FOR_LANES && program.code[g.pc].flags & WARP_BARRIER; };
   const auto lanes_with = [&](const Group &g, u32 named) {
     return g.mask & ballot([named](u32 mask) { return mask == named; }, w.reg<u32>(program.code[g.pc].target));
   };
@@ -552,7 +590,8 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     if (votes) b.any = ALL;
   }
   if (expected && launch.sanitize) bring(w, b);
-  if (i.o[2] == 1) ++group.pc;
+  if (i.o[2] == 1)
+    ++group.pc;
   else {
     const Group others{group.pc + 1, group.mask & ~mask, RUNNABLE};  // @p bar.sync: the other lanes go on
     group.mask = mask;

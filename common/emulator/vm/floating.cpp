@@ -22,22 +22,28 @@ struct Rounding {
     static const int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
     if (changed) fesetround(modes[(flags & ROUND_MASK) >> ROUND_SHIFT]);
   }
-  ~Rounding() { if (changed) fesetround(FE_TONEAREST); }
+  ~Rounding() {
+    if (changed) fesetround(FE_TONEAREST);
+  }
 };
 
 static inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+static inline double flushed(double x) { return x; }
 static inline float canonical(float x) { return x == x ? x : as<float>(0x7fffffffu); }
 static inline double canonical(double x) { return x; }
 static inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }  // NaN gives 0
 static inline double saturated(double x) { return x > 0 ? (x < 1 ? x : 1.0) : 0.0; }
 
 // d = f(sources), with .ftz, .sat and the rounding mode of the instruction.
-template <class T, class F, class... S> static inline void compute(Warp &w, const Instr &i, u32 m, F f, const S *...s) {
+template <class T, class F, class... S>
+static inline void compute(Warp &w, const Instr &i, u32 m, F f, const S *...s) {
   T *d = w.reg<T>(i.o[0]);
   if (__builtin_expect(!(i.flags & (FTZ | SAT | ROUND_MASK)), 1)) {
     lanes(m, d, [f](auto... x) { return T(canonical(T(f(x...)))); }, s...);
     return;
   }
+  if (sizeof(T) == 4 && (i.flags & (FTZ | SAT | ROUND_MASK)) == FTZ)
+    return lanes(m, d, [f](auto... x) { return flushed(canonical(T(f(T(flushed(x))...)))); }, s...);
   alignas(64) T result[LANES];
   const bool ftz = sizeof(T) == 4 && i.flags & FTZ, sat = i.flags & SAT;
   {
@@ -55,38 +61,53 @@ template <class T, class F>
 static inline void unary(Warp &w, const Instr &i, u32 m, F f) {
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]));
 }
-template <class T, class F> static inline void binary(Warp &w, const Instr &i, u32 m, F f) {
+template <class T, class F>
+static inline void binary(Warp &w, const Instr &i, u32 m, F f) {
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]), w.reg<T>(i.o[2]));
 }
-template <class T, class F> static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
+template <class T, class F>
+static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]), w.reg<T>(i.o[2]), w.reg<T>(i.o[3]));
 }
 
 #define UNARY(name, T, expr) \
   {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }, widths<T, T>()}
-#define BINARY(name, T, expr) \
+#define BINARY(name, T, expr)                                                                               \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
    widths<T, T, T>()}
-#define TERNARY(name, T, expr) \
+#define TERNARY(name, T, expr)                                                                                    \
   {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }, \
    widths<T, T, T, T>()}
 
 // One NaN gives the other operand, and -0 < +0.
-template <class T> static inline T minimum(T a, T b) { return a < b || b != b || (a == b && std::signbit(a)) ? a : b; }
-template <class T> static inline T maximum(T a, T b) { return a > b || b != b || (a == b && !std::signbit(a)) ? a : b; }
-template <class T> static inline T either_nan(T a, T b, T otherwise) { return a != a ? a : b != b ? b : otherwise; }
+template <class T>
+static inline T minimum(T a, T b) {
+  return a < b || b != b || (a == b && std::signbit(a)) ? a : b;
+}
+template <class T>
+static inline T maximum(T a, T b) {
+  return a > b || b != b || (a == b && !std::signbit(a)) ? a : b;
+}
+template <class T>
+static inline T either_nan(T a, T b, T otherwise) {
+  return a != a ? a : b != b ? b : otherwise;
+}
 template <class T>
 static inline T xor_sign(T magnitude, T a, T b) {
   return std::signbit(a) != std::signbit(b) ? -std::fabs(magnitude) : std::fabs(magnitude);
 }
 
 // abs, neg and copysign only touch the sign: a NaN stays as it is, but .ftz flushes.
-template <class F> static void sign_f32(Warp &w, const Instr &i, u32 m, F f) {
+template <class F>
+static void sign_f32(Warp &w, const Instr &i, u32 m, F f) {
   const bool ftz = i.flags & FTZ;
-  lanes(m, w.reg<u32>(i.o[0]), [f, ftz](u32 a) {
-    const u32 out = f(a);
-    return ftz && (out & 0x7f800000u) == 0 ? out & 0x80000000u : out;
-  }, w.reg<u32>(i.o[1]));
+  lanes(
+      m, w.reg<u32>(i.o[0]),
+      [f, ftz](u32 a) {
+        const u32 out = f(a);
+        return ftz && (out & 0x7f800000u) == 0 ? out & 0x80000000u : out;
+      },
+      w.reg<u32>(i.o[1]));
 }
 
 // 2^x: x = n + r with |r| <= 1/2; the Taylor series of exp(r ln 2) to the 10th power is good to 2^-40.
@@ -101,7 +122,8 @@ static inline float exp2_exact(float x) {
   return x == x ? float(p * power) : x;
 }
 
-template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void compare(Warp &w, const Instr &i, u32 m) {
   const T *a = w.reg<T>(i.o[3]), *b = w.reg<T>(i.o[4]);
   T x[LANES], y[LANES];
   if (sizeof(T) == 4 && i.flags & FTZ) {
@@ -124,13 +146,14 @@ static inline float divide_approximately(float a, float b) {
 
 // o: predicate, value, what (0 finite, 1 infinite, 2 number, 3 notanumber, 4 normal, 5 subnormal). As PTX has it, zero
 // is normal.
-template <class T> static void test(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void test(Warp &w, const Instr &i, u32 m) {
   const T *a = w.reg<T>(i.o[1]);
   u32 truth = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     const int kind = std::fpclassify(a[lane]);
-    const bool is[] = {kind != FP_NAN && kind != FP_INFINITE, kind == FP_INFINITE, kind != FP_NAN,
-                       kind == FP_NAN, kind == FP_NORMAL || kind == FP_ZERO, kind == FP_SUBNORMAL};
+    const bool is[] = {kind != FP_NAN && kind != FP_INFINITE, kind == FP_INFINITE, kind != FP_NAN, kind == FP_NAN,
+                       kind == FP_NORMAL || kind == FP_ZERO,  kind == FP_SUBNORMAL};
     truth |= u32(is[i.o[2]]) << lane;
   }
   w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth & m);
@@ -138,7 +161,8 @@ template <class T> static void test(Warp &w, const Instr &i, u32 m) {
 
 // ---- 16 bits: PER elements of a lane, computed in float and rounded once ----
 
-template <Format F> static inline u16 flush16(u16 h) {
+template <Format F>
+static inline u16 flush16(u16 h) {
   return h & (F == Format::F16 ? 0x7c00 : 0x7f80) ? h : h & 0x8000;
 }
 
@@ -157,44 +181,62 @@ static inline void compute16(Warp &w, const Instr &i, u32 m, G g, const S *...sl
     widen_array<F, N>(from, in[k++]);
   }
   for (int n = 0; n < N; ++n) {
-    if constexpr (sizeof...(S) == 1) result[n] = g(in[0][n]);
-    else if constexpr (sizeof...(S) == 2) result[n] = g(in[0][n], in[1][n]);
-    else result[n] = g(in[0][n], in[1][n], in[2][n]);
+    if constexpr (sizeof...(S) == 1)
+      result[n] = g(in[0][n]);
+    else if constexpr (sizeof...(S) == 2)
+      result[n] = g(in[0][n], in[1][n]);
+    else
+      result[n] = g(in[0][n], in[1][n], in[2][n]);
   }
-  if (i.flags & SAT) for (float &x : result) x = saturated(x);
-  if (i.flags & RELU) for (float &x : result) x = x != x ? x : x > 0 ? x : 0.0f;
+  if (i.flags & SAT)
+    for (float &x : result) x = saturated(x);
+  if (i.flags & RELU)
+    for (float &x : result) x = x != x ? x : x > 0 ? x : 0.0f;
   narrow_array<F, N>(result, out);
-  if (i.flags & FTZ) for (u16 &h : out) h = flush16<F>(h);
+  if (i.flags & FTZ)
+    for (u16 &h : out) h = flush16<F>(h);
   u16 *d = w.reg<u16>(i.o[0]);
-  if (m == ALL) memcpy(d, out, sizeof out);
-  else blend<PER>(d, out, m);
+  if (m == ALL)
+    memcpy(d, out, sizeof out);
+  else
+    blend<PER>(d, out, m);
 }
 
-template <Format F, int PER> static void fma16(Warp &w, const Instr &i, u32 m) {
+template <Format F, int PER>
+static void fma16(Warp &w, const Instr &i, u32 m) {
   compute16<F, PER>(
       w, i, m, [](float a, float b, float c) { return odd_fma(a, b, c); }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2]),
       w.reg<u16>(i.o[3]));
 }
 
-template <int PER> struct Halves { u16 each[PER]; };  // of one lane: for its size
-#define HALF1(name, F, PER, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { \
+template <int PER>
+struct Halves {
+  u16 each[PER];
+};  // of one lane: for its size
+#define HALF1(name, F, PER, expr)                                                           \
+  {name,                                                                                    \
+   [](Warp &w, const Instr &i, u32 m) {                                                     \
      compute16<F, PER>(w, i, m, [](float a) -> float { return expr; }, w.reg<u16>(i.o[1])); \
-   }, widths<Halves<PER>, Halves<PER>>()}
-#define HALF2(name, F, PER, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { \
-     compute16<F, PER>(w, i, m, [](float a, float b) -> float { return expr; }, \
-                       w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); \
-   }, widths<Halves<PER>, Halves<PER>, Halves<PER>>()}
+   },                                                                                       \
+   widths<Halves<PER>, Halves<PER>>()}
+#define HALF2(name, F, PER, expr)                                                                          \
+  {name,                                                                                                   \
+   [](Warp &w, const Instr &i, u32 m) {                                                                    \
+     compute16<F, PER>(                                                                                    \
+         w, i, m, [](float a, float b) -> float { return expr; }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); \
+   },                                                                                                      \
+   widths<Halves<PER>, Halves<PER>, Halves<PER>>()}
 
 // Sign bits alone: exact for NaN too.
-template <int PER, class G> static void bits16(Warp &w, const Instr &i, u32 m, G g) {
+template <int PER, class G>
+static void bits16(Warp &w, const Instr &i, u32 m, G g) {
   lanes<PER>(m, w.reg<u16>(i.o[0]), g, w.reg<u16>(i.o[1]));
 }
 
 // setp, set on 16 bits. o as for compare; a pair gives p for the low half and q for the high one (setp), or both halves
 // (set).
-template <Format F, int PER> static void compare16(Warp &w, const Instr &i, u32 m) {
+template <Format F, int PER>
+static void compare16(Warp &w, const Instr &i, u32 m) {
   constexpr int N = LANES * PER;
   alignas(64) float x[N], y[N];
   widen_array<F, N>(w.reg<u16>(i.o[3]), x);
@@ -207,7 +249,8 @@ template <Format F, int PER> static void compare16(Warp &w, const Instr &i, u32 
       const u32 outcome = a < b ? 1 : a == b ? 2 : a > b ? 4 : 8;
       truth[e] |= u32((relation & outcome) != 0) << lane;
     }
-  if constexpr (PER == 1) write_truth(w, i, m, truth[0]);
+  if constexpr (PER == 1)
+    write_truth(w, i, m, truth[0]);
   else {
     const u32 c = i.o[5] ? w.pred(i.o[6]) ^ (i.flags & NOT_PRED ? ALL : 0) : 0;
     for (u32 &t : truth) t = i.o[5] == 1 ? t & c : i.o[5] == 2 ? t | c : i.o[5] == 3 ? t ^ c : t;
@@ -225,45 +268,48 @@ u16 add_half(u16 a, u16 b, bool bf16) {
   return bf16 ? narrow_bf16(widen_bf16(a) + widen_bf16(b)) : narrow_half(widen_half(a) + widen_half(b));
 }
 
-#define HALF_FORMAT(suffix, F, PER) \
-  HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a * b), \
-  {"fma." suffix, fma16<F, PER>, widths<Halves<PER>, Halves<PER>, Halves<PER>, Halves<PER>>()}, \
-  {"compare." suffix, compare16<F, PER>, PER == 1 ? "n d*? d0? s2 s2 n s0? n" : "n d*? d0? s4 s4 n s0? n"}, \
-  HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)), \
-  HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))), \
-  HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))), \
-  HALF2("min.xorsign.abs." suffix, F, PER, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)), \
-  HALF2("max.xorsign.abs." suffix, F, PER, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)), \
-  HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))), \
-  {"abs." suffix, [](Warp &w, const Instr &i, u32 m) { \
-     bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); \
-   }, widths<Halves<PER>, Halves<PER>>()}, \
-  {"neg." suffix, [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); }, \
-   widths<Halves<PER>, Halves<PER>>()}
+#define HALF_FORMAT(suffix, F, PER)                                                                             \
+  HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a *b), \
+      {"fma." suffix, fma16<F, PER>, widths<Halves<PER>, Halves<PER>, Halves<PER>, Halves<PER>>()},             \
+      {"compare." suffix, compare16<F, PER>, PER == 1 ? "n d*? d0? s2 s2 n s0? n" : "n d*? d0? s4 s4 n s0? n"}, \
+      HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)),                 \
+      HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))),                                        \
+      HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))),                                        \
+      HALF2("min.xorsign.abs." suffix, F, PER, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),            \
+      HALF2("max.xorsign.abs." suffix, F, PER, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),            \
+      HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))),  \
+      {"abs." suffix,                                                                                           \
+       [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); },     \
+       widths<Halves<PER>, Halves<PER>>()},                                                                     \
+  {                                                                                                             \
+    "neg." suffix,                                                                                              \
+        [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); },    \
+        widths<Halves<PER>, Halves<PER>>()                                                                      \
+  }
 
-#define FLOAT_FORMAT(suffix, T) \
-  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a * b), \
-  TERNARY("fma." suffix, T, std::fma(a, b, c)), \
-  BINARY("div." suffix, T, a / b), UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)), \
-  BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)), \
-  {"compare." suffix, compare<T>, sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" : "n d*? d0? s8 s8 n s0? n"}, \
-  {"testp." suffix, test<T>, sizeof(T) == 4 ? "d0 s4 n" : "d0 s8 n"}
+#define FLOAT_FORMAT(suffix, T)                                                                                \
+  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a *b),            \
+      TERNARY("fma." suffix, T, std::fma(a, b, c)), BINARY("div." suffix, T, a / b),                           \
+      UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)),                               \
+      BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)),                        \
+      {"compare." suffix, compare<T>, sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" : "n d*? d0? s8 s8 n s0? n"}, \
+      {"testp." suffix, test<T>, sizeof(T) == 4 ? "d0 s4 n" : "d0 s8 n"}
 
 void register_floating(Registry &r) {
   enter(r, {FLOAT_FORMAT("f32", float), FLOAT_FORMAT("f64", double)});
-  enter(r, {BINARY("div.approx.f32", float, divide_approximately(a, b)),
-            UNARY("rsqrt.f32", float, 1.0 / std::sqrt(double(a))),
-            UNARY("rsqrt.f64", double, 1.0L / std::sqrt((long double)a)), UNARY("ex2.f32", float, exp2_exact(a)),
-            UNARY("lg2.f32", float, std::log2(double(a))), UNARY("sin.f32", float, std::sin(double(a))),
-            UNARY("cos.f32", float, std::cos(double(a))), UNARY("tanh.f32", float, std::tanh(double(a))),
-            BINARY("min.NaN.f32", float, either_nan(a, b, minimum(a, b))),
-            BINARY("max.NaN.f32", float, either_nan(a, b, maximum(a, b))),
-            BINARY("min.xorsign.abs.f32", float, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),
-            BINARY("max.xorsign.abs.f32", float, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),
-            BINARY("min.NaN.xorsign.abs.f32", float,
-                   either_nan(a, b, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b))),
-            BINARY("max.NaN.xorsign.abs.f32", float,
-                   either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
+  enter(
+      r,
+      {BINARY("div.approx.f32", float, divide_approximately(a, b)),
+       UNARY("rsqrt.f32", float, 1.0 / std::sqrt(double(a))),
+       UNARY("rsqrt.f64", double, 1.0L / std::sqrt((long double)a)), UNARY("ex2.f32", float, exp2_exact(a)),
+       UNARY("lg2.f32", float, std::log2(double(a))), UNARY("sin.f32", float, std::sin(double(a))),
+       UNARY("cos.f32", float, std::cos(double(a))), UNARY("tanh.f32", float, std::tanh(double(a))),
+       BINARY("min.NaN.f32", float, either_nan(a, b, minimum(a, b))),
+       BINARY("max.NaN.f32", float, either_nan(a, b, maximum(a, b))),
+       BINARY("min.xorsign.abs.f32", float, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),
+       BINARY("max.xorsign.abs.f32", float, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),
+       BINARY("min.NaN.xorsign.abs.f32", float, either_nan(a, b, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b))),
+       BINARY("max.NaN.xorsign.abs.f32", float, either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
   enter(r,
         {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); },
           "d4 s4"},
@@ -272,22 +318,27 @@ void register_floating(Registry &r) {
          {"abs.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a & ~(1ull << 63); }, w.reg<u64>(i.o[1]));
-          }, "d8 s8"},
+          },
+          "d8 s8"},
          {"neg.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a ^ 1ull << 63; }, w.reg<u64>(i.o[1]));
-          }, "d8 s8"},
+          },
+          "d8 s8"},
          {"copysign.f32",
           [](Warp &w, const Instr &i, u32 m) {  // the sign of a, the magnitude of b
             lanes(
                 m, w.reg<u32>(i.o[0]), [](u32 a, u32 b) { return (a & 1u << 31) | (b & ~(1u << 31)); },
                 w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]));
-          }, "d4 s4 s4"},
-         {"copysign.f64", [](Warp &w, const Instr &i, u32 m) {
+          },
+          "d4 s4 s4"},
+         {"copysign.f64",
+          [](Warp &w, const Instr &i, u32 m) {
             lanes(
                 m, w.reg<u64>(i.o[0]), [](u64 a, u64 b) { return (a & 1ull << 63) | (b & ~(1ull << 63)); },
                 w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
-          }, "d8 s8 s8"}});
+          },
+          "d8 s8 s8"}});
   enter(r, {HALF_FORMAT("f16", Format::F16, 1), HALF_FORMAT("f16x2", Format::F16, 2)});
   enter(r, {HALF_FORMAT("bf16", Format::BF16, 1), HALF_FORMAT("bf16x2", Format::BF16, 2)});
 }

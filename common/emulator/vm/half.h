@@ -60,11 +60,18 @@ inline float odd_fma(float a, float b, float c) {
 
 float widen_fp8(u8 bits, bool e4m3);  // 8 bits: e4m3, or else e5m2
 
-template <Format F> inline float widen(u16 h) { return F == Format::F16 ? widen_half(h) : widen_bf16(h); }
-template <Format F> inline u16 narrow(float f) { return F == Format::F16 ? narrow_half(f) : narrow_bf16(f); }
+template <Format F>
+inline float widen(u16 h) {
+  return F == Format::F16 ? widen_half(h) : widen_bf16(h);
+}
+template <Format F>
+inline u16 narrow(float f) {
+  return F == Format::F16 ? narrow_half(f) : narrow_bf16(f);
+}
 
 // N is a multiple of 8.
-template <Format F, int N> inline void widen_array(const u16 *from, float *to) {
+template <Format F, int N>
+inline void widen_array(const u16 *from, float *to) {
 #if defined(__F16C__)
   if constexpr (F == Format::F16) {
     for (int n = 0; n < N; n += 8)
@@ -76,7 +83,8 @@ template <Format F, int N> inline void widen_array(const u16 *from, float *to) {
   for (int n = 0; n < N; ++n) to[n] = widen<F>(from[n]);
 }
 
-template <Format F, int N> inline void narrow_array(const float *from, u16 *to) {
+template <Format F, int N>
+inline void narrow_array(const float *from, u16 *to) {
 #if defined(__F16C__)
   if constexpr (F == Format::F16) {
     for (int n = 0; n < N; n += 8) {

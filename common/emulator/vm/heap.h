@@ -13,8 +13,8 @@ namespace vm {
 class Heap {
  public:
   explicit Heap(u64 bytes);
-  u64 allocate(u64 bytes);          // 0 if there is no room
-  bool release(u64 address);        // false if nothing begins there
+  u64 allocate(u64 bytes);                    // 0 if there is no room
+  bool release(u64 address);                  // false if nothing begins there
   const Allocation *find(u64 address) const;  // the object that holds it; it stays valid, with size 0 once it is freed
   u64 base() const { return start; }
   u64 size() const { return room; }
@@ -23,9 +23,9 @@ class Heap {
  private:
   std::vector<u8> memory, written;
   u64 start, room;
-  std::map<u64, u64> free;               // begin -> bytes
-  std::map<u64, Allocation *> live;      // begin -> object
-  std::deque<Allocation> objects;        // all that there ever were
+  std::map<u64, u64> free;           // begin -> bytes
+  std::map<u64, Allocation *> live;  // begin -> object
+  std::deque<Allocation> objects;    // all that there ever were
   mutable std::shared_mutex mutex;
 };
 

@@ -5,32 +5,35 @@
 
 namespace vm {
 
-template <class D, class S, class F> static inline void unary(Warp &w, const Instr &i, u32 m, F f) {
+template <class D, class S, class F>
+static inline void unary(Warp &w, const Instr &i, u32 m, F f) {
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<S>(i.o[1]));
 }
-template <class D, class A, class B, class F> static inline void binary(Warp &w, const Instr &i, u32 m, F f) {
+template <class D, class A, class B, class F>
+static inline void binary(Warp &w, const Instr &i, u32 m, F f) {
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<A>(i.o[1]), w.reg<B>(i.o[2]));
 }
-template <class D, class A, class B, class C, class F> static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
+template <class D, class A, class B, class C, class F>
+static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<A>(i.o[1]), w.reg<B>(i.o[2]), w.reg<C>(i.o[3]));
 }
 
 #define UNARY(name, D, S, expr) \
   {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }, widths<D, S>()}
-#define BINARY(name, T, expr) \
+#define BINARY(name, T, expr)                                                                                     \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
    widths<T, T, T>()}
-#define WIDE(name, D, T, expr) \
+#define WIDE(name, D, T, expr)                                                                                    \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }, \
    widths<D, T, T>()}
-#define SHIFT(name, T, expr) \
+#define SHIFT(name, T, expr)                                                                                          \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }, \
    widths<T, T, u32>()}
 #define TERNARY(name, T, expr) MIXED(name, T, T, T, T, expr)
-#define MIXED(name, D, A, B, C, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { \
-     ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); \
-   }, widths<D, A, B, C>()}
+#define MIXED(name, D, A, B, C, expr)                                                                                \
+  {name,                                                                                                             \
+   [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }, \
+   widths<D, A, B, C>()}
 // Comparisons: mode, d, q, a, b, combine, c, relation.
 #define COMPARE(name, T, handler) \
   {name, handler, "n d*? d0? s" + std::to_string(sizeof(T)) + " s" + std::to_string(sizeof(T)) + " n s0? n"}
@@ -39,18 +42,23 @@ __extension__ typedef unsigned __int128 u128;
 __extension__ typedef __int128 s128;
 
 // By zero: all ones, the remainder too; PTX leaves it open, this is what an H200 does. MIN / -1 wraps.
-template <class T> static inline T divide(T a, T b) {
+template <class T>
+static inline T divide(T a, T b) {
   if (b == 0) return T(-1);
   if (T(-1) < 0 && b == T(-1)) return T(0 - typename std::make_unsigned<T>::type(a));
   return a / b;
 }
-template <class T> static inline T remainder(T a, T b) {
+template <class T>
+static inline T remainder(T a, T b) {
   if (b == 0) return T(-1);
   if (T(-1) < 0 && b == T(-1)) return 0;
   return a % b;
 }
 
-template <class T> static inline T absolute(T a) { return a < 0 ? T(0 - typename std::make_unsigned<T>::type(a)) : a; }
+template <class T>
+static inline T absolute(T a) {
+  return a < 0 ? T(0 - typename std::make_unsigned<T>::type(a)) : a;
+}
 
 static inline u32 reverse(u32 a) {
   a = (a >> 1 & 0x55555555u) | (a & 0x55555555u) << 1;
@@ -61,7 +69,8 @@ static inline u32 reverse(u32 a) {
 static inline u64 reverse(u64 a) { return u64(reverse(u32(a))) << 32 | reverse(u32(a >> 32)); }
 
 // Bit fields: position and length count modulo 256; what lies beyond the most significant bit reads as the sign.
-template <class T> static inline T extract(T value, u32 position, u32 length) {
+template <class T>
+static inline T extract(T value, u32 position, u32 length) {
   using U = typename std::make_unsigned<T>::type;
   constexpr u32 WIDTH = 8 * sizeof(T);
   position &= 255, length &= 255;
@@ -76,7 +85,8 @@ template <class T> static inline T extract(T value, u32 position, u32 length) {
   const U mask = (U(1) << kept) - 1;
   return T((field & mask) | (sign & ~mask));
 }
-template <class U> static inline U insert(U from, U into, u32 position, u32 length) {
+template <class U>
+static inline U insert(U from, U into, u32 position, u32 length) {
   constexpr u32 WIDTH = 8 * sizeof(U);
   position &= 255, length &= 255;
   if (length == 0 || position >= WIDTH) return into;
@@ -85,7 +95,8 @@ template <class U> static inline U insert(U from, U into, u32 position, u32 leng
 }
 
 // Index of the most significant bit that is not a sign bit, or all ones; `shift`: the shift that brings it to the top.
-template <class T> static inline u32 find_bit(T value, bool shift) {
+template <class T>
+static inline u32 find_bit(T value, bool shift) {
   using U = typename std::make_unsigned<T>::type;
   constexpr u32 WIDTH = 8 * sizeof(T);
   U bits = U(value);
@@ -109,12 +120,24 @@ static u32 permute(u32 a, u32 b, u32 c, u32 mode) {
         out |= (selector & 8 ? (byte & 0x80 ? 0xffu : 0u) : byte) << 8 * n;
         continue;
       }
-      case 1: from = (s + n) & 7; break;            // f4e: four from s on, forwards
-      case 2: from = (s + 8 - n) & 7; break;        // b4e: backwards
-      case 3: from = s; break;                      // rc8
-      case 4: from = std::max(n, s); break;         // ecl
-      case 5: from = std::min(n, s); break;         // ecr
-      default: from = (s & 1) * 2 + (n & 1); break; // rc16
+      case 1:
+        from = (s + n) & 7;
+        break;  // f4e: four from s on, forwards
+      case 2:
+        from = (s + 8 - n) & 7;
+        break;  // b4e: backwards
+      case 3:
+        from = s;
+        break;  // rc8
+      case 4:
+        from = std::max(n, s);
+        break;  // ecl
+      case 5:
+        from = std::min(n, s);
+        break;  // ecr
+      default:
+        from = (s & 1) * 2 + (n & 1);
+        break;  // rc16
     }
     out |= u32(bytes[from]) << 8 * n;
   }
@@ -129,7 +152,8 @@ static inline u32 lop3(u32 a, u32 b, u32 c, u32 table) {
 }
 
 // o: d, a, b, carry in (or ~0), carry out (or ~0)
-template <class T, bool SUBTRACT> static void add_carry(Warp &w, const Instr &i, u32 m) {
+template <class T, bool SUBTRACT>
+static void add_carry(Warp &w, const Instr &i, u32 m) {
   const u32 in = i.o[3] == ALL ? 0 : w.pred(i.o[3]);
   u32 out = 0;
   T *d = w.reg<T>(i.o[0]);
@@ -144,7 +168,8 @@ template <class T, bool SUBTRACT> static void add_carry(Warp &w, const Instr &i,
 }
 
 // o: d, a, b, c, carry in, carry out
-template <class T, class WIDE_T, bool HIGH> static void mad_carry(Warp &w, const Instr &i, u32 m) {
+template <class T, class WIDE_T, bool HIGH>
+static void mad_carry(Warp &w, const Instr &i, u32 m) {
   using U = typename std::make_unsigned<T>::type;
   const u32 in = i.o[4] == ALL ? 0 : w.pred(i.o[4]);
   u32 out = 0;
@@ -158,12 +183,14 @@ template <class T, class WIDE_T, bool HIGH> static void mad_carry(Warp &w, const
   if (i.o[5] != ALL) w.pred(i.o[5]) = (w.pred(i.o[5]) & ~m) | out;
 }
 
-template <class A, class B> static inline s32 dot4(u32 a, u32 b, u32 c) {
+template <class A, class B>
+static inline s32 dot4(u32 a, u32 b, u32 c) {
   s64 sum = s32(c);
   for (int n = 0; n < 4; ++n) sum += s64(A(a >> 8 * n)) * B(b >> 8 * n);
   return s32(sum);
 }
-template <class A, class B, int HIGH> static inline s32 dot2(u32 a, u32 b, u32 c) {
+template <class A, class B, int HIGH>
+static inline s32 dot2(u32 a, u32 b, u32 c) {
   using A16 = typename std::conditional<std::is_signed<A>::value, s16, u16>::type;
   s64 sum = s32(c);
   for (int n = 0; n < 2; ++n) sum += s64(A16(a >> 16 * n)) * B(b >> 8 * (n + 2 * HIGH));
@@ -171,17 +198,21 @@ template <class A, class B, int HIGH> static inline s32 dot2(u32 a, u32 b, u32 c
 }
 
 // Predicates are masks: one operation for the whole warp.
-template <class F> static inline void masks(Warp &w, const Instr &i, u32 m, F f) {
+template <class F>
+static inline void masks(Warp &w, const Instr &i, u32 m, F f) {
   u32 &d = w.pred(i.o[0]);
   d = (d & ~m) | (f(w.pred(i.o[1]), w.pred(i.o[2])) & m);
 }
 
-template <class T> static void select(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void select(Warp &w, const Instr &i, u32 m) {
   const u32 p = w.pred(i.o[3]) ^ (i.flags & NOT_PRED ? ALL : 0);
   T *d = w.reg<T>(i.o[0]);
   const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
-  if (m == ALL && p == ALL) memmove(d, a, sizeof(T) * LANES);
-  else if (m == ALL && p == 0) memmove(d, b, sizeof(T) * LANES);
+  if (m == ALL && p == ALL)
+    memmove(d, a, sizeof(T) * LANES);
+  else if (m == ALL && p == 0)
+    memmove(d, b, sizeof(T) * LANES);
   else
     for (int lane = 0; lane < LANES; ++lane) {
       const T chosen = p >> lane & 1 ? a[lane] : b[lane];
@@ -189,9 +220,12 @@ template <class T> static void select(Warp &w, const Instr &i, u32 m) {
     }
 }
 
-template <class T> static void move(Warp &w, const Instr &i, u32 m) {
-  if (m == ALL) memmove(w.reg<T>(i.o[0]), w.reg<T>(i.o[1]), sizeof(T) * LANES);
-  else blend<1>(w.reg<T>(i.o[0]), w.reg<T>(i.o[1]), m);
+template <class T>
+static void move(Warp &w, const Instr &i, u32 m) {
+  if (m == ALL)
+    memmove(w.reg<T>(i.o[0]), w.reg<T>(i.o[1]), sizeof(T) * LANES);
+  else
+    blend<1>(w.reg<T>(i.o[0]), w.reg<T>(i.o[1]), m);
 }
 struct Wide { u64 low, high; };
 
@@ -246,7 +280,8 @@ void write_truth(Warp &w, const Instr &i, u32 m, u32 truth) {
       if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (truth & m);
       if (i.o[2] != ALL) w.pred(i.o[2]) = (w.pred(i.o[2]) & ~m) | (other & m);
       return;
-    case 1: case 2:  // set.u32, set.f32
+    case 1:
+    case 2:  // set.u32, set.f32
       for (int lane = 0; lane < LANES; ++lane)
         if (m >> lane & 1) w.reg<u32>(i.o[1])[lane] = truth >> lane & 1 ? (i.o[0] == 1 ? ~0u : 0x3f800000u) : 0;
       return;
@@ -256,7 +291,8 @@ void write_truth(Warp &w, const Instr &i, u32 m, u32 truth) {
   }
 }
 
-template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void compare(Warp &w, const Instr &i, u32 m) {
   const T *a = w.reg<T>(i.o[3]), *b = w.reg<T>(i.o[4]);
   const u32 relation = i.o[7];
   const bool negate = relation == 5;  // not equal is one comparison, not two
@@ -268,43 +304,60 @@ template <class T> static void compare(Warp &w, const Instr &i, u32 m) {
   write_truth(w, i, m, truth);
 }
 
-#define BITWISE(suffix, T) \
-  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul.lo." suffix, T, u64(a) * b), \
-  TERNARY("mad.lo." suffix, T, u64(a) * b + c), BINARY("and." suffix, T, a & b), BINARY("or." suffix, T, a | b), \
-  BINARY("xor." suffix, T, a ^ b), UNARY("not." suffix, T, T, ~a), UNARY("cnot." suffix, T, T, a == 0), \
-  UNARY("neg." suffix, T, T, 0 - a), SHIFT("shl." suffix, T, b >= 8 * sizeof(T) ? T(0) : T(a << b))
+#define BITWISE(suffix, T)                                                                                          \
+  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul.lo." suffix, T, u64(a) * b),        \
+      TERNARY("mad.lo." suffix, T, u64(a) * b + c), BINARY("and." suffix, T, a &b), BINARY("or." suffix, T, a | b), \
+      BINARY("xor." suffix, T, a ^ b), UNARY("not." suffix, T, T, ~a), UNARY("cnot." suffix, T, T, a == 0),         \
+      UNARY("neg." suffix, T, T, 0 - a), SHIFT("shl." suffix, T, b >= 8 * sizeof(T) ? T(0) : T(a << b))
 
-#define ORDERED(suffix, T) \
-  BINARY("min." suffix, T, a < b ? a : b), BINARY("max." suffix, T, a > b ? a : b), \
-  BINARY("div." suffix, T, divide<T>(a, b)), \
-  BINARY("rem." suffix, T, remainder<T>(a, b)), \
-  SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
-  TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), COMPARE("compare." suffix, T, compare<T>)
+#define ORDERED(suffix, T)                                                                                             \
+  BINARY("min." suffix, T, a < b ? a : b), BINARY("max." suffix, T, a > b ? a : b),                                    \
+      BINARY("div." suffix, T, divide<T>(a, b)), BINARY("rem." suffix, T, remainder<T>(a, b)),                         \
+      SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
+      TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), COMPARE("compare." suffix, T, compare<T>)
 
-#define PRODUCTS(suffix, T, W) \
+#define PRODUCTS(suffix, T, W)                                                                            \
   WIDE("mul.wide." suffix, W, T, W(a) * W(b)), BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T)), \
-  TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c), \
-  MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c)
+      TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c),                                  \
+      MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c)
 
-#define FIELDS(u, s, U, S) \
-  MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c)), MIXED("bfe." s, S, S, u32, u32, extract<S>(a, b, c)), \
-  UNARY("brev." u, U, U, reverse(a)), UNARY("popc." u, u32, U, __builtin_popcountll(a)), \
-  UNARY("clz." u, u32, U, a ? __builtin_clzll(a) - (64 - 8 * sizeof(U)) : 8 * sizeof(U)), \
-  UNARY("bfind." u, u32, U, find_bit<U>(a, false)), UNARY("bfind." s, u32, S, find_bit<S>(a, false)), \
-  UNARY("bfind.shiftamt." u, u32, U, find_bit<U>(a, true)), UNARY("bfind.shiftamt." s, u32, S, find_bit<S>(a, true)), \
-  {"bfi." u, [](Warp &w, const Instr &i, u32 m) { \
-     lanes(m, w.reg<U>(i.o[0]), [](U a, U b, u32 c, u32 d) { return insert<U>(a, b, c, d); }, \
-           w.reg<U>(i.o[1]), w.reg<U>(i.o[2]), w.reg<u32>(i.o[3]), w.reg<u32>(i.o[4])); \
-   }, widths<U, U, U, u32, u32>()}
+#define FIELDS(u, s, U, S)                                                                                         \
+  MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c)), MIXED("bfe." s, S, S, u32, u32, extract<S>(a, b, c)),      \
+      UNARY("brev." u, U, U, reverse(a)), UNARY("popc." u, u32, U, __builtin_popcountll(a)),                       \
+      UNARY("clz." u, u32, U, a ? __builtin_clzll(a) - (64 - 8 * sizeof(U)) : 8 * sizeof(U)),                      \
+      UNARY("bfind." u, u32, U, find_bit<U>(a, false)), UNARY("bfind." s, u32, S, find_bit<S>(a, false)),          \
+      UNARY("bfind.shiftamt." u, u32, U, find_bit<U>(a, true)),                                                    \
+      UNARY("bfind.shiftamt." s, u32, S, find_bit<S>(a, true)), {                                                  \
+    "bfi." u,                                                                                                      \
+        [](Warp &w, const Instr &i, u32 m) {                                                                       \
+          lanes(                                                                                                   \
+              m, w.reg<U>(i.o[0]), [](U a, U b, u32 c, u32 d) { return insert<U>(a, b, c, d); }, w.reg<U>(i.o[1]), \
+              w.reg<U>(i.o[2]), w.reg<u32>(i.o[3]), w.reg<u32>(i.o[4]));                                           \
+        },                                                                                                         \
+        widths<U, U, U, u32, u32>()                                                                                \
+  }
 
 // Two halves at once; `relu`: negative ones become 0.
-template <class T, class F> static inline u32 halves(u32 a, u32 b, F f) {
+template <class T, class F>
+static inline u32 halves(u32 a, u32 b, F f) {
   return u16(f(T(a), T(b))) | u32(u16(f(T(a >> 16), T(b >> 16)))) << 16;
 }
-template <class T> static inline T least(T a, T b) { return std::min(a, b); }
-template <class T> static inline T most(T a, T b) { return std::max(a, b); }
-template <class T> static inline T least0(T a, T b) { return std::max<T>(0, std::min(a, b)); }
-template <class T> static inline T most0(T a, T b) { return std::max<T>(0, std::max(a, b)); }
+template <class T>
+static inline T least(T a, T b) {
+  return std::min(a, b);
+}
+template <class T>
+static inline T most(T a, T b) {
+  return std::max(a, b);
+}
+template <class T>
+static inline T least0(T a, T b) {
+  return std::max<T>(0, std::min(a, b));
+}
+template <class T>
+static inline T most0(T a, T b) {
+  return std::max<T>(0, std::max(a, b));
+}
 
 static inline s32 clamp(s64 value) { return s32(std::min<s64>(std::max<s64>(value, INT32_MIN), INT32_MAX)); }
 
@@ -326,23 +379,32 @@ void register_integer(Registry &r) {
             TERNARY("mad24.lo.s32", s32, u32(s32(u32(a) << 8) >> 8) * u32(s32(u32(b) << 8) >> 8) + u32(c)),
             BINARY("add.sat.s32", s32, clamp(s64(a) + b)), BINARY("sub.sat.s32", s32, clamp(s64(a) - b)),
             TERNARY("mad.hi.sat.s32", s32, clamp((s64(a) * b >> 32) + c))});
-  enter(r, {BINARY("add.u16x2", u32, halves<u16>(a, b, [](u16 x, u16 y) { return x + y; })),
-            BINARY("min.u16x2", u32, halves<u16>(a, b, least<u16>)), BINARY("max.u16x2", u32, halves<u16>(a, b, most<u16>)),
-            BINARY("min.s16x2", u32, halves<s16>(a, b, least<s16>)), BINARY("max.s16x2", u32, halves<s16>(a, b, most<s16>)),
-            BINARY("min.relu.s16x2", u32, halves<s16>(a, b, least0<s16>)),
-            BINARY("max.relu.s16x2", u32, halves<s16>(a, b, most0<s16>)),
-            BINARY("min.relu.s32", s32, least0(a, b)), BINARY("max.relu.s32", s32, most0(a, b))});
+  enter(
+      r,
+      {BINARY("add.u16x2", u32, halves<u16>(a, b, [](u16 x, u16 y) { return x + y; })),
+       BINARY("min.u16x2", u32, halves<u16>(a, b, least<u16>)), BINARY("max.u16x2", u32, halves<u16>(a, b, most<u16>)),
+       BINARY("min.s16x2", u32, halves<s16>(a, b, least<s16>)), BINARY("max.s16x2", u32, halves<s16>(a, b, most<s16>)),
+       BINARY("min.relu.s16x2", u32, halves<s16>(a, b, least0<s16>)),
+       BINARY("max.relu.s16x2", u32, halves<s16>(a, b, most0<s16>)), BINARY("min.relu.s32", s32, least0(a, b)),
+       BINARY("max.relu.s32", s32, most0(a, b))});
   enter(r, {FIELDS("u32", "s32", u32, s32), FIELDS("u64", "s64", u64, s64)});
-  enter(r, {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
-            MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
-            MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
-            MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)),
-            BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
-            BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
-            BINARY("szext.clamp.u32", u32, b >= 32 ? a : b == 0 ? 0 : a & ((1ull << b) - 1)),
-            BINARY("szext.clamp.s32", s32, u32(b) >= 32 ? a : b == 0 ? 0 : s32(u32(a) << (32 - b)) >> (32 - b)),
-            BINARY("szext.wrap.u32", u32, a & ((1ull << (b & 31)) - 1)),
-            BINARY("szext.wrap.s32", s32, (b & 31) == 0 ? 0 : s32(u32(a) << (32 - (b & 31))) >> (32 - (b & 31)))});
+  enter(r,
+        {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
+         MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
+         MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
+         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)),
+         BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
+         BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
+         BINARY("szext.clamp.u32", u32,
+                b >= 32  ? a
+                : b == 0 ? 0
+                         : a & ((1ull << b) - 1)),
+         BINARY("szext.clamp.s32", s32,
+                u32(b) >= 32 ? a
+                : b == 0     ? 0
+                             : s32(u32(a) << (32 - b)) >> (32 - b)),
+         BINARY("szext.wrap.u32", u32, a & ((1ull << (b & 31)) - 1)),
+         BINARY("szext.wrap.s32", s32, (b & 31) == 0 ? 0 : s32(u32(a) << (32 - (b & 31))) >> (32 - (b & 31)))});
   enter(r,
         {TERNARY("dp4a.u32.u32", u32, (dot4<u8, u8>(a, b, c))), TERNARY("dp4a.s32.s32", u32, (dot4<s8, s8>(a, b, c))),
          TERNARY("dp4a.u32.s32", u32, (dot4<u8, s8>(a, b, c))), TERNARY("dp4a.s32.u32", u32, (dot4<s8, u8>(a, b, c))),
@@ -354,41 +416,59 @@ void register_integer(Registry &r) {
          TERNARY("dp2a.hi.s32.s32", u32, (dot2<s8, s8, 1>(a, b, c))),
          TERNARY("dp2a.hi.u32.s32", u32, (dot2<u8, s8, 1>(a, b, c))),
          TERNARY("dp2a.hi.s32.u32", u32, (dot2<s8, u8, 1>(a, b, c)))});
-  enter(r, {{"prmt.b32", [](Warp &w, const Instr &i, u32 m) {
+  enter(r, {{"prmt.b32",
+             [](Warp &w, const Instr &i, u32 m) {
                const u32 mode = i.o[4];
-               lanes(m, w.reg<u32>(i.o[0]), [mode](u32 a, u32 b, u32 c) { return permute(a, b, c, mode); },
-                     w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
-             }, "d4 s4 s4 s4 n"},
-            {"lop3.b32", [](Warp &w, const Instr &i, u32 m) {
+               lanes(
+                   m, w.reg<u32>(i.o[0]), [mode](u32 a, u32 b, u32 c) { return permute(a, b, c, mode); },
+                   w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
+             },
+             "d4 s4 s4 s4 n"},
+            {"lop3.b32",
+             [](Warp &w, const Instr &i, u32 m) {
                const u32 table = i.o[4];
-               lanes(m, w.reg<u32>(i.o[0]), [table](u32 a, u32 b, u32 c) { return lop3(a, b, c, table); },
-                     w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
-             }, "d4 s4 s4 s4 n"}});
+               lanes(
+                   m, w.reg<u32>(i.o[0]), [table](u32 a, u32 b, u32 c) { return lop3(a, b, c, table); },
+                   w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
+             },
+             "d4 s4 s4 s4 n"}});
   const std::string add32 = "d4 s4 s4 s0? d0?", add64 = "d8 s8 s8 s0? d0?";
   const std::string mad32 = "d4 s4 s4 s4 s0? d0?", mad64 = "d8 s8 s8 s8 s0? d0?", predicates = "d0 s0 s0";
-  enter(r, {{"addc.u32", add_carry<u32, false>, add32}, {"addc.u64", add_carry<u64, false>, add64},
-            {"subc.u32", add_carry<u32, true>, add32}, {"subc.u64", add_carry<u64, true>, add64},
-            {"madc.lo.u32", mad_carry<u32, u128, false>, mad32}, {"madc.hi.u32", mad_carry<u32, u128, true>, mad32},
-            {"madc.lo.s32", mad_carry<s32, s128, false>, mad32}, {"madc.hi.s32", mad_carry<s32, s128, true>, mad32},
-            {"madc.lo.u64", mad_carry<u64, u128, false>, mad64}, {"madc.hi.u64", mad_carry<u64, u128, true>, mad64},
-            {"madc.lo.s64", mad_carry<s64, s128, false>, mad64}, {"madc.hi.s64", mad_carry<s64, s128, true>, mad64}});
-#define PREDICATES(name, expr) \
+  enter(r, {{"addc.u32", add_carry<u32, false>, add32},
+            {"addc.u64", add_carry<u64, false>, add64},
+            {"subc.u32", add_carry<u32, true>, add32},
+            {"subc.u64", add_carry<u64, true>, add64},
+            {"madc.lo.u32", mad_carry<u32, u128, false>, mad32},
+            {"madc.hi.u32", mad_carry<u32, u128, true>, mad32},
+            {"madc.lo.s32", mad_carry<s32, s128, false>, mad32},
+            {"madc.hi.s32", mad_carry<s32, s128, true>, mad32},
+            {"madc.lo.u64", mad_carry<u64, u128, false>, mad64},
+            {"madc.hi.u64", mad_carry<u64, u128, true>, mad64},
+            {"madc.lo.s64", mad_carry<s64, s128, false>, mad64},
+            {"madc.hi.s64", mad_carry<s64, s128, true>, mad64}});
+#define PREDICATES(name, expr)                                                                                       \
   {name, [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, [[maybe_unused]] u32 b) { return expr; }); }, \
    predicates}
   enter(r, {PREDICATES("and.pred", a & b), PREDICATES("or.pred", a | b), PREDICATES("xor.pred", a ^ b),
             PREDICATES("not.pred", ~a), PREDICATES("mov.pred", a)});
 #undef PREDICATES
-  enter(r, {{"mov.b16", move<u16>, "d2 s2"}, {"mov.b32", move<u32>, "d4 s4"}, {"mov.b64", move<u64>, "d8 s8"},
-            {"mov.b128", move<Wide>, "d16 s16"}, {"selp.b16", select<u16>, "d2 s2 s2 s0"},
-            {"selp.b32", select<u32>, "d4 s4 s4 s0"}, {"selp.b64", select<u64>, "d8 s8 s8 s0"},
-            MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b),
-            MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
-            MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b),
-            MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
-            MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b),
-            MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
-            {"pack", pack, "d* n n s*+"}, {"unpack", unpack, "s* n n d*?+"},
-            {"nop", [](Warp &, const Instr &, u32) {}, ""}});
+  enter(r,
+        {{"mov.b16", move<u16>, "d2 s2"},
+         {"mov.b32", move<u32>, "d4 s4"},
+         {"mov.b64", move<u64>, "d8 s8"},
+         {"mov.b128", move<Wide>, "d16 s16"},
+         {"selp.b16", select<u16>, "d2 s2 s2 s0"},
+         {"selp.b32", select<u32>, "d4 s4 s4 s0"},
+         {"selp.b64", select<u64>, "d8 s8 s8 s0"},
+         MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b),
+         MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
+         MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b),
+         MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
+         MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b),
+         MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
+         {"pack", pack, "d* n n s*+"},
+         {"unpack", unpack, "s* n n d*?+"},
+         {"nop", [](Warp &, const Instr &, u32) {}, ""}});
 }
 
 }  // namespace vm

@@ -10,10 +10,10 @@
 
 namespace vm {
 
-constexpr u32 SHARED_UNIT = 128;                // bytes in which blocks are given shared memory
-constexpr u32 LONGEST_SPIN = 256;               // instructions of a loop that waits
-constexpr u64 MOST_STORAGE = 4ull << 30;        // bytes of blocks that have begun
-constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;   // of blocks that only poll while nothing happens: then it is a deadlock
+constexpr u32 SHARED_UNIT = 128;               // bytes in which blocks are given shared memory
+constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
+constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of blocks that have begun
+constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of blocks that only poll while nothing happens: then it is a deadlock
 constexpr u32 TRIES = 2;  // of a block, to go on at once when what it polled has changed; then new blocks come first
 
 static u64 resident(const Launch &l) { return l.storage.size() - l.free.size(); }
@@ -31,7 +31,8 @@ static Block *start_next(Launch &l) {
   return block;
 }
 
-template <class F> static Block *take(std::deque<Block *> &from, F f) {
+template <class F>
+static Block *take(std::deque<Block *> &from, F f) {
   const auto at = std::find_if(from.begin(), from.end(), f);
   if (at == from.end()) return nullptr;
   Block *block = *at;
@@ -82,8 +83,10 @@ static Block *next_block(Launch &l, Worker &w, std::unique_lock<std::mutex> &loc
       return take(l.polling, [](Block *) { return true; });
     }
     if (l.waiting.empty()) return nullptr;
-    if (++l.idle == l.running) resolve(l, w);
-    else l.changed.wait_for(lock, std::chrono::milliseconds(1));
+    if (++l.idle == l.running)
+      resolve(l, w);
+    else
+      l.changed.wait_for(lock, std::chrono::milliseconds(1));
     --l.idle;
   }
   return nullptr;
@@ -151,8 +154,10 @@ static void work(Launch &l, Worker &worker) {
   }
   for (Block *block : l.waiting) l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
   merge(l, worker);
-  if (--l.running == 0) l.finished.notify_all();
-  else l.changed.notify_all();
+  if (--l.running == 0)
+    l.finished.notify_all();
+  else
+    l.changed.notify_all();
 }
 
 }  // namespace vm
@@ -210,14 +215,14 @@ const char *vm_constants() {
 #define X(name, value) #name " " #value "\n"
       FLAGS(X)
 #undef X
-      ;
+          ;
 }
 const char *vm_kinds() {
   return ""
 #define X(name) #name "\n"
       KINDS(X)
 #undef X
-      ;
+          ;
 }
 
 // All problems in the order of their numbers, one per line: name, kind, code, with '|' between them.
@@ -226,7 +231,7 @@ const char *vm_problems() {
 #define X(name, kind, code) #name "|" kind "|" #code "\n"
       PROBLEMS(X)
 #undef X
-      ;
+          ;
 }
 
 // names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
@@ -286,7 +291,8 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   std::vector<u32> stores(1, 0);  // likewise
   for (const Instr &i : p->code) stores.push_back(stores.back() + storing[i.o[-7]]);
   for (const Instr &i : p->code)
-    if (i.kind == Kind::BRANCH && i.target <= i.pc && i.pc - i.target < LONGEST_SPIN && stores[i.pc] == stores[i.target])
+    if (i.kind == Kind::BRANCH && i.target <= i.pc && i.pc - i.target < LONGEST_SPIN &&
+        stores[i.pc] == stores[i.target])
       for (u32 pc = i.target; pc < i.pc; ++pc)
         if (p->code[pc].flags & STRONG) p->code[pc].flags |= SPIN;
   for (u32 n = 0; n < header[5]; ++n, constants += 4)

@@ -25,7 +25,8 @@ static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
 // Passes over the 32 banks of 4 bytes that an access needs, `part` lanes at a time. A pass delivers one 4-byte word of
 // each bank to all lanes that want it.
 static u32 wavefronts(const u64 *address, u32 mask, u32 bytes, u32 part) {
-  const u32 width = std::max(bytes, 4u), banks = 128 / width, width_log2 = __builtin_ctz(width);  // wide: several as one
+  const u32 width = std::max(bytes, 4u), banks = 128 / width,
+            width_log2 = __builtin_ctz(width);  // wide: several as one
   u32 passes = 0;
   for (u32 first = 0; first < LANES; first += part) {
     u32 word[LANES], busy = 0, count = 0;
@@ -84,20 +85,21 @@ static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
     }
     return __builtin_popcountll(touched);
   }
-  u64 seen[2 * LANES];
+  alignas(64) u64 sector[LANES];  // far apart; an access lies within one, for it is aligned and has 32 bytes at most
+  for (u32 lane = 0; lane < LANES; ++lane) sector[lane] = mask >> lane & 1 ? address[lane] >> 5 : ~u64(lane);
   u32 count = 0;
-  for (int lane = 0; lane < LANES; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    seen[count++] = address[lane] >> 5;
-    seen[count++] = (address[lane] + bytes - 1) >> 5;
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const u32 lane = __builtin_ctz(rest);
+    const u64 mine = sector[lane];
+    count += u32(__builtin_ctz(ballot([mine](u64 other) { return other == mine; }, sector))) == lane;
   }
-  std::sort(seen, seen + count);
-  return std::unique(seen, seen + count) - seen;
+  return count;
 }
 
 const Allocation *find(const Launch &l, u64 address, u32 bytes) {
-  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address,
-                             [](u64 a, const Allocation &b) { return a < b.base; });
+  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address, [](u64 a, const Allocation &b) {
+    return a < b.base;
+  });
   if (at != l.allocations.begin() && address + bytes <= (at - 1)->base + (at - 1)->size) return &*(at - 1);
   const Allocation *object = l.heap ? l.heap->find(address) : nullptr;
   return object && address + bytes <= object->base + object->size ? object : nullptr;
@@ -138,8 +140,9 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
         if (const int lane = __builtin_ctz(rest); address[lane] + bytes > size)
           b.report(Problem::SHARED_PAST_END, i.pc, b.thread(w, lane), address[lane], bytes);
     } else if (p.high + bytes > size)
-      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS,
-                  [=](u64 x) { return x + bytes > size; });
+      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS, [=](u64 x) {
+        return x + bytes > size;
+      });
   }
   if (p.bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
   return true;
@@ -175,12 +178,15 @@ static u32 copied_sectors(const u64 *from, const u64 *to, u32 mask) {
 }
 
 // A cp.async: shared memory's banks do not show in it, for the hardware counts no wavefronts of it.
-void count_copy(Warp &w, const Instr &i, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1) {
+void count_copy(Warp &w, const Instr &i, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes,
+                bool past_l1) {
   Counters &c = w.block->counters[i.pc];
   ++c.requests;
   c.bytes += u64(__builtin_popcount(mask)) * bytes;
-  if (past_l1) c.sectors += copied_sectors(from, to, reading);
-  else if (reading) c.sectors += sectors(from, reading, bytes, look(from, reading, bytes));
+  if (past_l1)
+    c.sectors += copied_sectors(from, to, reading);
+  else if (reading)
+    c.sectors += sectors(from, reading, bytes, look(from, reading, bytes));
 }
 
 void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind, const u64 *address, u32 bytes) {
@@ -194,11 +200,16 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
 
 static bool all_written(const u8 *written, u32 bytes) {
   switch (bytes) {
-    case 1: return *written;
-    case 2: return bits_of<u16>(written) == 0x0101;
-    case 4: return bits_of<u32>(written) == 0x01010101;
-    case 8: return bits_of<u64>(written) == 0x0101010101010101;
-    default: return !memchr(written, 0, bytes);
+    case 1:
+      return *written;
+    case 2:
+      return bits_of<u16>(written) == 0x0101;
+    case 4:
+      return bits_of<u32>(written) == 0x01010101;
+    case 8:
+      return bits_of<u64>(written) == 0x0101010101010101;
+    default:
+      return !memchr(written, 0, bytes);
   }
 }
 
@@ -218,7 +229,8 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     if (!(b.last && a >= b.last->base && a + bytes <= b.last->base + b.last->size)) b.last = find(b.launch, a, bytes);
     if (!b.last || !b.last->written) continue;
     u8 *written = b.last->written + (a - b.last->base);
-    if (store) memset(written, 1, bytes);
+    if (store)
+      memset(written, 1, bytes);
     else if (!all_written(written, bytes))
       b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
   }
@@ -262,7 +274,8 @@ void addresses(const Warp &w, u32 base, u32 offset, bool wide, u64 *out) {
 
 void host_pointers(const Warp &w, Space space, const u64 *address, u64 *out) {
   const Block &b = *w.block;
-  if (space == Space::GLOBAL) memcpy(out, address, LANES * sizeof(u64));
+  if (space == Space::GLOBAL)
+    memcpy(out, address, LANES * sizeof(u64));
   else if (space == Space::SHARED)
     for (int lane = 0; lane < LANES; ++lane) out[lane] = reinterpret_cast<u64>(b.shared) + address[lane];
   else
@@ -270,7 +283,8 @@ void host_pointers(const Warp &w, Space space, const u64 *address, u64 *out) {
       out[lane] = reinterpret_cast<u64>(b.local) + u64(b.thread(w, lane)) * b.local_stride + address[lane];
 }
 
-template <class T> static inline void gather(T *to, const u64 *from, u32 offset, u32 mask) {
+template <class T>
+static inline void gather(T *to, const u64 *from, u32 offset, u32 mask) {
   if (mask == ALL)
     for (int lane = 0; lane < LANES; ++lane) to[lane] = bits_of<T>(reinterpret_cast<const u8 *>(from[lane]) + offset);
   else
@@ -279,14 +293,16 @@ template <class T> static inline void gather(T *to, const u64 *from, u32 offset,
       to[lane] = bits_of<T>(reinterpret_cast<const u8 *>(from[lane]) + offset);
     }
 }
-template <class T> static inline void scatter(const T *from, const u64 *to, u32 offset, u32 mask) {
+template <class T>
+static inline void scatter(const T *from, const u64 *to, u32 offset, u32 mask) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     memcpy(reinterpret_cast<u8 *>(to[lane]) + offset, &from[lane], sizeof(T));
   }
 }
 
-template <class D, class S> static void extend(D *to, const S *from, u32 mask) {
+template <class D, class S>
+static void extend(D *to, const S *from, u32 mask) {
   lanes(mask, to, [](S x) { return D(x); }, from);
 }
 
@@ -296,24 +312,30 @@ static void load_narrow(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 
   alignas(64) U raw[LANES] = {};
   gather(raw, from, offset, mask);
   const S *as_signed = reinterpret_cast<const S *>(raw);
-  if (s.reg == 2) s.sign ? extend(w.reg<u16>(slot), as_signed, mask) : extend(w.reg<u16>(slot), raw, mask);
-  else if (s.reg == 4) s.sign ? extend(w.reg<u32>(slot), as_signed, mask) : extend(w.reg<u32>(slot), raw, mask);
-  else s.sign ? extend(w.reg<u64>(slot), as_signed, mask) : extend(w.reg<u64>(slot), raw, mask);
+  if (s.reg == 2)
+    s.sign ? extend(w.reg<u16>(slot), as_signed, mask) : extend(w.reg<u16>(slot), raw, mask);
+  else if (s.reg == 4)
+    s.sign ? extend(w.reg<u32>(slot), as_signed, mask) : extend(w.reg<u32>(slot), raw, mask);
+  else
+    s.sign ? extend(w.reg<u64>(slot), as_signed, mask) : extend(w.reg<u64>(slot), raw, mask);
 }
 
 struct Wide { u64 low, high; };
 
 static void load_element(Warp &w, const Shape &s, u32 slot, const u64 *from, u32 offset, u32 mask) {
   switch (s.bytes) {
-    case 1: return load_narrow<u8, s8>(w, s, slot, from, offset, mask);
+    case 1:
+      return load_narrow<u8, s8>(w, s, slot, from, offset, mask);
     case 2:
       return s.reg == 2 ? gather(w.reg<u16>(slot), from, offset, mask)
                         : load_narrow<u16, s16>(w, s, slot, from, offset, mask);
     case 4:
       return s.reg == 4 ? gather(w.reg<u32>(slot), from, offset, mask)
                         : load_narrow<u32, s32>(w, s, slot, from, offset, mask);
-    case 8: return gather(w.reg<u64>(slot), from, offset, mask);
-    default: return gather(w.reg<Wide>(slot), from, offset, mask);
+    case 8:
+      return gather(w.reg<u64>(slot), from, offset, mask);
+    default:
+      return gather(w.reg<Wide>(slot), from, offset, mask);
   }
 }
 
@@ -325,11 +347,71 @@ static void copy_strong(void *to, const void *from, u32 bytes) {
                      __ATOMIC_RELAXED);
   };
   switch (bytes) {
-    case 1: return copy(u8());
-    case 2: return copy(u16());
-    case 4: return copy(u32());
-    case 8: return copy(u64());
-    default: copy_strong(to, from, 8), copy_strong(static_cast<u8 *>(to) + 8, static_cast<const u8 *>(from) + 8, 8);
+    case 1:
+      return copy(u8());
+    case 2:
+      return copy(u16());
+    case 4:
+      return copy(u32());
+    case 8:
+      return copy(u64());
+    default:
+      copy_strong(to, from, 8), copy_strong(static_cast<u8 *>(to) + 8, static_cast<const u8 *>(from) + 8, 8);
+  }
+}
+
+// All lanes, side by side: what lies there, element by element.
+template <class T>
+static void spread(Warp &w, const Instr &i, u32 count, const u8 *from) {
+  for (u32 n = 0; n < count; ++n) {
+    if (i.o[3 + n] == ALL) continue;
+    T *to = w.reg<T>(i.o[3 + n]);
+    if (count == 1)
+      memcpy(to, from, LANES * sizeof(T));
+    else
+      for (int lane = 0; lane < LANES; ++lane) to[lane] = bits_of<T>(from + (lane * count + n) * sizeof(T));
+  }
+}
+template <class T>
+static void collect(Warp &w, const Instr &i, u32 count, u8 *to) {
+  for (u32 n = 0; n < count; ++n) {
+    const T *from = w.reg<T>(i.o[3 + n]);
+    if (count == 1)
+      memcpy(to, from, LANES * sizeof(T));
+    else
+      for (int lane = 0; lane < LANES; ++lane) memcpy(to + (lane * count + n) * sizeof(T), from + lane, sizeof(T));
+  }
+}
+
+static u8 *host_address(const Block &b, Space space, u64 address) {
+  return space == Space::SHARED ? b.shared + address : reinterpret_cast<u8 *>(address);
+}
+
+static void load_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 low) {
+  const u8 *from = host_address(*w.block, space, low);
+  switch (s.bytes) {
+    case 2:
+      return spread<u16>(w, i, s.count, from);
+    case 4:
+      return spread<u32>(w, i, s.count, from);
+    case 8:
+      return spread<u64>(w, i, s.count, from);
+    default:
+      return spread<Wide>(w, i, s.count, from);
+  }
+}
+
+static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 low) {
+  u8 *to = host_address(*w.block, space, low);
+  switch (s.bytes) {
+    case 2:
+      return collect<u16>(w, i, s.count, to);
+    case 4:
+      return collect<u32>(w, i, s.count, to);
+    case 8:
+      return collect<u64>(w, i, s.count, to);
+    default:
+      return collect<Wide>(w, i, s.count, to);
   }
 }
 
@@ -348,9 +430,10 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
     }
     if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
   }
+  ++w.reads;
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) return load_row(w, i, s, space, p.low);
   u64 from[LANES];
   host_pointers(w, space, address, from);
-  ++w.reads;
   alignas(64) u8 seen[LANES][32];
   if (i.flags & STRONG) {
     for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -376,12 +459,23 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
-  u64 to[LANES];
-  host_pointers(w, space, address, to);
   const Change change(w, space);
   const u32 undefined =
       b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined) {
+    bool usual = !sanitize;
+    if (sanitize && space == Space::SHARED)
+      usual = b.shadow_write_row(w, p.low, bytes, i);
+    else if (sanitize && b.only)
+      usual = b.race_write_row(w, i, p.low, bytes);
+    if (usual) {
+      if (sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true, p);
+      return store_row(w, i, s, space, p.low);
+    }
+  }
+  u64 to[LANES];
+  host_pointers(w, space, address, to);
   if (sanitize || i.flags & STRONG) {
     alignas(64) u8 value[LANES][32];
     for (u32 n = 0; n < s.count; ++n)
@@ -396,13 +490,14 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     }
     if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
     const bool shadow = sanitize && space == Space::SHARED;
-    if (shadow && p.row) b.shadow_write(w, mask, address, bytes, i, p, value, 0, undefined);
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      if (shadow && !p.row) b.shadow_write(w, 1u << lane, address, bytes, i, p, value, 0, undefined);
+      if (shadow) b.shadow_write(w, 1u << lane, address, bytes, i, value, 0, undefined);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
-      if (i.flags & STRONG) for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
-      else memcpy(there, value[lane], bytes);
+      if (i.flags & STRONG)
+        for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
+      else
+        memcpy(there, value[lane], bytes);
     }
     return;
   }
@@ -416,10 +511,17 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       continue;
     }
     switch (s.bytes) {
-      case 2: scatter(w.reg<u16>(slot), to, n * 2, mask); break;
-      case 4: scatter(w.reg<u32>(slot), to, n * 4, mask); break;
-      case 8: scatter(w.reg<u64>(slot), to, n * 8, mask); break;
-      default: scatter(w.reg<Wide>(slot), to, n * 16, mask);
+      case 2:
+        scatter(w.reg<u16>(slot), to, n * 2, mask);
+        break;
+      case 4:
+        scatter(w.reg<u32>(slot), to, n * 4, mask);
+        break;
+      case 8:
+        scatter(w.reg<u64>(slot), to, n * 8, mask);
+        break;
+      default:
+        scatter(w.reg<Wide>(slot), to, n * 16, mask);
     }
   }
 }
@@ -437,7 +539,8 @@ u32 next_space(u32 *left, u64 *address, Space *space) {
   return here;
 }
 
-template <class F> static void by_space(Warp &w, u32 mask, u64 *address, F f) {
+template <class F>
+static void by_space(Warp &w, u32 mask, u64 *address, F f) {
   Space space;
   for (u32 left = mask; left && !w.block->stopped;) {
     const u32 here = next_space(&left, address, &space);
@@ -449,8 +552,10 @@ template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SP
 static void access(Warp &w, const Instr &i, u32 m) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], Shape(i.o[2]).wide, address);
-  if (SPACE < 3) ACCESS(w, i, m, Space(SPACE), address);
-  else by_space(w, m, address, [&](Space space, u32 here) { ACCESS(w, i, here, space, address); });
+  if (SPACE < 3)
+    ACCESS(w, i, m, Space(SPACE), address);
+  else
+    by_space(w, m, address, [&](Space space, u32 here) { ACCESS(w, i, here, space, address); });
 }
 
 // Kernel parameters: constant memory of the launch.
@@ -524,34 +629,42 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (sanitize) b.acquire(w, mask, space, address);
 }
 
-template <class T, class F> static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
+template <class T, class F>
+static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[1], i.o[2], i.o[3] >> 8 & 1, address);
   const u32 space = i.o[3] & 255;
-  if (space < 3) atomic<T>(w, i, m, Space(space), address, f);
-  else by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
+  if (space < 3)
+    atomic<T>(w, i, m, Space(space), address, f);
+  else
+    by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
-#define ATOM_OPERANDS(T) "d" + std::to_string(sizeof(T)) + "? s* n n " + "s" + std::to_string(sizeof(T)) + " s" + \
-                         std::to_string(sizeof(T)) + "?"
-#define ATOM(name, T, expr) \
-  {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
+#define ATOM_OPERANDS(T)                                                                                               \
+  "d" + std::to_string(sizeof(T)) + "? s* n n " + "s" + std::to_string(sizeof(T)) + " s" + std::to_string(sizeof(T)) + \
+      "?"
+#define ATOM(name, T, expr)                                                                                \
+  {"atom." name,                                                                                           \
+   [](Warp &w, const Instr &i, u32 m) {                                                                    \
      atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
-   }, ATOM_OPERANDS(T)}
-#define ATOM_INTEGER(u, s, U, S) \
-  ATOM("add." u, U, a + x), ATOM("and." u, U, a & x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
-  ATOM("exch." u, U, x), \
-  ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)), ATOM("max." u, U, std::max(a, x)), \
-  ATOM("min." s, U, S(a) < S(x) ? a : x), ATOM("max." s, U, S(a) > S(x) ? a : x)
+   },                                                                                                      \
+   ATOM_OPERANDS(T)}
+#define ATOM_INTEGER(u, s, U, S)                                                                        \
+  ATOM("add." u, U, a + x), ATOM("and." u, U, a &x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
+      ATOM("exch." u, U, x), ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)),      \
+      ATOM("max." u, U, std::max(a, x)), ATOM("min." s, U, S(a) < S(x) ? a : x),                        \
+      ATOM("max." s, U, S(a) > S(x) ? a : x)
 
 u16 add_half(u16 a, u16 b, bool bf16);
-template <bool BF16> static u32 add_pair(u32 a, u32 b) {
+template <bool BF16>
+static u32 add_pair(u32 a, u32 b) {
   return u32(add_half(u16(a), u16(b), BF16)) | u32(add_half(u16(a >> 16), u16(b >> 16), BF16)) << 16;
 }
 
 // Several neighbours by one instruction, each by itself. o: address register, offset, space | wide << 8, count,
 // destinations (or ~0), operands
-template <class T, class F> static void atomic_vector(Warp &w, const Instr &i, u32 m, F f) {
+template <class T, class F>
+static void atomic_vector(Warp &w, const Instr &i, u32 m, F f) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], i.o[2] >> 8 & 1, address);
   const u32 count = i.o[3], whole = count * sizeof(T);
@@ -567,39 +680,48 @@ template <class T, class F> static void atomic_vector(Warp &w, const Instr &i, u
     for (u64 &a : address) a += sizeof(T);
   }
 }
-#define ATOM_VECTOR(name, T, expr) \
-  {"atom." name, [](Warp &w, const Instr &i, u32 m) { \
-     atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); \
-   }, "s* n n n d*?+ s*+"}
+#define ATOM_VECTOR(name, T, expr)                                                                              \
+  {"atom." name,                                                                                                \
+   [](Warp &w, const Instr &i, u32 m) { atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); }, \
+   "s* n n n d*?+ s*+"}
 
-template <class T> static T extreme(T a, T x, bool most, Format format);
-template <> u16 extreme(u16 a, u16 x, bool most, Format format) {
+template <class T>
+static T extreme(T a, T x, bool most, Format format);
+template <>
+u16 extreme(u16 a, u16 x, bool most, Format format) {
   const auto value = format == Format::F16 ? widen_half : widen_bf16;
   return (most ? value(x) > value(a) : value(x) < value(a)) || value(a) != value(a) ? x : a;
 }
-template <> u32 extreme(u32 a, u32 x, bool most, Format format) {
+template <>
+u32 extreme(u32 a, u32 x, bool most, Format format) {
   return extreme(u16(a), u16(x), most, format) | u32(extreme(u16(a >> 16), u16(x >> 16), most, format)) << 16;
 }
-#define ATOM_HALVES(type, T, ADD, FORMAT) \
-  ATOM("add." type, T, ADD), ATOM_VECTOR("add.vector." type, T, ADD), \
-  ATOM_VECTOR("min.vector." type, T, extreme<T>(a, x, false, FORMAT)), \
-  ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
+#define ATOM_HALVES(type, T, ADD, FORMAT)                                  \
+  ATOM("add." type, T, ADD), ATOM_VECTOR("add.vector." type, T, ADD),      \
+      ATOM_VECTOR("min.vector." type, T, extreme<T>(a, x, false, FORMAT)), \
+      ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
 
 void register_memory(Registry &r) {
   const std::string loads = "s* n n d*?+", stores = "s* n n s*+";
-  enter(r, {{"ld.global", access<load, 0>, loads}, {"ld.shared", access<load, 1>, loads},
-            {"ld.local", access<load, 2>, loads}, {"ld.generic", access<load, 3>, loads},
-            {"st.global", access<store, 0>, stores}, {"st.shared", access<store, 1>, stores},
-            {"st.local", access<store, 2>, stores}, {"st.generic", access<store, 3>, stores},
-            {"ld.param", load_param, loads},
-            {"fence", [](Warp &w, const Instr &i, u32) {  // o: beyond the block
-               std::atomic_thread_fence(std::memory_order_seq_cst);
-               if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
-             }, "n"}});
+  enter(r,
+        {{"ld.global", access<load, 0>, loads},
+         {"ld.shared", access<load, 1>, loads},
+         {"ld.local", access<load, 2>, loads},
+         {"ld.generic", access<load, 3>, loads},
+         {"st.global", access<store, 0>, stores},
+         {"st.shared", access<store, 1>, stores},
+         {"st.local", access<store, 2>, stores},
+         {"st.generic", access<store, 3>, stores},
+         {"ld.param", load_param, loads},
+         {"fence",
+          [](Warp &w, const Instr &i, u32) {  // o: beyond the block
+            std::atomic_thread_fence(std::memory_order_seq_cst);
+            if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
+          },
+          "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
-            ATOM("cas.u16", u16, a == x ? y : a),
-            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM_HALVES("f16", u16, add_half(a, x, false), Format::F16),

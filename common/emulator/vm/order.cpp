@@ -25,9 +25,12 @@ PastPointer join(const PastPointer &a, const PastPointer &b) {
   both->reserve(a->size() + b->size());
   auto i = a->begin(), j = b->begin();
   while (i != a->end() || j != b->end()) {
-    if (j == b->end() || (i != a->end() && i->key < j->key)) both->push_back(*i++);
-    else if (i == a->end() || j->key < i->key) both->push_back(*j++);
-    else both->push_back({i->key, std::max(i->time, j->time)}), ++i, ++j;
+    if (j == b->end() || (i != a->end() && i->key < j->key))
+      both->push_back(*i++);
+    else if (i == a->end() || j->key < i->key)
+      both->push_back(*j++);
+    else
+      both->push_back({i->key, std::max(i->time, j->time)}), ++i, ++j;
   }
   return both;
 }
@@ -127,8 +130,7 @@ void Block::meet_lanes(Warp &w, u32 mask) {
     for (int lane = 0; lane < LANES; ++lane)
       together[lane] = std::max(together[lane], w.lanes->of[__builtin_ctz(rest)][lane]);
   for (u32 rest = mask; rest; rest &= rest - 1) together[__builtin_ctz(rest)] = now;
-  for (u32 rest = mask; rest; rest &= rest - 1)
-    std::copy(together, together + LANES, w.lanes->of[__builtin_ctz(rest)]);
+  for (u32 rest = mask; rest; rest &= rest - 1) std::copy(together, together + LANES, w.lanes->of[__builtin_ctz(rest)]);
 }
 
 // Up to which time lane `lane` knows what lane `of` of its warp did.
@@ -184,8 +186,10 @@ void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *a
     if (nothing && (atomic || flags.empty())) return;
     for (u32 rest = mask; rest; rest &= rest - 1) {
       Clock &flag = flags[address[__builtin_ctz(rest)]];
-      if (atomic) join(flag, within);
-      else flag = within;
+      if (atomic)
+        join(flag, within);
+      else
+        flag = within;
     }
     return;
   }
@@ -219,8 +223,8 @@ void Block::acquire(Warp &w, u32 mask, Space space, const u64 *address) {
   if (!clock.others) return;
   clock.time.resize(warps.size());
   for (const Warp &v : warps)
-    clock.time[v.index] = std::max(known(clock.others, index, v.index),
-                                   known(clock.others, index | WITHIN_BLOCK, v.index));
+    clock.time[v.index] =
+        std::max(known(clock.others, index, v.index), known(clock.others, index | WITHIN_BLOCK, v.index));
   learn(w, clock);
 }
 

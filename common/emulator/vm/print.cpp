@@ -11,7 +11,8 @@ constexpr size_t MOST_OUTPUT = 1 << 20;  // bytes per block; a kernel that print
 static const u8 *resolve(const Block &b, u32 thread, u64 address, u64 bytes) {
   const u64 offset = address & ~WINDOW_MASK;
   switch (address & WINDOW_MASK) {
-    case SHARED_WINDOW: return offset + bytes <= b.launch.shared_bytes ? b.shared + offset : nullptr;
+    case SHARED_WINDOW:
+      return offset + bytes <= b.launch.shared_bytes ? b.shared + offset : nullptr;
     case LOCAL_WINDOW:
       return offset + bytes <= b.program.local_bytes ? b.local + u64(thread) * b.local_stride + offset : nullptr;
     default:
@@ -46,9 +47,12 @@ static std::string format(const Block &b, u32 thread, const std::string &text, u
     std::string spec = "%";
     bool wide = false;
     for (++at; at < text.size() && strchr("0123456789.+-# *hlLjzt", text[at]); ++at) {
-      if (strchr("lLjzt", text[at])) wide = true;
-      else if (text[at] == '*') spec += std::to_string(s32(take(4)));
-      else if (text[at] != 'h') spec += text[at];
+      if (strchr("lLjzt", text[at]))
+        wide = true;
+      else if (text[at] == '*')
+        spec += std::to_string(s32(take(4)));
+      else if (text[at] != 'h')
+        spec += text[at];
     }
     if (at == text.size()) break;
     char piece[512];
@@ -103,9 +107,9 @@ static void assert_fail(Warp &w, const Instr &i, u32 m) {
   const auto three = [](u32 x, u32 y, u32 z) {
     return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
   };
-  b.output += place + ": block: " + three(b.ctaid[0], b.ctaid[1], b.ctaid[2]) + ", thread: " +
-              three(thread % size[0], thread / size[0] % size[1], thread / size[0] / size[1]) + " Assertion `" + text(1) +
-              "` failed.\n";
+  b.output += place + ": block: " + three(b.ctaid[0], b.ctaid[1], b.ctaid[2]) +
+              ", thread: " + three(thread % size[0], thread / size[0] % size[1], thread / size[0] / size[1]) +
+              " Assertion `" + text(1) + "` failed.\n";
   b.report(Problem::ASSERTION, i.pc, thread, 0, 0);
   b.halt();
 }

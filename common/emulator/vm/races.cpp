@@ -6,8 +6,9 @@
 // overwrites of the other, is lost, but nothing else.
 //
 // What is written may be what was there: two threads that set one flag are told apart from two that disagree.
-#include <algorithm>
 #include <sys/mman.h>
+
+#include <algorithm>
 
 #include "block.h"
 
@@ -19,8 +20,8 @@ constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
 
 Cells::Cells(u64 base, u64 bytes, u32 granule_log2)
     : origin(base & ~63ull), shift(granule_log2), count((bytes + 64) / (1u << granule_log2) + 2) {
-  void *memory = mmap(nullptr, 3 * count * sizeof(u64), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+  void *memory = mmap(nullptr, 3 * count * sizeof(u64), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   words = memory == MAP_FAILED ? nullptr : static_cast<u64 *>(memory);
 }
 
@@ -30,7 +31,8 @@ Cells::~Cells() {
 
 void Cells::forget(u64 address, u64 bytes) {
   const u64 first = (address - origin) >> shift, last = (address + bytes - origin) >> shift;
-  for (u64 kind = 0; words && kind < 3; ++kind) std::fill(words + kind * count + first, words + kind * count + last + 1, 0);
+  for (u64 kind = 0; words && kind < 3; ++kind)
+    std::fill(words + kind * count + first, words + kind * count + last + 1, 0);
 }
 
 static u64 get(const u64 *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -119,13 +121,22 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
     const Epoch *e = last_epoch && last_epoch != my_epoch ? &launch.epochs.of(u32(last_epoch)) : nullptr;
     const bool last_mine = !e || (e->block == index && e->warp == w.index);
     const auto row = [&](auto log2) {
-      return read_row<log2>(written + first, read + first, second + first, u32(last - first + 1), mine, last_epoch, last_mine);
+      return read_row<log2>(written + first, read + first, second + first, u32(last - first + 1), mine, last_epoch,
+                            last_mine);
     };
     switch (bytes_log2 - cells.shift) {
-      case 0: if (row(std::integral_constant<int, 0>())) return; break;
-      case 1: if (row(std::integral_constant<int, 1>())) return; break;
-      case 2: if (row(std::integral_constant<int, 2>())) return; break;
-      case 3: if (row(std::integral_constant<int, 3>())) return; break;
+      case 0:
+        if (row(std::integral_constant<int, 0>())) return;
+        break;
+      case 1:
+        if (row(std::integral_constant<int, 1>())) return;
+        break;
+      case 2:
+        if (row(std::integral_constant<int, 2>())) return;
+        break;
+      case 3:
+        if (row(std::integral_constant<int, 3>())) return;
+        break;
     }
   }
   u64 known_epoch = my_epoch;  // of a word that was looked at: an epoch of this warp?
@@ -133,7 +144,8 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
   for (u64 at = first; at <= last; ++at) {
     const u64 begin = std::max(at << cells.shift, offset), behind = (begin - offset) >> bytes_log2;
     const u64 me = mine + (behind << R_LANE_SHIFT);
-    if (const u64 word = get(written + at); word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
+    if (const u64 word = get(written + at);
+        word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
       report_race(word & R_SAME ? Problem::SAME_VALUE : Problem::GLOBAL_READ_AFTER_WRITE, w, i, lane + int(behind),
                   cells.origin + begin, bytes, word);
     }
@@ -176,7 +188,7 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
     const bool same = value && !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size);
     for (const u64 earlier : {word, one, other})
       if (races(earlier))
-        report_race(same ? Problem::SAME_VALUE
+        report_race(same              ? Problem::SAME_VALUE
                     : earlier == word ? Problem::GLOBAL_WRITE_AFTER_WRITE
                                       : Problem::GLOBAL_WRITE_AFTER_READ,
                     w, i, lane, where, bytes, earlier);
@@ -217,6 +229,27 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
     if (const Cells *cells = cells_of(address[lane], bytes))
       read_cells(w, i, *cells, lane, lanes, address[lane], bytes, word_of(now, i, lane, strong));
   }
+}
+
+// The usual store: of a row that nobody else has touched. False if it needs a closer look.
+bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
+  if (!launch.races.load(std::memory_order_relaxed)) return true;
+  const Cells *cells = cells_of(address, bytes);
+  if (!cells) return true;
+  if (!(bytes >> cells->shift)) return false;
+  const u64 mine = word_of(epoch(w), i, 0, i.flags & STRONG), my_epoch = mine >> EPOCH_SHIFT;
+  const u64 first = (address - cells->origin) >> cells->shift;
+  const u32 log2 = __builtin_ctz(bytes) - cells->shift, n = LANES << log2;
+  u64 *written = cells->words + first, *read = written + cells->count, *second = read + cells->count, foreign = 0;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) {
+    const u64 word = written[c], one = read[c];
+    foreign |= (word ? (word >> EPOCH_SHIFT) ^ my_epoch : 0) | (one ? (one >> EPOCH_SHIFT) ^ my_epoch : 0) | second[c];
+  }
+  if (foreign) return false;
+#pragma GCC ivdep
+  for (u32 c = 0; c < n; ++c) written[c] = mine + (u64(c >> log2) << R_LANE_SHIFT), read[c] = 0;
+  return true;
 }
 
 void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],

@@ -65,64 +65,97 @@ static u64 merged(u64 earlier, u64 later, bool unordered) {
 struct Horizon {
   u64 oldest, newest, own;
   explicit Horizon(const Warp &w)
-      : oldest(u64(w.oldest) << TIME_SHIFT), newest(u64(w.newest) << TIME_SHIFT),
+      : oldest(u64(w.oldest) << TIME_SHIFT),
+        newest(u64(w.newest) << TIME_SHIFT),
         own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << TIME_SHIFT) {}
 };
 
+// Words side by side, as vectors: GCC turns loops over 64-bit comparisons into none by itself.
+template <int N>
+struct Vectors {
+  typedef u64 type __attribute__((vector_size(8 * N), aligned(8)));
+};
+
+// f(words, first stamp and steps of the lanes) for pieces of the COUNT granules of each of LANES_ lanes. `first`: the first
+// lane's stamp.
+template <int COUNT, int LANES_, class F>
+static inline void by_pieces(u64 first, F f) {
+  constexpr int n = COUNT * LANES_, size = n < 8 ? n : 8;
+  using V = typename Vectors<size>::type;
+  V steps;
+  for (int c = 0; c < size; ++c) steps[c] = c / COUNT * LANE_STEP;
+  for (int c = 0; c < n; c += size) f(c, V{} + (first + c / COUNT * LANE_STEP) + steps);
+}
+template <class V>
+static inline bool any(V words) {
+  u64 all = 0;
+  for (size_t c = 0; c < sizeof words / sizeof(u64); ++c) all |= words[c];
+  return all;
+}
+
 // COUNT granules for each of some lanes, `first` being the first one's stamp. False if one needs a closer look.
 template <int COUNT, int LANES_>
-static bool read_row(const u64 *written, u64 *read, u64 first, const Horizon &h) {
-  constexpr u32 n = LANES_ * COUNT;
-  u64 bad = 0;
-#pragma GCC ivdep
-  for (u32 c = 0; c < n; ++c) {
-    const u64 mine = first + c / COUNT * LANE_STEP, w = written[c], r = read[c];
-    const u64 limit = (w ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
-    bad |= u64(w == 0) | u64((w & UNDEFINED) != 0) | (u64(w >= limit) & u64(((w ^ mine) & (SELF | IN_FLIGHT)) != 0));
-    bad |= u64(r >= h.oldest) & u64(r < h.newest) & u64(((r ^ mine) & WARP_BITS) != 0);
-  }
-  if (bad) return false;
-#pragma GCC ivdep
-  for (u32 c = 0; c < n; ++c) {
-    const u64 mine = first + c / COUNT * LANE_STEP, r = read[c];
-    const bool foreign = (r ^ mine) & WARP_BITS;
-    const u64 one = r & LANE_BITS, other = one != (mine & LANE_BITS) ? one >> (LANE_SHIFT - OTHER_SHIFT) : r & OTHER_BITS;
-    const u64 word = (mine & (r | ~(BY_STRONG | BY_VOLATILE))) | (r & BY_MANY_WARPS);
-    const u64 both = foreign ? word | BY_MANY_WARPS : (word & ~OTHER_BITS) | other;
-    read[c] = r >= (foreign | ((r & BY_MANY_WARPS) != 0) ? h.oldest : h.own) ? both : mine;
-  }
+static inline bool read_row(const u64 *written, u64 *read, u64 first, const Horizon &h) {
+  constexpr int size = COUNT * LANES_ < 8 ? COUNT * LANES_ : 8;
+  using V = typename Vectors<size>::type;
+  V bad = {};
+  by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
+    const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
+    const V limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
+    bad |= V(w == 0) | V((w & UNDEFINED) != 0) | (V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0));
+    bad |= V(r >= h.oldest) & V(r < h.newest) & V(((r ^ mine) & WARP_BITS) != 0);
+  });
+  if (any(bad)) return false;
+  by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
+    V &read_ = *reinterpret_cast<V *>(read + c);
+    const V r = read_, foreign = V(((r ^ mine) & WARP_BITS) != 0), many = V((r & BY_MANY_WARPS) != 0);
+    const V one = r & LANE_BITS;
+    const V other = one != (mine & LANE_BITS) ? one >> (LANE_SHIFT - OTHER_SHIFT) : r & OTHER_BITS;
+    const V word = (mine & (r | ~(BY_STRONG | BY_VOLATILE))) | (r & BY_MANY_WARPS);
+    const V both = foreign != 0 ? word | BY_MANY_WARPS : (word & ~OTHER_BITS) | other;
+    const V limit = (foreign | many) != 0 ? V{} + h.oldest : V{} + h.own;
+    read_ = r >= limit ? both : mine;
+  });
   return true;
 }
 
-template <int COUNT, int LANES_> static bool write_row(u64 *written, u64 *read, u64 first, const Horizon &h) {
-  constexpr u32 n = LANES_ * COUNT;
-  u64 bad = 0;
-#pragma GCC ivdep
-  for (u32 c = 0; c < n; ++c) {
-    const u64 mine = first + c / COUNT * LANE_STEP, w = written[c], r = read[c];
-    const u64 w_limit = (w ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
-    const u64 r_limit = (r ^ mine) & (WARP_BITS | BY_MANY_WARPS) ? h.oldest : h.own;
-    bad |= u64(w >= w_limit) & u64(((w ^ mine) & (SELF | IN_FLIGHT)) != 0);
-    bad |= u64(r >= r_limit) & u64(((r ^ mine) & SELF) != 0);
-  }
-  if (bad) return false;
-#pragma GCC ivdep
-  for (u32 c = 0; c < n; ++c) {
-    written[c] = first + c / COUNT * LANE_STEP;
-    read[c] = 0;
-  }
+template <int COUNT, int LANES_>
+static inline bool write_row(u64 *written, u64 *read, u64 first, const Horizon &h) {
+  constexpr int size = COUNT * LANES_ < 8 ? COUNT * LANES_ : 8;
+  using V = typename Vectors<size>::type;
+  V bad = {};
+  by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
+    const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
+    const V w_limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
+    const V r_limit = ((r ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
+    bad |= V(w >= w_limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0);
+    bad |= V(r >= r_limit) & V(((r ^ mine) & SELF) != 0);
+  });
+  if (any(bad)) return false;
+  by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
+    *reinterpret_cast<V *>(written + c) = mine;
+    *reinterpret_cast<V *>(read + c) = V{};
+  });
   return true;
 }
 
-template <class F> static bool by_count(u32 count, F f) {
+template <class F>
+static bool by_count(u32 count, F f) {
   switch (count) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 8: return f(std::integral_constant<int, 8>());
-    case 16: return f(std::integral_constant<int, 16>());
-    case 32: return f(std::integral_constant<int, 32>());
-    default: return false;
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 8:
+      return f(std::integral_constant<int, 8>());
+    case 16:
+      return f(std::integral_constant<int, 16>());
+    case 32:
+      return f(std::integral_constant<int, 32>());
+    default:
+      return false;
   }
 }
 
@@ -170,49 +203,72 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i);
   const Horizon horizon(w);
-  const auto granules = [&](u32 from, u32 lanes, u32 step, u64 first) {  // `lanes` pieces side by side, from there
+  const auto closer = [&](u32 from, u32 lanes, u32 step, u64 first) {  // `lanes` pieces side by side, from there
     const u32 at = from >> shift;
-    const bool fine = by_count(count, [&](auto n) {
-      return step == 1 ? read_row<n, 1>(&written_by[at], &read_by[at], first, horizon)
-                       : read_row<n, LANES>(&written_by[at], &read_by[at], first, horizon);
-    });
-    if (fine) return;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
       const u32 behind = (g - at) / count;
       read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, first + behind * LANE_STEP);
     }
   };
-  if (p.row && !for_warp) return granules(u32(p.low), mask, LANES, stamp(w, 0, 0, i, flags));
-  for (u32 rest = mask; rest;) {
-    const int lane = __builtin_ctz(rest);
-    u32 same = 1u << lane;  // neighbours at one address: together
-    for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1) same |= rest & -rest;
-    const int last = for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same);
-    granules(u32(address[lane]), for_warp ? w.live : same, 1, stamp(w, lane, last, i, flags));
+  if (p.row && !for_warp) {
+    const u64 first = stamp(w, 0, 0, i, flags);
+    const u32 at = u32(p.low) >> shift;
+    if (!by_count(count, [&](auto n) { return read_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); }))
+      closer(u32(p.low), mask, LANES, first);
+    return;
   }
+  const auto lane_by_lane = [&](auto quick) {
+    for (u32 rest = mask; rest;) {
+      const int lane = __builtin_ctz(rest);
+      u32 same = 1u << lane;  // neighbours at one address: together
+      for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1)
+        same |= rest & -rest;
+      const u64 mine = stamp(w, lane, for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same), i, flags);
+      const u32 at = u32(address[lane]) >> shift;
+      if (!quick(at, mine)) closer(u32(address[lane]), for_warp ? w.live : same, 1, mine);
+    }
+    return true;
+  };
+  if (!by_count(count, [&](auto n) {
+        return lane_by_lane([&](u32 at, u64 mine) {
+          return read_row<n, 1>(&written_by[at], &read_by[at], mine, horizon);
+        });
+      }))
+    lane_by_lane([](u32, u64) { return false; });
+}
+
+// The usual store: of a row that nobody else has to do with. False if it needs a closer look.
+bool Block::shadow_write_row(const Warp &w, u64 address, u32 bytes, const Instr &i) {
+  const u32 at = u32(address) >> program.granule_log2, count = std::max(bytes >> program.granule_log2, 1u);
+  const u64 first = stamp(w, 0, 0, i, strength(i));
+  const Horizon horizon(w);
+  return by_count(count, [&](auto n) { return write_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); });
 }
 
 // `value`: what each lane writes, or null if that is not known yet: two threads may write the same. `more`: IN_FLIGHT for
 // a cp.async, which may write any time until its wait; UNDEFINED, of the lanes of `undefined`.
-void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const Pattern &p,
-                         const u8 (*value)[32], u64 more, u32 undefined) {
+void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const u8 (*value)[32],
+                         u64 more, u32 undefined) {
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i) | more;
   const Horizon horizon(w);
-  const auto lane_by_lane = [&](int lane) {
-    const u32 from = u32(address[lane]), at = from >> shift;
-    const u64 mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
-    if (by_count(count, [&](auto n) { return write_row<n, 1>(&written_by[at], &read_by[at], mine, horizon); })) return;
-    const bool same = value && !memcmp(shared + from, value[lane], bytes);
-    for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);
+  const auto lane_by_lane = [&](auto quick) {
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const u32 from = u32(address[lane]), at = from >> shift;
+      const u64 mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
+      if (quick(at, mine)) continue;
+      const bool same = value && !memcmp(shared + from, value[lane], bytes);
+      for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);
+    }
+    return true;
   };
-  if (p.row && !undefined) {
-    const u32 at = u32(p.low) >> shift;
-    const u64 first = stamp(w, 0, 0, i, flags);
-    if (by_count(count, [&](auto n) { return write_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); }))
-      return;
-  }
-  for (u32 rest = mask; rest; rest &= rest - 1) lane_by_lane(__builtin_ctz(rest));
+  if (!by_count(count, [&](auto n) {
+        return lane_by_lane([&](u32 at, u64 mine) {
+          return write_row<n, 1>(&written_by[at], &read_by[at], mine, horizon);
+        });
+      }))
+    lane_by_lane([](u32, u64) { return false; });
 }
 
 // A cp.async has been waited for: from now on it is an ordinary write of that thread.

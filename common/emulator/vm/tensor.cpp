@@ -32,12 +32,16 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   if (!b.launch.sanitize) return true;
   if (space == Space::GLOBAL) {
     note_global(w, i, m, address, bytes, !load, p);
-    if (load) b.race_read(w, i, m, address, bytes, p);
-    else b.race_write(w, i, m, address, bytes, nullptr, false);
+    if (load)
+      b.race_read(w, i, m, address, bytes, p);
+    else
+      b.race_write(w, i, m, address, bytes, nullptr, false);
   }
   if (space != Space::SHARED) return true;
-  if (load) b.shadow_read(w, m, address, bytes, i, p, for_warp);
-  else b.shadow_write(w, m, address, bytes, i, p, nullptr);
+  if (load)
+    b.shadow_read(w, m, address, bytes, i, p, for_warp);
+  else
+    b.shadow_write(w, m, address, bytes, i, nullptr);
   return true;
 }
 
@@ -60,7 +64,8 @@ static void transpose(MatrixRow (&m)[8]) {
   MatrixRow t[8];
   constexpr MatrixRow LOW = {0, 8, 1, 9, 2, 10, 3, 11}, HIGH = {4, 12, 5, 13, 6, 14, 7, 15};
   for (int round = 0; round < 3; ++round) {  // each interleaves rows r and r + 4
-    for (int r = 0; r < 4; ++r) t[2 * r] = __builtin_shuffle(m[r], m[r + 4], LOW), t[2 * r + 1] = __builtin_shuffle(m[r], m[r + 4], HIGH);
+    for (int r = 0; r < 4; ++r)
+      t[2 * r] = __builtin_shuffle(m[r], m[r + 4], LOW), t[2 * r + 1] = __builtin_shuffle(m[r], m[r + 4], HIGH);
     memcpy(m, t, sizeof t);
   }
 }
@@ -74,8 +79,10 @@ static void load_matrix(Warp &w, const Instr &i, u32 m) {
       if (m >> (8 * n + r) & 1) memcpy(&matrix[r], reinterpret_cast<const void *>(rows[8 * n + r]), 16);
     if (i.o[4]) transpose(matrix);
     u32 *out = w.reg<u32>(i.o[5 + n]);  // row g, columns 2t and 2t + 1 to lane 4g + t: one after the other
-    if (m == ALL) memcpy(out, matrix, sizeof matrix);
-    else blend<1>(out, reinterpret_cast<const u32 *>(matrix), m);
+    if (m == ALL)
+      memcpy(out, matrix, sizeof matrix);
+    else
+      blend<1>(out, reinterpret_cast<const u32 *>(matrix), m);
   }
 }
 
@@ -114,8 +121,17 @@ static void transpose_matrix(Warp &w, const Instr &i, u32 m) {
 //   C, D (16 × 8)  element i: row g + 8 (i / 2), column 2 t + i % 2
 
 enum Element : u32 {
-  ELEMENT_F16, ELEMENT_BF16, ELEMENT_TF32, ELEMENT_S8, ELEMENT_U8, ELEMENT_E4M3, ELEMENT_E5M2, ELEMENT_S4, ELEMENT_U4,
-  ELEMENT_B1, ELEMENT_F64,
+  ELEMENT_F16,
+  ELEMENT_BF16,
+  ELEMENT_TF32,
+  ELEMENT_S8,
+  ELEMENT_U8,
+  ELEMENT_E4M3,
+  ELEMENT_E5M2,
+  ELEMENT_S4,
+  ELEMENT_U4,
+  ELEMENT_B1,
+  ELEMENT_F64,
 };
 static u32 elements_per_register(u32 element) {
   static const u32 count[] = {2, 2, 1, 4, 4, 4, 4, 8, 8, 1, 1};  // of bits, 32 are one element
@@ -123,7 +139,8 @@ static u32 elements_per_register(u32 element) {
 }
 
 // The elements of one register in all lanes, E per lane.
-template <class T> static int read_register(const Warp &w, u32 slot, u32 element, T *out) {
+template <class T>
+static int read_register(const Warp &w, u32 slot, u32 element, T *out) {
   switch (element) {
     case ELEMENT_F16:
       if constexpr (std::is_same<T, float>::value) widen_array<Format::F16, 64>(w.reg<u16>(slot), out);
@@ -137,10 +154,12 @@ template <class T> static int read_register(const Warp &w, u32 slot, u32 element
     case ELEMENT_S8:
       for (int n = 0; n < 4 * LANES; ++n) out[n] = T(w.reg<s8>(slot)[n]);
       return 4;
-    case ELEMENT_E4M3: case ELEMENT_E5M2:
+    case ELEMENT_E4M3:
+    case ELEMENT_E5M2:
       for (int n = 0; n < 4 * LANES; ++n) out[n] = T(widen_fp8(w.reg<u8>(slot)[n], element == ELEMENT_E4M3));
       return 4;
-    case ELEMENT_S4: case ELEMENT_U4:
+    case ELEMENT_S4:
+    case ELEMENT_U4:
       for (int n = 0; n < 4 * LANES; ++n) {
         const u8 two = w.reg<u8>(slot)[n];
         out[2 * n] = T(element == ELEMENT_S4 ? s8(two << 4) >> 4 : two & 15);
@@ -162,15 +181,18 @@ template <class T> static int read_register(const Warp &w, u32 slot, u32 element
 constexpr int MOST_K = 64;
 
 // A register of all lanes is an 8 × 4E block of A, row by row, or such a block of B transposed. WIDTH = 4E.
-template <int WIDTH, class T> static void place_rows(const T *values, T (*to)[MOST_K], int column) {
+template <int WIDTH, class T>
+static void place_rows(const T *values, T (*to)[MOST_K], int column) {
   for (int g = 0; g < 8; ++g) memcpy(&to[g][column], values + g * WIDTH, WIDTH * sizeof(T));
 }
-template <int WIDTH, class T> static void place_columns(const T *values, T (*to)[8]) {
+template <int WIDTH, class T>
+static void place_columns(const T *values, T (*to)[8]) {
 #if defined(__AVX2__)
   if constexpr (WIDTH == 8 && std::is_same<T, float>::value) {  // the usual case: 8 × 8
     __m256 r[8], t[8];
     for (int g = 0; g < 8; ++g) r[g] = _mm256_load_ps(values + 8 * g);
-    for (int g = 0; g < 8; g += 2) t[g] = _mm256_unpacklo_ps(r[g], r[g + 1]), t[g + 1] = _mm256_unpackhi_ps(r[g], r[g + 1]);
+    for (int g = 0; g < 8; g += 2)
+      t[g] = _mm256_unpacklo_ps(r[g], r[g + 1]), t[g + 1] = _mm256_unpackhi_ps(r[g], r[g + 1]);
     for (int h = 0; h < 8; h += 4)
       for (int k = 0; k < 2; ++k) {
         r[h + 2 * k] = _mm256_shuffle_ps(t[h + k], t[h + k + 2], 0x44);
@@ -187,12 +209,17 @@ template <int WIDTH, class T> static void place_columns(const T *values, T (*to)
     for (int g = 0; g < 8; ++g) to[k][g] = values[g * WIDTH + k];
 }
 
-template <class F> static void by_width(int width, F f) {
+template <class F>
+static void by_width(int width, F f) {
   switch (width) {
-    case 4: return f(std::integral_constant<int, 4>());
-    case 8: return f(std::integral_constant<int, 8>());
-    case 16: return f(std::integral_constant<int, 16>());
-    default: return f(std::integral_constant<int, 32>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 8:
+      return f(std::integral_constant<int, 8>());
+    case 16:
+      return f(std::integral_constant<int, 16>());
+    default:
+      return f(std::integral_constant<int, 32>());
   }
 }
 
@@ -206,7 +233,8 @@ static void read_a(const Warp &w, const u32 *slots, u32 count, u32 element, T (*
   }
 }
 
-template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count, u32 element, T (*b)[8]) {
+template <class T>
+static void read_b(const Warp &w, const u32 *slots, u32 count, u32 element, T (*b)[8]) {
   alignas(64) T values[8 * LANES];
   for (u32 r = 0; r < count; ++r) {
     const int width = 4 * read_register(w, slots[r], element, values);
@@ -216,7 +244,8 @@ template <class T> static void read_b(const Warp &w, const u32 *slots, u32 count
 
 // The accumulators of a 16 × 8 tile: 4 registers of 32 bits, or 2 with a pair of halves each. Pairs are neighbours in a
 // row.
-template <class T> static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8], u32 rows = 16) {
+template <class T>
+static void read_c(const Warp &w, const u32 *slots, bool halves, T (*c)[8], u32 rows = 16) {
   for (u32 half = 0; half < rows / 8; ++half) {
     T *to = c[8 * half];
     if (halves) {
@@ -304,7 +333,8 @@ static void count_bits(s32 (*c)[8], const s32 (*a)[MOST_K], const s32 (*b)[8], i
 }
 
 // o: rows, K, type of A, type of B, D in halves, C in halves, saturate (bits: exclusive or), registers of D, A, B, C
-template <class T, bool BITS = false> static void mma(Warp &w, const Instr &i, u32 m) {
+template <class T, bool BITS = false>
+static void mma(Warp &w, const Instr &i, u32 m) {
   const u32 rows = i.o[0], depth = BITS ? i.o[1] / 32 : i.o[1], per = elements_per_register(i.o[2]);
   const u32 a_count = rows * depth / per / LANES, b_count = 8 * depth / per / LANES;
   const u32 *d = i.o + 7, *a = d + rows / 4 / (i.o[4] ? 2 : 1), *b = a + a_count, *c = b + b_count;
@@ -312,8 +342,10 @@ template <class T, bool BITS = false> static void mma(Warp &w, const Instr &i, u
   read_a(w, a, a_count, i.o[2], left, rows);
   read_b(w, b, b_count, i.o[3], right);
   read_c(w, c, i.o[5], tile, rows);
-  if constexpr (BITS) count_bits(tile, left, right, depth, i.o[6]);
-  else multiply(tile, left, right, depth, i.o[6]);
+  if constexpr (BITS)
+    count_bits(tile, left, right, depth, i.o[6]);
+  else
+    multiply(tile, left, right, depth, i.o[6]);
   write_d(w, d, i.o[4], tile, m, rows);
 }
 
@@ -398,7 +430,8 @@ static bool accesses(const Fragment &fragment, const u64 *base, const u64 *strid
 
 // o: address, offset, 64-bit address, space (3: generic), shape, operand, element, column-major, halves, stride (or
 // ~0), number of registers, registers
-template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
+template <bool LOAD>
+static void wmma_move(Warp &w, const Instr &i, u32 m) {
   const Fragment fragment(i.o[4], i.o[5], i.o[6], i.o[7], i.o[8]);
   alignas(64) u64 base[LANES], stride[LANES], to[LANES];
   addresses(w, i.o[0], i.o[1], i.o[2], base);
@@ -423,14 +456,17 @@ template <bool LOAD> static void wmma_move(Warp &w, const Instr &i, u32 m) {
         const Position p = fragment.at(lane, r % fragment.registers * fragment.per + e);
         u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(p, stride[lane]);
         u8 *element = w.frame + i.o[11 + r] + 4 * lane + e * fragment.bytes;
-        if (LOAD) memcpy(element, memory, fragment.bytes);
-        else memcpy(memory, element, fragment.bytes);
+        if (LOAD)
+          memcpy(element, memory, fragment.bytes);
+        else
+          memcpy(memory, element, fragment.bytes);
       }
     }
 }
 
 // o: shape, element of A, of B, D in halves, C in halves, saturate, registers of D, of A, of B, then those of D, A, B, C
-template <class T> static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void wmma_multiply(Warp &w, const Instr &i, u32 m) {
   const u32 shape = i.o[0], depth = SHAPES[shape].k, d_tile = i.o[3] ? 2 : 4, c_tile = i.o[4] ? 2 : 4;
   const u32 *d = i.o + 9, *a = d + i.o[6], *b = a + i.o[7], *c = b + i.o[8];
   u32 a_type = i.o[1], b_type = i.o[2];
@@ -490,7 +526,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
       note_global(w, i, whole, from, size, false, origin);
       b.race_read(w, i, whole, from, size, origin);
     }
-    b.shadow_write(w, m, to, size, i, target, nullptr, IN_FLIGHT);
+    b.shadow_write(w, m, to, size, i, nullptr, IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }
@@ -508,7 +544,8 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
       const int lane = __builtin_ctz(rest);
       u8 *to = b.shared + copy.destination[lane];
       const void *from = reinterpret_cast<const void *>(copy.source[lane]);
-      if (copy.copied[lane] == 16) memcpy(to, from, 16);
+      if (copy.copied[lane] == 16)
+        memcpy(to, from, 16);
       else {
         memcpy(to, from, copy.copied[lane]);
         memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
@@ -527,17 +564,22 @@ static void commit(Warp &w, u32 m) {
 void register_tensor(Registry &r) {
   const std::string product = "n n n n n n n d4+ s4+", fragment = "s* n n n n n n n n s4? n ";
   const std::string product_of_fragments = "n n n n n n n n n d4+ s4+";
-  enter(r, {{"ldmatrix", load_matrix, "s* n n n n d4+"}, {"stmatrix", store_matrix, "s* n n n n s4+"},
-            {"movmatrix", transpose_matrix, "d4 s4"},
-            {"mma.f32", mma<float>, product}, {"mma.s32", mma<s32>, product}, {"mma.b1", mma<s32, true>, product},
-            {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
-            {"wmma.load", wmma_move<true>, fragment + "d4+"}, {"wmma.store", wmma_move<false>, fragment + "s4+"},
-            {"wmma.mma", wmma_multiply<float>, product_of_fragments},
-            {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
-            {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
-            {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
-            {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
-            {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
+  enter(r,
+        {{"ldmatrix", load_matrix, "s* n n n n d4+"},
+         {"stmatrix", store_matrix, "s* n n n n s4+"},
+         {"movmatrix", transpose_matrix, "d4 s4"},
+         {"mma.f32", mma<float>, product},
+         {"mma.s32", mma<s32>, product},
+         {"mma.b1", mma<s32, true>, product},
+         {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
+         {"wmma.load", wmma_move<true>, fragment + "d4+"},
+         {"wmma.store", wmma_move<false>, fragment + "s4+"},
+         {"wmma.mma", wmma_multiply<float>, product_of_fragments},
+         {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
+         {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
+         {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
+         {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
+         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
 }
 
 }  // namespace vm

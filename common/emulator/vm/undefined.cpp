@@ -86,14 +86,17 @@ static void bit_by_bit(Warp &w, const Instr &i, const Flow &, u32 m) {
 }
 
 // Likewise, but the operands FIRST to LAST say where they go: those are taken as they are.
-template <u32 FIRST, u32 LAST> static void as_they_are_moved(Warp &w, const Instr &i, const Flow &f, u32 m) {
+template <u32 FIRST, u32 LAST>
+static void as_they_are_moved(Warp &w, const Instr &i, const Flow &f, u32 m) {
   for (u32 n = FIRST; n <= LAST; ++n) {
     bool is_data = false;
     for (u32 k = 0; k < i.count && k < FIRST; ++k) is_data |= i.o[k] == i.o[n];
     if (is_data || undefined_lanes(w, i.o[n]) & m) return all_of_it(w, i, f, m);
   }
   alignas(64) u8 zeros[LANES * 16] = {};
-  const auto bytes = [&](u32 n) { return w.block->program.width(i.o[n]) ? LANES * w.block->program.width(i.o[n]) : 4u; };
+  const auto bytes = [&](u32 n) {
+    return w.block->program.width(i.o[n]) ? LANES * w.block->program.width(i.o[n]) : 4u;
+  };
   for (u32 n = FIRST; n <= LAST; ++n) memcpy(w.undefined + i.o[n], w.frame + i.o[n], bytes(n));
   as_the_bits_move(w, i, f, m);
   for (u32 n = FIRST; n <= LAST; ++n) memcpy(w.undefined + i.o[n], zeros, bytes(n));
@@ -107,17 +110,20 @@ static void shuffled(Warp &w, const Instr &i, const Flow &f, u32 m) {
 enum class Logic { AND, OR, XOR };
 
 // A bit that is 0 decides an `and`, one that is 1 an `or`.
-template <class T, Logic OP> static T undecided(T a, T b, T ua, T ub) {
+template <class T, Logic OP>
+static T undecided(T a, T b, T ua, T ub) {
   if (OP == Logic::AND) return (ua & ub) | (ua & b) | (ub & a);
   if (OP == Logic::OR) return T((ua & ub) | (ua & T(~b)) | (ub & T(~a)));
   return ua | ub;
 }
-template <class T, Logic OP> static void logic(Warp &w, const Instr &i, const Flow &, u32 m) {
+template <class T, Logic OP>
+static void logic(Warp &w, const Instr &i, const Flow &, u32 m) {
   const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
   const T *ua = reinterpret_cast<T *>(w.undefined + i.o[1]), *ub = reinterpret_cast<T *>(w.undefined + i.o[2]);
   lanes(m, reinterpret_cast<T *>(w.undefined + i.o[0]), undecided<T, OP>, a, b, ua, ub);
 }
-template <Logic OP> static void predicates(Warp &w, const Instr &i, const Flow &, u32 m) {
+template <Logic OP>
+static void predicates(Warp &w, const Instr &i, const Flow &, u32 m) {
   const u32 bad = undecided<u32, OP>(w.pred(i.o[1]), w.pred(i.o[2]), pred_at(w, i.o[1]), pred_at(w, i.o[2]));
   set_lanes(w, i.o[0], m, bad);
 }
@@ -128,14 +134,17 @@ static void lop3(Warp &w, const Instr &i, const Flow &, u32 m) {
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     u32 value[3], open[3], first = 0, differs = 0;
-    for (int n = 0; n < 3; ++n) value[n] = w.reg<u32>(i.o[1 + n])[lane], open[n] = bits_of<u32>(w.undefined + i.o[1 + n] + 4 * lane);
+    for (int n = 0; n < 3; ++n)
+      value[n] = w.reg<u32>(i.o[1 + n])[lane], open[n] = bits_of<u32>(w.undefined + i.o[1 + n] + 4 * lane);
     for (u32 tried = 0; tried < 8; ++tried) {
       u32 x[3], result = 0;
       for (int n = 0; n < 3; ++n) x[n] = tried >> n & 1 ? value[n] | open[n] : value[n] & ~open[n];
       for (u32 k = 0; k < 8; ++k)
         if (i.o[4] >> k & 1) result |= (k & 4 ? x[0] : ~x[0]) & (k & 2 ? x[1] : ~x[1]) & (k & 1 ? x[2] : ~x[2]);
-      if (tried) differs |= result ^ first;
-      else first = result;
+      if (tried)
+        differs |= result ^ first;
+      else
+        first = result;
     }
     out[lane] = differs;
   }
@@ -174,12 +183,14 @@ static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   nothing(w, i, f, m);
 }
 
-template <u32 ADDRESS> static void memory(Warp &w, const Instr &i, const Flow &f, u32 m) {
+template <u32 ADDRESS>
+static void memory(Warp &w, const Instr &i, const Flow &f, u32 m) {
   complain(w, i, Problem::UNDEFINED_ADDRESS, undefined_lanes(w, i.o[ADDRESS]) & m);
   nothing(w, i, f, m);
 }
 
-template <u32 ADDRESS> static void atomic(Warp &w, const Instr &i, const Flow &f, u32 m) {
+template <u32 ADDRESS>
+static void atomic(Warp &w, const Instr &i, const Flow &f, u32 m) {
   const u32 address = undefined_lanes(w, i.o[ADDRESS]) & m;
   complain(w, i, Problem::UNDEFINED_ADDRESS, address);
   complain(w, i, Problem::UNDEFINED_STORE, undefined_sources(w, f) & m & ~address);
@@ -233,7 +244,8 @@ u32 undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *addr
       if (space == Space::LOCAL) {
         u8 *to = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address[lane] + n * bytes;
         followed ? memcpy(to, bits, bytes) : memset(to, 0, bytes);
-      } else if (std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; })) bad |= 1u << lane;
+      } else if (std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; }))
+        bad |= 1u << lane;
     }
   }
   if (space == Space::GLOBAL) complain(w, i, Problem::UNDEFINED_STORE, bad);
@@ -244,13 +256,29 @@ u32 undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *addr
 
 static Rule rule_of(const std::string &name) {
   static const std::map<std::string, Rule> exact = {
-      {"selp.b16", as_they_are_moved<3, 3>}, {"selp.b32", as_they_are_moved<3, 3>}, {"selp.b64", as_they_are_moved<3, 3>},
-      {"and.u16", logic<u16, Logic::AND>}, {"and.u32", logic<u32, Logic::AND>}, {"and.u64", logic<u64, Logic::AND>},
-      {"or.u16", logic<u16, Logic::OR>}, {"or.u32", logic<u32, Logic::OR>}, {"or.u64", logic<u64, Logic::OR>},
-      {"xor.u16", logic<u16, Logic::XOR>}, {"xor.u32", logic<u32, Logic::XOR>}, {"xor.u64", logic<u64, Logic::XOR>},
-      {"and.pred", predicates<Logic::AND>}, {"or.pred", predicates<Logic::OR>}, {"xor.pred", predicates<Logic::XOR>},
-      {"lop3.b32", lop3}, {"cvt", converted}, {"shfl", shuffled}, {"prmt.b32", as_they_are_moved<3, 3>},
-      {"copy.local", nothing}, {"cp.async", memory<3>}, {"restore", nullptr}, {"save", nullptr},
+      {"selp.b16", as_they_are_moved<3, 3>},
+      {"selp.b32", as_they_are_moved<3, 3>},
+      {"selp.b64", as_they_are_moved<3, 3>},
+      {"and.u16", logic<u16, Logic::AND>},
+      {"and.u32", logic<u32, Logic::AND>},
+      {"and.u64", logic<u64, Logic::AND>},
+      {"or.u16", logic<u16, Logic::OR>},
+      {"or.u32", logic<u32, Logic::OR>},
+      {"or.u64", logic<u64, Logic::OR>},
+      {"xor.u16", logic<u16, Logic::XOR>},
+      {"xor.u32", logic<u32, Logic::XOR>},
+      {"xor.u64", logic<u64, Logic::XOR>},
+      {"and.pred", predicates<Logic::AND>},
+      {"or.pred", predicates<Logic::OR>},
+      {"xor.pred", predicates<Logic::XOR>},
+      {"lop3.b32", lop3},
+      {"cvt", converted},
+      {"shfl", shuffled},
+      {"prmt.b32", as_they_are_moved<3, 3>},
+      {"copy.local", nothing},
+      {"cp.async", memory<3>},
+      {"restore", nullptr},
+      {"save", nullptr},
   };
   if (const auto found = exact.find(name); found != exact.end()) return found->second;
   const auto begins = [&](const char *start) { return !name.compare(0, strlen(start), start); };
@@ -259,8 +287,8 @@ static Rule rule_of(const std::string &name) {
   };
   if (begins("mov.") || name == "pack" || name == "unpack" || name == "movmatrix") return as_the_bits_move;
   if (begins("not.")) return bit_by_bit;
-  for (const char *moves : {"cvt.s64.s32", "cvt.u64.u32", "cvt.u32.u64", "cvt.u32.u16", "cvt.s32.s16", "cvt.u16.u32",
-                            "cvt.u64.u16"})
+  for (const char *moves :
+       {"cvt.s64.s32", "cvt.u64.u32", "cvt.u32.u64", "cvt.u32.u16", "cvt.s32.s16", "cvt.u16.u32", "cvt.u64.u16"})
     if (name == moves) return as_the_bits_move;
   if (begins("shl.") || begins("shr.")) return as_they_are_moved<2, 2>;
   if (begins("shf.") || begins("slct.")) return as_they_are_moved<3, 3>;
@@ -282,8 +310,13 @@ void Program::follow(const std::vector<std::string> &names) {
     if (!(i.flags & TRACKED)) continue;
     Flow &f = flows[i.pc];
     switch (i.kind) {
-      case Kind::PLAIN: case Kind::TOGETHER: case Kind::CLOCK: f.rule = rule_of(names[i.pc]); break;
-      default: f.rule = to_a_barrier;
+      case Kind::PLAIN:
+      case Kind::TOGETHER:
+      case Kind::CLOCK:
+        f.rule = rule_of(names[i.pc]);
+        break;
+      default:
+        f.rule = to_a_barrier;
     }
   }
 }

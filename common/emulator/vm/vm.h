@@ -37,23 +37,24 @@ constexpr u64 FUNCTION_WINDOW = 4ull << 56;  // + 16 · (number of a function in
 constexpr u64 WINDOW_MASK = ~0ull << 56;
 
 // Instruction flags. Python has the same ones, and compares them when it loads the machine: see lower/core.py.
-#define FLAGS(X) \
-  X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
-  X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
-  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
-  X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
-  X(ACQUIRE, 1024) X(RELEASE, 2048) \
-  X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
-  X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
-  X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
-  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
-  X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
-  X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
+#define FLAGS(X)                                                                                                       \
+  X(FTZ, 1)                                                                                                            \
+  X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) X(ONE_MASK, 128) /* TOGETHER: all lanes name the same members */               \
+      X(WARP_BARRIER, 256)                               /* TOGETHER: only to meet */                                  \
+      X(STRONG, 512) /* memory that other threads are meant to see; BRANCH: around a load of such */                   \
+      X(ACQUIRE, 1024) X(RELEASE, 2048)                                                                                \
+          X(SPIN, 4096)    /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
+      X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */                              \
+      X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */                                     \
+      X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */                                                \
+      X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */                   \
+      X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 enum Flag : u32 {
 #define X(name, value) name = value,
   FLAGS(X)
 #undef X
-  ROUND_SHIFT = 2, ROUND_MASK = 3u << 2,
+      ROUND_SHIFT = 2,
+  ROUND_MASK = 3u << 2,
 };
 
 // What the scheduler has to do with an instruction.
@@ -61,8 +62,8 @@ enum Flag : u32 {
 //   TOGETHER: the lanes that the member mask names must be here
 //   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
 #define KINDS(X) \
-  X(PLAIN) X(BRANCH) X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) \
-  X(TOGETHER)
+  X(PLAIN)       \
+  X(BRANCH) X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER)
 enum class Kind : u32 {
 #define X(name) name,
   KINDS(X)
@@ -75,53 +76,53 @@ using Handler = void (*)(Warp &, const Instr &, u32 mask);
 
 struct Instr {
   Handler run;
-  const u32 *o;   // operands: frame offsets, or plain numbers where the handler says so
-  u32 guard;      // frame offset of the guard predicate
-  u32 negate;     // ~0 for @!%p
+  const u32 *o;  // operands: frame offsets, or plain numbers where the handler says so
+  u32 guard;     // frame offset of the guard predicate
+  u32 negate;    // ~0 for @!%p
   u32 flags;
   Kind kind;
-  u32 target;     // BRANCH, CALL: pc; TOGETHER: frame offset of the member mask
+  u32 target;  // BRANCH, CALL: pc; TOGETHER: frame offset of the member mask
   u32 pc;
-  u32 count;      // operands
+  u32 count;  // operands
 };
 
 // What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
 // if it goes on. findings.py has the sentences.
-#define PROBLEMS(X) \
-  X(GLOBAL_BOUNDS, "out of bounds global", 700) \
-  X(SHARED_BOUNDS, "out of bounds shared", 700) \
-  X(LOCAL_BOUNDS, "out of bounds local", 700) \
-  X(NULL_POINTER, "null pointer", 700) \
-  X(MISALIGNED, "misaligned", 716) \
-  X(BAD_FREE, "bad free", 719) \
-  X(STACK_OVERFLOW, "stack overflow", 700) \
-  X(WILD_CALL, "call of no function", 700) \
-  X(ASSERTION, "assertion failed", 710) \
-  X(TRAP, "trap", 719) \
-  X(BARRIER_DEADLOCK, "barrier divergence", 719) \
-  X(DEADLOCK_MEMORY, "deadlock", 702) \
-  X(DEADLOCK_BARRIER, "deadlock", 702) \
-  X(ENDLESS, "endless loop", 702) \
-  X(WATCHDOG, "endless loop", 702) \
-  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719) \
-  X(SHARED_PAST_END, "out of bounds shared", 0) \
-  X(BARRIER_DIVERGENCE, "barrier divergence", 0) \
-  X(WARP_DIVERGENCE, "warp divergence", 0) \
-  X(OUTSIDE_MASK, "lane outside its mask", 0) \
+#define PROBLEMS(X)                                       \
+  X(GLOBAL_BOUNDS, "out of bounds global", 700)           \
+  X(SHARED_BOUNDS, "out of bounds shared", 700)           \
+  X(LOCAL_BOUNDS, "out of bounds local", 700)             \
+  X(NULL_POINTER, "null pointer", 700)                    \
+  X(MISALIGNED, "misaligned", 716)                        \
+  X(BAD_FREE, "bad free", 719)                            \
+  X(STACK_OVERFLOW, "stack overflow", 700)                \
+  X(WILD_CALL, "call of no function", 700)                \
+  X(ASSERTION, "assertion failed", 710)                   \
+  X(TRAP, "trap", 719)                                    \
+  X(BARRIER_DEADLOCK, "barrier divergence", 719)          \
+  X(DEADLOCK_MEMORY, "deadlock", 702)                     \
+  X(DEADLOCK_BARRIER, "deadlock", 702)                    \
+  X(ENDLESS, "endless loop", 702)                         \
+  X(WATCHDOG, "endless loop", 702)                        \
+  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)      \
+  X(SHARED_PAST_END, "out of bounds shared", 0)           \
+  X(BARRIER_DIVERGENCE, "barrier divergence", 0)          \
+  X(WARP_DIVERGENCE, "warp divergence", 0)                \
+  X(OUTSIDE_MASK, "lane outside its mask", 0)             \
   X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
   X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
-  X(UNDEFINED_PRODUCT, "undefined value", 0) \
-  X(UNDEFINED_ADDRESS, "undefined value", 0) \
-  X(UNDEFINED_BRANCH, "undefined value", 0) \
-  X(UNDEFINED_STORE, "undefined value", 0) \
-  X(SHARED_UNDEFINED, "undefined value", 0) \
-  X(COPY_IN_FLIGHT, "copy in flight", 0) \
-  X(RACE_READ_AFTER_WRITE, "shared race", 0) \
-  X(RACE_WRITE_AFTER_READ, "shared race", 0) \
-  X(RACE_WRITE_AFTER_WRITE, "shared race", 0) \
-  X(GLOBAL_READ_AFTER_WRITE, "global race", 0) \
-  X(GLOBAL_WRITE_AFTER_READ, "global race", 0) \
-  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0) \
+  X(UNDEFINED_PRODUCT, "undefined value", 0)              \
+  X(UNDEFINED_ADDRESS, "undefined value", 0)              \
+  X(UNDEFINED_BRANCH, "undefined value", 0)               \
+  X(UNDEFINED_STORE, "undefined value", 0)                \
+  X(SHARED_UNDEFINED, "undefined value", 0)               \
+  X(COPY_IN_FLIGHT, "copy in flight", 0)                  \
+  X(RACE_READ_AFTER_WRITE, "shared race", 0)              \
+  X(RACE_WRITE_AFTER_READ, "shared race", 0)              \
+  X(RACE_WRITE_AFTER_WRITE, "shared race", 0)             \
+  X(GLOBAL_READ_AFTER_WRITE, "global race", 0)            \
+  X(GLOBAL_WRITE_AFTER_READ, "global race", 0)            \
+  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)           \
   X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
@@ -163,9 +164,12 @@ enum TraceKind : u8 { LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA };
 
 // Of another block: what its warp did before a time of that block has happened before. `key`: block << 6 | warp + 1,
 // or block << 6 for all of its warps.
-struct Known { u64 key; u32 time; };
+struct Known {
+  u64 key;
+  u32 time;
+};
 constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
-using Past = std::vector<Known>;  // sorted by key
+using Past = std::vector<Known>;          // sorted by key
 using PastPointer = std::shared_ptr<const Past>;
 
 // What a warp knows, or what it has made known: of its own block, time[v] for each warp v; and of other blocks.
@@ -191,7 +195,7 @@ using Flags = std::unordered_map<u64, Clock>;
 class Cells;
 struct Allocation {
   u64 base, size;
-  u8 *written;     // one byte per byte, 0 = never; null = all of it has been
+  u8 *written;             // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
@@ -212,7 +216,10 @@ struct Group {
 constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001;
 
 // What a warp polled last: an atomic, or a load that other threads' writes may reach.
-struct Poll { u32 pc, mask = 0, bytes; u64 address[LANES], value[LANES]; };
+struct Poll {
+  u32 pc, mask = 0, bytes;
+  u64 address[LANES], value[LANES];
+};
 
 // Registers of a group of lanes at a branch backwards. If they come back to it with the same ones, and with the same
 // memory, they will come back for ever.
@@ -224,7 +231,11 @@ struct Watch {
 };
 
 // A cp.async of a warp: per lane where from, where to, how many bytes of it (the rest becomes zeros), and its group.
-struct Copy { u32 mask, size, pc; u32 destination[LANES], copied[LANES], group[LANES]; u64 source[LANES]; };
+struct Copy {
+  u32 mask, size, pc;
+  u32 destination[LANES], copied[LANES], group[LANES];
+  u64 source[LANES];
+};
 
 struct Warp {
   u8 *frame;
@@ -234,17 +245,17 @@ struct Warp {
   u32 absent_pc = 0;        // the last shuffle that gave something undefined
   Block *block;
   u32 index;
-  u32 live = 0;           // lanes that have not exited
-  u32 seq = 0;            // memory instructions so far (trace)
-  bool force = false;     // the next TOGETHER instruction runs with the lanes that are here
+  u32 live = 0;        // lanes that have not exited
+  u32 seq = 0;         // memory instructions so far (trace)
+  bool force = false;  // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
   // Is it getting on? See Block::same_again.
-  u64 reads = 0;            // loads and atomics so far
-  u64 own = 0;              // changes of what only this warp sees: local memory, the clock
-  u32 polls = 0;            // since another group, or another warp, had a turn
-  u32 long_turns = 0;       // turns that ended because the quantum did
-  bool watching = false;    // branches backwards are watched
-  u64 now = 0;              // the clock, for an instruction that asks
+  u64 reads = 0;          // loads and atomics so far
+  u64 own = 0;            // changes of what only this warp sees: local memory, the clock
+  u32 polls = 0;          // since another group, or another warp, had a turn
+  u32 long_turns = 0;     // turns that ended because the quantum did
+  bool watching = false;  // branches backwards are watched
+  u64 now = 0;            // the clock, for an instruction that asks
   Poll poll;
   std::vector<Watch> watches;
   // What has happened before what this warp does now: order.cpp.
@@ -253,22 +264,27 @@ struct Warp {
   u32 oldest = 1, newest = 1;        // of what it knows: of all, and of all others
   std::unique_ptr<LaneTimes> lanes;  // where its lanes know different things of each other
   u32 epoch = 0, epoch_time = 0;     // races.cpp
-  std::vector<Copy> copies;         // in flight
-  u32 copy_group[LANES] = {};       // number of the group that each lane is filling
+  std::vector<Copy> copies;          // in flight
+  u32 copy_group[LANES] = {};        // number of the group that each lane is filling
 
-  template <class T> T *reg(u32 offset) const { return reinterpret_cast<T *>(frame + offset); }
+  template <class T>
+  T *reg(u32 offset) const {
+    return reinterpret_cast<T *>(frame + offset);
+  }
   u32 &pred(u32 offset) const { return *reinterpret_cast<u32 *>(frame + offset); }
 };
 
 // Write `from` to `to` in the lanes of `mask`. PER elements belong to a lane.
-template <int PER, class T> inline void blend(T *to, const T *from, u32 mask) {
+template <int PER, class T>
+inline void blend(T *to, const T *from, u32 mask) {
   for (int lane = 0; lane < LANES; ++lane)
     if (mask >> lane & 1)
       for (int e = 0; e < PER; ++e) to[lane * PER + e] = from[lane * PER + e];
 }
 
 // d[l] = f(s[l]...) in the lanes of `mask`. Sources and destination are the same register or disjoint.
-template <int PER = 1, class D, class F, class... S> inline void lanes(u32 mask, D *d, F f, const S *...s) {
+template <int PER = 1, class D, class F, class... S>
+inline void lanes(u32 mask, D *d, F f, const S *...s) {
   alignas(64) D spare[LANES * PER];
   D *out = mask == ALL ? d : spare;
 #pragma GCC ivdep
@@ -277,14 +293,21 @@ template <int PER = 1, class D, class F, class... S> inline void lanes(u32 mask,
 }
 
 // The lanes whose predicate f is true.
-template <class F, class... S> inline u32 ballot(F f, const S *...s) {
+template <class F, class... S>
+inline u32 ballot(F f, const S *...s) {
   u32 bits = 0;
   for (int lane = 0; lane < LANES; ++lane) bits |= u32(bool(f(s[lane]...))) << lane;
   return bits;
 }
 
-template <class T> inline T bits_of(const void *p) { T value; memcpy(&value, p, sizeof value); return value; }
-template <class T, class S> inline T as(S value) {
+template <class T>
+inline T bits_of(const void *p) {
+  T value;
+  memcpy(&value, p, sizeof value);
+  return value;
+}
+template <class T, class S>
+inline T as(S value) {
   static_assert(sizeof(T) == sizeof(S), "a reinterpretation keeps the size");
   T out;
   memcpy(&out, &value, sizeof out);
@@ -294,13 +317,18 @@ template <class T, class S> inline T as(S value) {
 // A handler and the operands that it takes, one word each: `d4`, `s4`: a destination, a source of 4 bytes per lane (0: a
 // predicate, *: whatever); `n`: a plain number. `?`: it may be absent (~0); `+`: any number of them. Lowering is held to
 // it, and what is undefined is followed by it.
-struct Entry { const char *name; Handler run; std::string operands; };
+struct Entry {
+  const char *name;
+  Handler run;
+  std::string operands;
+};
 using Registry = std::map<std::string, Entry>;
 inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
   for (const Entry &entry : entries) registry.insert_or_assign(entry.name, entry);
 }
 // "d4 s4 s4" for destinations and sources of these types.
-template <class D, class... S> std::string widths() {
+template <class D, class... S>
+std::string widths() {
   std::string out = "d" + std::to_string(sizeof(D));
   ((out += " s" + std::to_string(sizeof(S))), ...);
   return out;

@@ -6,31 +6,54 @@
 
 namespace vm {
 
-// shfl.sync. o: d, predicate (or ~0), a, lane or delta, clamp and segment, mode (0 up, 1 down, 2 bfly, 3 idx)
-static void shuffle(Warp &w, const Instr &i, u32 m) {
-  alignas(64) u32 source[LANES], out[LANES];
+enum ShuffleMode { UP, DOWN, BUTTERFLY, INDEX };
+
+// shfl.sync. o: d, predicate (or ~0), a, lane or delta, clamp and segment, mode
+template <int MODE>
+static void shuffle_by(Warp &w, const Instr &i, u32 m) {
+  alignas(64) u32 source[LANES], out[LANES], from[LANES], inside[LANES];
+  const u32 *b = w.reg<u32>(i.o[3]), *c = w.reg<u32>(i.o[4]);
   memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
-  u32 inside = 0, absent = 0;
+#pragma GCC ivdep
   for (int lane = 0; lane < LANES; ++lane) {
-    const s32 b = w.reg<u32>(i.o[3])[lane] & 31, c = w.reg<u32>(i.o[4])[lane];
-    const s32 clamp = c & 31, segment = c >> 8 & 31;
+    const s32 delta = b[lane] & 31, clamp = c[lane] & 31, segment = c[lane] >> 8 & 31;
     const s32 last = (lane & segment) | (clamp & ~segment), first = lane & segment;
-    s32 from = 0;
-    bool ok = false;
-    switch (i.o[5]) {
-      case 0: from = lane - b, ok = from >= last; break;
-      case 1: from = lane + b, ok = from <= last; break;
-      case 2: from = lane ^ b, ok = from <= last; break;
-      default: from = first | (b & ~segment), ok = from <= last;
-    }
-    if (!ok) from = lane;
-    absent |= u32(~m >> (from & 31) & 1) << lane;
-    inside |= u32(ok) << lane;
-    out[lane] = source[from & 31];
+    const s32 wanted =
+        MODE == UP          ? lane - delta
+        : MODE == DOWN      ? lane + delta
+        : MODE == BUTTERFLY ? lane ^ delta
+                            : first | (delta & ~segment);
+    const bool ok = MODE == UP ? wanted >= last : wanted <= last;
+    from[lane] = ok ? wanted : lane;
+    inside[lane] = ok;
   }
-  if (i.o[0] != ALL) blend<1>(w.reg<u32>(i.o[0]), out, m);
-  if (i.o[1] != ALL) w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (inside & m);
-  if (absent & m) w.block->absent(w, i, absent & m);
+  for (int lane = 0; lane < LANES; ++lane) out[lane] = source[from[lane] & 31];
+  if (i.o[0] != ALL) {
+    if (m == ALL)
+      memcpy(w.reg<u32>(i.o[0]), out, sizeof out);
+    else
+      blend<1>(w.reg<u32>(i.o[0]), out, m);
+  }
+  if (i.o[1] != ALL) {
+    const u32 truth = ballot([](u32 x) { return x; }, inside);
+    w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | (truth & m);
+  }
+  if (m == ALL) return;
+  const u32 absent = ballot([m](u32 lane) { return !(m >> (lane & 31) & 1); }, from) & m;
+  if (absent) w.block->absent(w, i, absent);
+}
+
+static void shuffle(Warp &w, const Instr &i, u32 m) {
+  switch (i.o[5]) {
+    case UP:
+      return shuffle_by<UP>(w, i, m);
+    case DOWN:
+      return shuffle_by<DOWN>(w, i, m);
+    case BUTTERFLY:
+      return shuffle_by<BUTTERFLY>(w, i, m);
+    default:
+      return shuffle_by<INDEX>(w, i, m);
+  }
 }
 
 // vote.sync. o: d, predicate, mode (0 ballot, 1 all, 2 any, 3 uni)
@@ -40,11 +63,13 @@ static void vote(Warp &w, const Instr &i, u32 m) {
   if (i.o[2] == 0) {
     for (int lane = 0; lane < LANES; ++lane)
       if (m >> lane & 1) w.reg<u32>(i.o[0])[lane] = p;
-  } else w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth[i.o[2]] ? m : 0);
+  } else
+    w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth[i.o[2]] ? m : 0);
 }
 
 // match.sync. o: d, predicate (or ~0), value, all
-template <class T> static void match(Warp &w, const Instr &i, u32 m) {
+template <class T>
+static void match(Warp &w, const Instr &i, u32 m) {
   T value[LANES];
   memcpy(value, w.reg<T>(i.o[2]), sizeof value);
   u32 everyone = m;
@@ -62,17 +87,25 @@ template <class T> static void match(Warp &w, const Instr &i, u32 m) {
 }
 
 // redux.sync. o: d, a
-template <class T, class F> static void reduce(Warp &w, const Instr &i, u32 m, F f) {
-  T sum = w.reg<T>(i.o[1])[__builtin_ctz(m)];
-  for (u32 rest = m & (m - 1); rest; rest &= rest - 1) sum = f(sum, w.reg<T>(i.o[1])[__builtin_ctz(rest)]);
-  for (int lane = 0; lane < LANES; ++lane)
-    if (m >> lane & 1) w.reg<T>(i.o[0])[lane] = sum;
+template <class T, class F>
+static void reduce(Warp &w, const Instr &i, u32 m, F f) {
+  T part[LANES], *out = w.reg<T>(i.o[0]);
+  memcpy(part, w.reg<T>(i.o[1]), sizeof part);
+  T sum = part[__builtin_ctz(m)];
+  if (m == ALL) {
+    for (int half = LANES / 2; half; half /= 2)
+      for (int lane = 0; lane < half; ++lane) part[lane] = f(part[lane], part[lane + half]);
+    return void(std::fill(out, out + LANES, part[0]));
+  }
+  for (u32 rest = m & (m - 1); rest; rest &= rest - 1) sum = f(sum, part[__builtin_ctz(rest)]);
+  for (u32 rest = m; rest; rest &= rest - 1) out[__builtin_ctz(rest)] = sum;
 }
-#define REDUX(name, T, expr) \
+#define REDUX(name, T, expr)                                                                                      \
   {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }, \
    "d4 s4"}
 
-template <class T> static void everywhere(Warp &w, u32 slot, u32 m, T value) {
+template <class T>
+static void everywhere(Warp &w, u32 slot, u32 m, T value) {
   for (int lane = 0; lane < LANES; ++lane)
     if (m >> lane & 1) w.reg<T>(slot)[lane] = value;
 }
@@ -96,34 +129,54 @@ static void convert_address(Warp &w, const Instr &i, u32 m) {
     if (!(m >> lane & 1)) continue;
     const u64 a = i.o[5] ? w.reg<u64>(i.o[1])[lane] : w.reg<u32>(i.o[1])[lane];
     const u64 out = !window ? a : i.o[3] ? ((a & WINDOW_MASK) == window ? a & ~WINDOW_MASK : a) : a | window;
-    if (i.o[4]) w.reg<u64>(i.o[0])[lane] = out;
-    else w.reg<u32>(i.o[0])[lane] = u32(out);
+    if (i.o[4])
+      w.reg<u64>(i.o[0])[lane] = out;
+    else
+      w.reg<u32>(i.o[0])[lane] = u32(out);
   }
 }
 
 void register_warp(Registry &r) {
 #define TIME(name, T, value) \
   {name, [](Warp &w, const Instr &i, u32 m) { everywhere<T>(w, i.o[0], m, T(value)); }, widths<T>()}
-  enter(r, {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"}, {"vote", vote, "d0 s0 n"}, {"vote.ballot", vote, "d4 s0 n"},
-            {"match.b32", match<u32>, "d4? d0? s4 n"}, {"match.b64", match<u64>, "d4? d0? s8 n"},
-            {"isspacep", is_space, "d0 s8 n"}, {"cvta", convert_address, "d* s* n n n n"},
-            {"bar.warp", [](Warp &w, const Instr &, u32 m) {
-               if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
-             }, ""},
-            {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
-            {"elect", [](Warp &w, const Instr &i, u32 m) {
-               const u32 leader = __builtin_ctz(m);
-               if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
-               w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
-             }, "d4? d0"},
-            {"nanosleep", [](Warp &w, const Instr &i, u32 m) { w.block->slept += w.reg<u32>(i.o[0])[__builtin_ctz(m)]; },
-             "s4"},
-            TIME("clock.b32", u32, w.now), TIME("clock.b64", u64, w.now), TIME("clock_hi.b32", u32, w.now >> 32),
-            TIME("globaltimer.b64", u64, nanoseconds()), TIME("globaltimer_lo.b32", u32, nanoseconds()),
-            TIME("globaltimer_hi.b32", u32, nanoseconds() >> 32),
-            REDUX("add.u32", u32, a + b), REDUX("min.u32", u32, std::min(a, b)), REDUX("max.u32", u32, std::max(a, b)),
-            REDUX("min.s32", s32, std::min(a, b)), REDUX("max.s32", s32, std::max(a, b)),
-            REDUX("and.u32", u32, a & b), REDUX("or.u32", u32, a | b), REDUX("xor.u32", u32, a ^ b)});
+  enter(
+      r,
+      {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"},
+       {"vote", vote, "d0 s0 n"},
+       {"vote.ballot", vote, "d4 s0 n"},
+       {"match.b32", match<u32>, "d4? d0? s4 n"},
+       {"match.b64", match<u64>, "d4? d0? s8 n"},
+       {"isspacep", is_space, "d0 s8 n"},
+       {"cvta", convert_address, "d* s* n n n n"},
+       {"bar.warp",
+        [](Warp &w, const Instr &, u32 m) {
+          if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
+        },
+        ""},
+       {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
+       {"elect",
+        [](Warp &w, const Instr &i, u32 m) {
+          const u32 leader = __builtin_ctz(m);
+          if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
+          w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
+        },
+        "d4? d0"},
+       {"nanosleep", [](Warp &w, const Instr &i, u32 m) { w.block->slept += w.reg<u32>(i.o[0])[__builtin_ctz(m)]; },
+        "s4"},
+       TIME("clock.b32", u32, w.now),
+       TIME("clock.b64", u64, w.now),
+       TIME("clock_hi.b32", u32, w.now >> 32),
+       TIME("globaltimer.b64", u64, nanoseconds()),
+       TIME("globaltimer_lo.b32", u32, nanoseconds()),
+       TIME("globaltimer_hi.b32", u32, nanoseconds() >> 32),
+       REDUX("add.u32", u32, a + b),
+       REDUX("min.u32", u32, std::min(a, b)),
+       REDUX("max.u32", u32, std::max(a, b)),
+       REDUX("min.s32", s32, std::min(a, b)),
+       REDUX("max.s32", s32, std::max(a, b)),
+       REDUX("and.u32", u32, a & b),
+       REDUX("or.u32", u32, a | b),
+       REDUX("xor.u32", u32, a ^ b)});
 }
 
 }  // namespace vm

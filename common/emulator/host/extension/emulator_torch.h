@@ -36,7 +36,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-template <class... Parts> std::string str(const Parts &...parts) {
+template <class... Parts>
+std::string str(const Parts &...parts) {
   std::ostringstream text;
   (text << ... << parts);
   return text.str();
@@ -44,7 +45,16 @@ template <class... Parts> std::string str(const Parts &...parts) {
 
 // The numbers are PyTorch's.
 enum class ScalarType : int8_t {
-  Byte = 0, Char = 1, Short = 2, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11, BFloat16 = 15,
+  Byte = 0,
+  Char = 1,
+  Short = 2,
+  Int = 3,
+  Long = 4,
+  Half = 5,
+  Float = 6,
+  Double = 7,
+  Bool = 11,
+  BFloat16 = 15,
 };
 constexpr ScalarType kByte = ScalarType::Byte, kUInt8 = kByte, kChar = ScalarType::Char, kInt8 = kChar;
 constexpr ScalarType kShort = ScalarType::Short, kInt16 = kShort, kInt = ScalarType::Int, kInt32 = kInt;
@@ -57,31 +67,54 @@ typedef __nv_bfloat16 BFloat16;
 
 inline size_t elementSize(ScalarType type) {
   switch (type) {
-    case kByte: case kChar: case kBool: return 1;
-    case kShort: case kHalf: case kBFloat16: return 2;
-    case kInt: case kFloat: return 4;
-    default: return 8;
+    case kByte:
+    case kChar:
+    case kBool:
+      return 1;
+    case kShort:
+    case kHalf:
+    case kBFloat16:
+      return 2;
+    case kInt:
+    case kFloat:
+      return 4;
+    default:
+      return 8;
   }
 }
 inline const char *toString(ScalarType type) {
   switch (type) {
-    case kByte: return "Byte";
-    case kChar: return "Char";
-    case kShort: return "Short";
-    case kInt: return "Int";
-    case kLong: return "Long";
-    case kHalf: return "Half";
-    case kFloat: return "Float";
-    case kDouble: return "Double";
-    case kBool: return "Bool";
-    default: return "BFloat16";
+    case kByte:
+      return "Byte";
+    case kChar:
+      return "Char";
+    case kShort:
+      return "Short";
+    case kInt:
+      return "Int";
+    case kLong:
+      return "Long";
+    case kHalf:
+      return "Half";
+    case kFloat:
+      return "Float";
+    case kDouble:
+      return "Double";
+    case kBool:
+      return "Bool";
+    default:
+      return "BFloat16";
   }
 }
 inline std::ostream &operator<<(std::ostream &out, ScalarType type) { return out << toString(type); }
 
-template <class T> struct CppTypeToScalarType;
-#define EMULATOR_SCALAR(TYPE, NAME) \
-  template <> struct CppTypeToScalarType<TYPE> { static constexpr ScalarType value = ScalarType::NAME; };
+template <class T>
+struct CppTypeToScalarType;
+#define EMULATOR_SCALAR(TYPE, NAME)                       \
+  template <>                                             \
+  struct CppTypeToScalarType<TYPE> {                      \
+    static constexpr ScalarType value = ScalarType::NAME; \
+  };
 EMULATOR_SCALAR(uint8_t, Byte)
 EMULATOR_SCALAR(int8_t, Char)
 EMULATOR_SCALAR(int16_t, Short)
@@ -146,8 +179,14 @@ struct TensorOptions {
   TensorOptions(ScalarType type) : type(type) {}
   TensorOptions(Device place) : place(place) {}
   TensorOptions(DeviceType place) : place(place) {}
-  TensorOptions dtype(ScalarType to) const { TensorOptions o = *this; return o.type = to, o; }
-  TensorOptions device(Device to) const { TensorOptions o = *this; return o.place = to, o; }
+  TensorOptions dtype(ScalarType to) const {
+    TensorOptions o = *this;
+    return o.type = to, o;
+  }
+  TensorOptions device(Device to) const {
+    TensorOptions o = *this;
+    return o.place = to, o;
+  }
   TensorOptions device(DeviceType to, int = 0) const { return device(Device(to)); }
   TensorOptions layout(Layout) const { return *this; }
   TensorOptions requires_grad(bool) const { return *this; }
@@ -214,11 +253,18 @@ using c10::kUInt8;
 using c10::ScalarType;
 using c10::TensorOptions;
 
-template <class T> struct DefaultPtrTraits { typedef T *Pointer; };
-template <class T> struct RestrictPtrTraits { typedef T *__restrict__ Pointer; };
+template <class T>
+struct DefaultPtrTraits {
+  typedef T *Pointer;
+};
+template <class T>
+struct RestrictPtrTraits {
+  typedef T *__restrict__ Pointer;
+};
 
 // What a kernel gets instead of a Tensor: a[i][j] finds its way by the strides.
-template <class T, size_t N, template <class> class Traits, class Index> class AccessorOf {
+template <class T, size_t N, template <class> class Traits, class Index>
+class AccessorOf {
  public:
   __host__ __device__ AccessorOf(T *data, const Index *sizes, const Index *strides)
       : data_(data), sizes_(sizes), strides_(strides) {}
@@ -231,7 +277,8 @@ template <class T, size_t N, template <class> class Traits, class Index> class A
   T *data_;
   const Index *sizes_, *strides_;
 };
-template <class T, template <class> class Traits, class Index> class AccessorOf<T, 1, Traits, Index> {
+template <class T, template <class> class Traits, class Index>
+class AccessorOf<T, 1, Traits, Index> {
  public:
   __host__ __device__ AccessorOf(T *data, const Index *sizes, const Index *strides)
       : data_(data), sizes_(sizes), strides_(strides) {}
@@ -295,9 +342,7 @@ class Tensor {
   bool is_cuda() const { return true; }
   bool is_cpu() const { return false; }
   bool requires_grad() const { return false; }
-  bool is_floating_point() const {
-    return type_ == kHalf || type_ == kFloat || type_ == kDouble || type_ == kBFloat16;
-  }
+  bool is_floating_point() const { return type_ == kHalf || type_ == kFloat || type_ == kDouble || type_ == kBFloat16; }
   bool is_contiguous() const {
     int64_t expected = 1;
     for (int64_t at = dim(); at-- > 0;) {
@@ -313,15 +358,25 @@ class Tensor {
   }
   Tensor detach() const { return *this; }
   void *data_ptr() const { return data_; }
-  template <class T> T *data_ptr() const {
+  template <class T>
+  T *data_ptr() const {
     typedef typename std::remove_const<T>::type Plain;
     TORCH_CHECK(c10::CppTypeToScalarType<Plain>::value == type_, "expected scalar type ",
                 c10::CppTypeToScalarType<Plain>::value, " but found ", type_);
     return static_cast<T *>(data_);
   }
-  template <class T> T *data() const { return data_ptr<T>(); }
-  template <class T> T *mutable_data_ptr() const { return data_ptr<T>(); }
-  template <class T> const T *const_data_ptr() const { return data_ptr<T>(); }
+  template <class T>
+  T *data() const {
+    return data_ptr<T>();
+  }
+  template <class T>
+  T *mutable_data_ptr() const {
+    return data_ptr<T>();
+  }
+  template <class T>
+  const T *const_data_ptr() const {
+    return data_ptr<T>();
+  }
   void *mutable_data_ptr() const { return data_; }
   const void *const_data_ptr() const { return data_; }
   template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
@@ -358,18 +413,28 @@ class Tensor {
     return *this;
   }
   Tensor clone() const;
-  template <class T> T item() const {
+  template <class T>
+  T item() const {
     TORCH_CHECK(numel() == 1, "a Tensor with ", numel(), " elements cannot be converted to Scalar");
     switch (type_) {
-      case kFloat: return T(fetch<float>());
-      case kDouble: return T(fetch<double>());
-      case kInt: return T(fetch<int>());
-      case kLong: return T(fetch<int64_t>());
-      case kHalf: return T(float(fetch<__half>()));
-      case kBFloat16: return T(float(fetch<__nv_bfloat16>()));
-      case kShort: return T(fetch<int16_t>());
-      case kChar: return T(fetch<int8_t>());
-      default: return T(fetch<uint8_t>());
+      case kFloat:
+        return T(fetch<float>());
+      case kDouble:
+        return T(fetch<double>());
+      case kInt:
+        return T(fetch<int>());
+      case kLong:
+        return T(fetch<int64_t>());
+      case kHalf:
+        return T(float(fetch<__half>()));
+      case kBFloat16:
+        return T(float(fetch<__nv_bfloat16>()));
+      case kShort:
+        return T(fetch<int16_t>());
+      case kChar:
+        return T(fetch<int8_t>());
+      default:
+        return T(fetch<uint8_t>());
     }
   }
   static std::vector<int64_t> dense(const std::vector<int64_t> &sizes) {
@@ -380,7 +445,8 @@ class Tensor {
 
  private:
   size_t wrapped(int64_t dimension) const { return size_t(dimension < 0 ? dimension + dim() : dimension); }
-  template <class T> T fetch() const {
+  template <class T>
+  T fetch() const {
     T value;
     C10_CUDA_CHECK(cudaMemcpy(&value, data_, sizeof value, cudaMemcpyDeviceToHost));
     return value;
@@ -411,14 +477,29 @@ inline Tensor full(IntArrayRef sizes, double value, TensorOptions options = {}) 
     C10_CUDA_CHECK(cudaMemcpy(result.data_ptr(), all.data(), result.nbytes(), cudaMemcpyHostToDevice));
   };
   switch (options.dtype()) {
-    case kFloat: fill(float(value)); break;
-    case kDouble: fill(value); break;
-    case kInt: fill(int(value)); break;
-    case kLong: fill(int64_t(value)); break;
-    case kHalf: fill(__float2half(float(value))); break;
-    case kBFloat16: fill(__float2bfloat16(float(value))); break;
-    case kShort: fill(int16_t(value)); break;
-    default: fill(uint8_t(value));
+    case kFloat:
+      fill(float(value));
+      break;
+    case kDouble:
+      fill(value);
+      break;
+    case kInt:
+      fill(int(value));
+      break;
+    case kLong:
+      fill(int64_t(value));
+      break;
+    case kHalf:
+      fill(__float2half(float(value)));
+      break;
+    case kBFloat16:
+      fill(__float2bfloat16(float(value)));
+      break;
+    case kShort:
+      fill(int16_t(value));
+      break;
+    default:
+      fill(uint8_t(value));
   }
   return result;
 }
@@ -450,11 +531,13 @@ inline cudaDeviceProp *getCurrentDeviceProperties() {
   return &properties;
 }
 struct CUDAGuard {
-  template <class T> explicit CUDAGuard(const T &) {}
+  template <class T>
+  explicit CUDAGuard(const T &) {}
 };
 struct OptionalCUDAGuard {
   OptionalCUDAGuard() = default;
-  template <class T> explicit OptionalCUDAGuard(const T &) {}
+  template <class T>
+  explicit OptionalCUDAGuard(const T &) {}
 };
 }  // namespace cuda
 
@@ -474,13 +557,15 @@ using c10::Layout;
 typedef at::TensorOptions TensorOptions;
 inline TensorOptions dtype(ScalarType type) { return TensorOptions(type); }
 inline TensorOptions device(Device place) { return TensorOptions(place); }
-template <class T> using optional = std::optional<T>;
+template <class T>
+using optional = std::optional<T>;
 namespace cuda {
 inline void synchronize() { C10_CUDA_CHECK(cudaDeviceSynchronize()); }
 }  // namespace cuda
 }  // namespace torch
 namespace c10 {
-template <class T> using optional = std::optional<T>;
+template <class T>
+using optional = std::optional<T>;
 }
 
 #define EMULATOR_CASE(NAME, TYPE, ...)      \
@@ -488,28 +573,28 @@ template <class T> using optional = std::optional<T>;
     using scalar_t [[maybe_unused]] = TYPE; \
     return __VA_ARGS__();                   \
   }
-#define EMULATOR_SWITCH(TYPE, NAME, ...)                                                            \
-  [&] {                                                                                             \
-    const ::c10::ScalarType emulator_type = TYPE;                                                   \
-    switch (emulator_type) {                                                                        \
-      __VA_ARGS__                                                                                   \
-      default: AT_ERROR('"', NAME, "\" not implemented for '", ::c10::toString(emulator_type), "'"); \
-    }                                                                                               \
+#define EMULATOR_SWITCH(TYPE, NAME, ...)                                                      \
+  [&] {                                                                                       \
+    const ::c10::ScalarType emulator_type = TYPE;                                             \
+    switch (emulator_type) {                                                                  \
+      __VA_ARGS__                                                                             \
+      default:                                                                                \
+        AT_ERROR('"', NAME, "\" not implemented for '", ::c10::toString(emulator_type), "'"); \
+    }                                                                                         \
   }()
 #define EMULATOR_FLOATS(...) EMULATOR_CASE(Float, float, __VA_ARGS__) EMULATOR_CASE(Double, double, __VA_ARGS__)
 #define EMULATOR_HALVES(...) \
   EMULATOR_CASE(Half, ::c10::Half, __VA_ARGS__) EMULATOR_CASE(BFloat16, ::c10::BFloat16, __VA_ARGS__)
-#define EMULATOR_INTEGERS(...)                                                           \
-  EMULATOR_CASE(Byte, uint8_t, __VA_ARGS__) EMULATOR_CASE(Char, int8_t, __VA_ARGS__)     \
-  EMULATOR_CASE(Short, int16_t, __VA_ARGS__) EMULATOR_CASE(Int, int32_t, __VA_ARGS__)    \
-  EMULATOR_CASE(Long, int64_t, __VA_ARGS__)
+#define EMULATOR_INTEGERS(...)                                                        \
+  EMULATOR_CASE(Byte, uint8_t, __VA_ARGS__)                                           \
+  EMULATOR_CASE(Char, int8_t, __VA_ARGS__) EMULATOR_CASE(Short, int16_t, __VA_ARGS__) \
+      EMULATOR_CASE(Int, int32_t, __VA_ARGS__) EMULATOR_CASE(Long, int64_t, __VA_ARGS__)
 #define AT_DISPATCH_FLOATING_TYPES(TYPE, NAME, ...) EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND_HALF(TYPE, NAME, ...) \
   EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__) EMULATOR_CASE(Half, ::c10::Half, __VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND2(ONE, OTHER, TYPE, NAME, ...) \
   EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__) EMULATOR_HALVES(__VA_ARGS__))
-#define AT_DISPATCH_REDUCED_FLOATING_TYPES(TYPE, NAME, ...) \
-  EMULATOR_SWITCH(TYPE, NAME, EMULATOR_HALVES(__VA_ARGS__))
+#define AT_DISPATCH_REDUCED_FLOATING_TYPES(TYPE, NAME, ...) EMULATOR_SWITCH(TYPE, NAME, EMULATOR_HALVES(__VA_ARGS__))
 #define AT_DISPATCH_INTEGRAL_TYPES(TYPE, NAME, ...) EMULATOR_SWITCH(TYPE, NAME, EMULATOR_INTEGERS(__VA_ARGS__))
 #define AT_DISPATCH_ALL_TYPES(TYPE, NAME, ...) \
   EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__) EMULATOR_INTEGERS(__VA_ARGS__))
@@ -523,7 +608,8 @@ using at::Tensor;
 class Reader {
  public:
   explicit Reader(const char *at) : at_(at) {}
-  template <class T> T take() {
+  template <class T>
+  T take() {
     T value;
     memcpy(&value, at_, sizeof value);
     at_ += sizeof value;
@@ -542,24 +628,27 @@ class Reader {
 struct Writer {
   std::string data;
   std::vector<Tensor> kept;  // the result's tensors live until Python has read them
-  template <class T> void put(const T &value) { data.append(reinterpret_cast<const char *>(&value), sizeof value); }
+  template <class T>
+  void put(const T &value) {
+    data.append(reinterpret_cast<const char *>(&value), sizeof value);
+  }
 };
 
 // Kinds besides those of call.h: T tensor, L list of tensors, t text, O and a kind: that, or None.
-template <class T> struct Value {
+template <class T>
+struct Value {
   static_assert(std::is_arithmetic<T>::value, "the emulator passes tensors, lists of them, numbers and text");
-  static constexpr const char* kind() {
+  static constexpr const char *kind() {
     return std::is_same<T, bool>::value ? "b" : std::is_integral<T>::value ? "s" : "f";
   }
-  static T take(Reader &from) {
-    return std::is_integral<T>::value ? T(from.take<int64_t>()) : T(from.take<double>());
-  }
+  static T take(Reader &from) { return std::is_integral<T>::value ? T(from.take<int64_t>()) : T(from.take<double>()); }
   static void put(Writer &to, T value) {
     to.put(kind()[0]);
     std::is_integral<T>::value ? to.put(int64_t(value)) : to.put(double(value));
   }
 };
-template <> struct Value<Tensor> {
+template <>
+struct Value<Tensor> {
   static constexpr const char *kind() { return "T"; }
   static Tensor take(Reader &from) {
     void *const data = reinterpret_cast<void *>(from.take<uint64_t>());
@@ -578,11 +667,13 @@ template <> struct Value<Tensor> {
     for (int64_t stride : value.strides()) to.put(stride);
   }
 };
-template <> struct Value<std::string> {
+template <>
+struct Value<std::string> {
   static constexpr const char *kind() { return "t"; }
   static std::string take(Reader &from) { return from.text(); }
 };
-template <class T> struct Value<std::vector<T>> {
+template <class T>
+struct Value<std::vector<T>> {
   static constexpr const char *kind() { return "L"; }
   static std::vector<T> take(Reader &from) {
     std::vector<T> all;
@@ -595,7 +686,8 @@ template <class T> struct Value<std::vector<T>> {
     for (const T &value : all) Value<T>::put(to, value);
   }
 };
-template <class T> struct Value<std::optional<T>> {
+template <class T>
+struct Value<std::optional<T>> {
   static constexpr const char *kind() {
     return Value<T>::kind()[0] == 'T' ? "OT" : Value<T>::kind()[0] == 'f' ? "Of" : "Os";
   }
@@ -604,22 +696,22 @@ template <class T> struct Value<std::optional<T>> {
     return Value<T>::take(from);
   }
 };
-template <class... T> struct Value<std::tuple<T...>> {
+template <class... T>
+struct Value<std::tuple<T...>> {
   static void put(Writer &to, const std::tuple<T...> &all) {
     to.put('P');
     to.put(uint32_t(sizeof...(T)));
     std::apply([&](const T &...values) { (Value<T>::put(to, values), ...); }, all);
   }
 };
-template <class A, class B> struct Value<std::pair<A, B>> {
+template <class A, class B>
+struct Value<std::pair<A, B>> {
   static void put(Writer &to, const std::pair<A, B> &both) {
     Value<std::tuple<A, B>>::put(to, std::tuple<A, B>(both.first, both.second));
   }
 };
 
-struct Parameter {
-  const char *kind, *name;
-};
+struct Parameter { const char *kind, *name; };
 struct Function {
   std::vector<Parameter> parameters;
   std::function<void(Reader &, Writer &)> call;
@@ -629,21 +721,26 @@ inline std::map<std::string, Function> &functions() {
   return all;
 }
 
-template <class T> using Bare = typename std::decay<T>::type;
+template <class T>
+using Bare = typename std::decay<T>::type;
 
-template <class R, class... A> bool enter(const char *name, R (*function)(A...)) {
-  functions()[name] = {{Parameter{Value<Bare<A>>::kind(), emulator_call::name<Bare<A>>()}...},
-                       [function](Reader &from, Writer &to) {
-                         std::tuple<Bare<A>...> values{Value<Bare<A>>::take(from)...};  // braces: from left to right
-                         if constexpr (std::is_void<R>::value) std::apply(function, values), to.put('N');
-                         else Value<Bare<R>>::put(to, std::apply(function, values));
-                       }};
+template <class R, class... A>
+bool enter(const char *name, R (*function)(A...)) {
+  functions()[name] = {
+      {Parameter{Value<Bare<A>>::kind(), emulator_call::name<Bare<A>>()}...}, [function](Reader &from, Writer &to) {
+        std::tuple<Bare<A>...> values{Value<Bare<A>>::take(from)...};  // braces: from left to right
+        if constexpr (std::is_void<R>::value)
+          std::apply(function, values), to.put('N');
+        else
+          Value<Bare<R>>::put(to, std::apply(function, values));
+      }};
   return true;
 }
 
 // What PYBIND11_MODULE's body sees as `m`.
 struct Module {
-  template <class F, class... More> Module &def(const char *name, F function, const More &...) {
+  template <class F, class... More>
+  Module &def(const char *name, F function, const More &...) {
     return enter(name, +function), *this;  // +: a lambda becomes a function
   }
   std::string &doc() {
@@ -658,7 +755,10 @@ namespace pybind11 {
 typedef emulator_extension::Module module_;
 struct arg {
   explicit arg(const char *) {}
-  template <class T> arg &operator=(const T &) { return *this; }
+  template <class T>
+  arg &operator=(const T &) {
+    return *this;
+  }
 };
 struct gil_scoped_release {};
 }  // namespace pybind11
@@ -671,13 +771,13 @@ inline pybind11::arg operator""_a(const char *name, size_t) { return pybind11::a
 #ifndef TORCH_EXTENSION_NAME
 #define TORCH_EXTENSION_NAME emulated
 #endif
-#define PYBIND11_MODULE(NAME, MODULE)                                                             \
-  static void emulator_define_module(emulator_extension::Module &MODULE);                         \
-  static const bool emulator_defined = [] {                                                       \
-    emulator_extension::Module made;                                                              \
-    emulator_define_module(made);                                                                 \
-    return true;                                                                                  \
-  }();                                                                                            \
+#define PYBIND11_MODULE(NAME, MODULE)                                     \
+  static void emulator_define_module(emulator_extension::Module &MODULE); \
+  static const bool emulator_defined = [] {                               \
+    emulator_extension::Module made;                                      \
+    emulator_define_module(made);                                         \
+    return true;                                                          \
+  }();                                                                    \
   static void emulator_define_module(emulator_extension::Module &MODULE)
 #define EMULATOR_FUNCTION(FUNCTION) \
   static const bool emulator_entered_##FUNCTION = emulator_extension::enter(#FUNCTION, &FUNCTION);
@@ -689,13 +789,13 @@ extern "C" const char *emulator_extension_parameters(const char *name) {
   const auto found = emulator_extension::functions().find(name);
   if (found == emulator_extension::functions().end()) return nullptr;
   text.clear();
-  for (const auto& parameter : found->second.parameters)
+  for (const auto &parameter : found->second.parameters)
     text += std::string(parameter.kind) + " " + parameter.name + "\n";
   return text.c_str();
 }
 // Call it; `done` gets the result while its tensors live, or why there is none.
-extern "C" void emulator_extension_call(const char *name, const char *arguments,
-                                        void (*done)(int status, const char *data, size_t bytes)) {
+extern "C" void emulator_extension_call(
+    const char *name, const char *arguments, void (*done)(int status, const char *data, size_t bytes)) {
   try {
     emulator_extension::Reader from(arguments);
     emulator_extension::Writer to;

@@ -1,0 +1,411 @@
+"""The problems attention and sdpa, and stage 16's kernels on inputs that a person might have."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
+
+import kernels
+from common import accuracy, hardware, problem
+from common.errors import UserError
+from common.problems import sdpa
+from common.problems.attention import PATTERNS
+from common.stage import Kernel
+from kernels import attention
+
+STAGE = kernels.load("16")
+PLAIN = STAGE.kernel("fp16", {"HEAD_DIM": 64})  # these are kernels that `test` visits, too: compiled once
+CAUSAL = STAGE.kernel("fp16", {"CAUSAL": 1})
+BF16 = STAGE.kernel("bf16")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+SPEC = problem.load("sdpa")
+
+
+def inputs(
+    kernel: Kernel, b: int, h: int, h_kv: int, n: int, n_kv: int, pattern: str = "normal", device: str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (b, h, h_kv, n, n_kv, kernel.variants["HEAD_DIM"])
+    return SPEC.inputs(shape, kernel.dtype, kernel.variants, pattern=pattern, device=device)
+
+
+def emulated(kernel: Kernel, tensors: tuple[Tensor, ...], **options) -> tuple[Tensor, Tensor]:
+    """O and LSE, from the emulator with its sanitizer on."""
+    shape = SPEC.shape(tensors, kernel.variants)
+    outputs = tuple(each.fill_(torch.nan) for each in SPEC.outputs(shape, kernel.dtype, kernel.variants))
+    report = kernel.emulate(tensors, outputs, **options)
+    assert report.status == 0 and not report.findings, str(report)
+    return outputs
+
+
+def assert_right(kernel: Kernel, tensors: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    """As accuracy judges: an error of at most twice torch's own in 16 bits; where the reference is infinite or NaN, so
+    is the output."""
+    for found in accuracy.given(kernel, tensors).judge(outputs):
+        assert found.ok, found
+
+
+def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal", **options) -> None:
+    tensors = inputs(kernel, *shape, pattern=pattern)
+    assert_right(kernel, tensors, emulated(kernel, tensors, **options))
+
+
+# ---- the problems -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["attention", "sdpa"])
+def test_a_problem_answers_in_one_order(name):
+    """Names, tensors, axes and scalars agree with each other for every setting."""
+    spec = problem.load(name)
+    assert spec.name == name
+    for values in itertools.product((64, 128), (0, 1)):
+        variants = dict(zip(("HEAD_DIM", "CAUSAL"), values))
+        for shape in (*spec.emulator_shapes(variants), *spec.test_shapes({}, variants).values()):
+            tensors = spec.inputs(shape, "bf16", variants)
+            outputs = spec.outputs(shape, "bf16", variants)
+            assert [tensor.shape for tensor in tensors] == [*spec.input_shapes(shape, variants)]
+            assert spec.shape(tensors, variants) == shape and spec.parse(spec.format(shape), variants) == shape
+            spec.check(shape, variants)
+            assert [len(axes) for axes in spec.output_axes(variants)] == [output.dim() for output in outputs]
+            for found in (spec.reference(tensors, variants), spec.baseline(tensors, "bf16", variants)):
+                assert [each.shape for each in found] == [output.shape for output in outputs]
+            assert set(spec.implied(tensors)) <= set(spec.settings) and len(spec.output_names(variants)) == len(outputs)
+            assert len(spec.scratch(shape, variants)) == len(spec.scratch_names)
+
+
+def test_sizes_of_two_problems_are_the_same_computation():
+    attention_spec = problem.load("attention")
+    variants = {"HEAD_DIM": 64, "CAUSAL": 0}
+    assert SPEC.like(attention_spec, (2, 3, 100, 64)) == (2, 3, 3, 100, 100, 64)
+    assert attention_spec.like(SPEC, (2, 3, 3, 100, 100, 64)) == (2, 3, 100, 64)
+    with pytest.raises(UserError, match="2x4x2x5x9 has heads of its own for keys"):
+        attention_spec.like(SPEC, (2, 4, 2, 5, 9, 64))
+    assert SPEC.flops((1, 2, 1, 3, 5, 64), variants) == 2 * SPEC.flops((1, 2, 1, 3, 5, 64), {"CAUSAL": 1})
+    assert SPEC.bytes((1, 2, 1, 3, 5, 64), "fp16", variants) == 2 * (2 * 2 * 3 + 2 * 5) * 64 + 4 * 2 * 3
+
+
+@pytest.mark.parametrize("text", ["", "0", "1x2", "1x2x3x4x5x6", "a", "1x3x2x4x5"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UserError):
+        SPEC.check(SPEC.parse(text, {"HEAD_DIM": 64}), {"HEAD_DIM": 64})
+
+
+def test_references_are_torchs_own():
+    """In fp64, at random: against torch's math, and the 16-bit yardstick not far from them."""
+    hypothesis = pytest.importorskip("hypothesis")
+    st = hypothesis.strategies
+    few, axis = st.integers(1, 3), st.integers(1, 40)
+    dtypes = st.sampled_from(["fp16", "bf16"])
+
+    @hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+    @hypothesis.given(
+        few, few, few, axis, axis, st.booleans(), dtypes, st.sampled_from([*PATTERNS]), st.integers(0, 99)
+    )
+    def each(b, h_kv, group, n, n_kv, is_causal, dtype, pattern, seed):
+        variants = {"HEAD_DIM": 64, "CAUSAL": int(is_causal)}
+        shape = (b, h_kv * group, h_kv, n, n_kv, 64)
+        tensors = SPEC.inputs(shape, dtype, variants, seed=seed, pattern=pattern)
+        o, lse = SPEC.reference(tensors, variants)
+        want = torch_sdpa(*(tensor.double() for tensor in tensors), is_causal=is_causal, enable_gqa=True)
+        assert torch.allclose(o, want, atol=1e-12, rtol=1e-9)
+        scores = tensors[0].double() @ tensors[1].double().repeat_interleave(group, 1).mT / 8
+        hidden = torch.ones(n, n_kv, dtype=torch.bool).triu(1) if is_causal else torch.zeros(n, n_kv, dtype=torch.bool)
+        weights = (scores.masked_fill(hidden, -torch.inf) - lse[..., None]).exp()
+        assert torch.allclose(weights.sum(-1), torch.ones(()).double(), atol=1e-9)
+        near, near_lse = SPEC.baseline(tensors, dtype, variants)
+        unit = {"fp16": 2**-9, "bf16": 2**-6}[dtype]
+        rounding = unit * tensors[2].double().abs().amax() * (4 if pattern in ("huge", "equal", "low") else 1)
+        assert (near.double() - o).abs().max() <= rounding and torch.allclose(
+            near_lse.double(), lse, rtol=1e-5, atol=1e-4
+        )
+
+    each()
+
+
+def test_keys_are_split_where_the_gpu_would_stay_empty():
+    """All multiprocessors have work, no part is without a key, and no more parts than that."""
+    sms = 132
+    for h, n, n_kv, d in itertools.product((1, 8, 32), (1, 16, 70), (1, 64, 100, 8192, 65536), (64, 128)):
+        shape = (1, h, max(1, h // 4), n, n_kv, d)
+        splits = sdpa.splits_of(shape, False, sms)
+        tiles = -(-n_kv // 64)
+        assert 1 <= splits <= tiles and sdpa.splits_of(shape, True, sms) == 1
+    slots = 2 * sms
+    assert sdpa.splits_of((1, 32, 8, 1, 65536, 128), False, sms) * 8 >= 0.9 * slots  # 8 groups of heads
+    assert sdpa.splits_of((64, 32, 8, 1, 65536, 128), False, sms) == 1  # they fill it by themselves
+    assert sdpa.splits_of((1, 1, 1, 1, 64, 128), False, sms) == 1
+
+
+# ---- in the emulator --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 16, 17, 63, 64, 65, 129])
+def test_lengths_on_both_sides_of_a_tile(n):
+    for n_kv in (1, 15, 64, 65, 191) if n in (17, 65) else (1, 128, 130):
+        assert_emulated_right(PLAIN, 1, 2, 2, n, n_kv)
+
+
+@pytest.mark.parametrize(
+    "n, n_kv", [(200, 200), (200, 70), (70, 200), (129, 1), (1, 129), (64, 64), (128, 65), (190, 127)]
+)
+def test_a_causal_mask_at_every_alignment_to_the_tiles(n, n_kv):
+    """Query i sees keys 0 to i: among 200 queries the mask ends at each key of a tile, for each row of a warp."""
+    assert_emulated_right(CAUSAL, 1, 1, 1, n, n_kv)
+
+
+@pytest.mark.parametrize("n_kv", range(1, 66, 8))
+def test_a_causal_mask_and_an_end_of_the_keys(n_kv):
+    assert_emulated_right(CAUSAL, 1, 1, 1, 80, n_kv)
+
+
+@pytest.mark.parametrize("group", range(1, 9))
+def test_groups_of_heads_of_every_size(group):
+    """Few queries: heads of a group share a tile. More queries: each has its own."""
+    assert_emulated_right(BF16 if group in (3, 8) else PLAIN, 2, 2 * group, 2, 7, 90)
+    if group in (2, 5):
+        assert_emulated_right(PLAIN, 1, group, 1, 66, 90)
+        assert_emulated_right(CAUSAL, 1, group, 1, 12, 9)
+
+
+@pytest.mark.parametrize("n", [3, 65])
+def test_any_number_of_parts(n):
+    """700 keys are 11 tiles: every number of parts, and more than there are tiles."""
+    tensors = inputs(PLAIN, 1, 2, 1, n, 700)
+    rows = (1, 2, n)
+    for splits in (1, 2, 3, 4, 5, 6, 10, 11, 12) if n == 3 else (1, 4, 11):
+        scratch = {"partial_O": torch.empty(splits, *rows, 64), "partial_LSE": torch.empty(splits, *rows)}
+        assert_right(PLAIN, tensors, emulated(PLAIN, tensors, changed={"splits": splits, **scratch}))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(pattern):
+    assert_emulated_right(PLAIN, 1, 2, 2, 70, 200, pattern=pattern)
+    assert_emulated_right(CAUSAL, 1, 1, 1, 140, 140, pattern=pattern)
+    assert_emulated_right(BF16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
+
+
+@pytest.mark.parametrize("number", ["12", "13", "14", "15"])
+def test_the_same_logits_in_the_stages_before(number):
+    kernel = kernels.load(number).kernel("fp16", {"HEAD_DIM": 64})
+    for pattern in ("huge", "equal", "low", "dominated"):
+        result = accuracy.check(kernel, (1, 1, 256, 64), "emulator", pattern=pattern)
+        assert result.ok, result.report
+
+
+def test_more_heads_than_a_grid_has_rows():
+    """65537 · 2 of them, one key each: O is V."""
+    q, k, v = (torch.randn(65537, 2, 1, 64).half() for _ in range(3))
+    outputs = emulated(PLAIN, (q, k, v), sanitize=False, counters=False)
+    assert torch.equal(outputs[0], v)
+    assert torch.allclose(outputs[1], (q.float() * k.float()).sum(-1) / 8, atol=1e-5)
+
+
+INF, NAN = torch.inf, torch.nan
+
+
+@pytest.mark.parametrize("kernel", [PLAIN, CAUSAL], ids=lambda kernel: kernel.short)
+@pytest.mark.parametrize("name", "qkv")
+@pytest.mark.parametrize("value", [NAN, INF, -INF], ids=str)
+def test_nan_and_infinity_stay_where_they_belong(kernel, name, value):
+    """As torch has them, wherever a query sees the key. Hidden keys: the next test."""
+    for row in (0, 69, 149):
+        tensors = dict(zip("qkv", inputs(kernel, 1, 2, 2, 150, 150)))
+        tensors[name][0, 1, row, 5] = value
+        tensors["q"][..., 5].abs_()  # one sign: a score is +inf or -inf, and not one of each
+        given = tuple(tensors.values())
+        o, lse = emulated(kernel, given)
+        want, want_lse = SPEC.reference(given, kernel.variants)
+        seen = slice(None) if name == "q" or kernel is PLAIN else slice(row, None)  # queries that see the key
+        assert torch.equal(o[0, 0].isnan(), want[0, 0].isnan())  # the other head knows nothing of it
+        for got, right in ((o[0, 1, seen], want[0, 1, seen]), (lse[0, 1, seen], want_lse[0, 1, seen])):
+            finite = right.isfinite()
+            assert torch.equal(
+                got.double().where(~finite, 0.0).nan_to_num(7.0), right.where(~finite, 0.0).nan_to_num(7.0)
+            )
+            assert torch.allclose(got.double()[finite], right[finite], atol=3e-3)
+
+
+def test_hidden_keys_weigh_nothing_but_are_multiplied():
+    """Where a causal mask hides a key its weight is 0. A NaN in K is never felt; one in V is, as 0 · NaN, by the queries
+    whose tile of keys has it (torch's math: by all queries; its flash kernels: likewise by some)."""
+    q, k, v = inputs(CAUSAL, 1, 1, 1, 200, 200)
+    want, _ = SPEC.reference((q, k, v), CAUSAL.variants)
+    k[0, 0, 70] = v[0, 0, 70] = NAN
+    o, lse = emulated(CAUSAL, (q, k, v))
+    assert o[0, 0, 70:].isnan().all() and lse[0, 0, 70:].isnan().all()  # these see it
+    assert torch.allclose(o[0, 0, :64].double(), want[0, 0, :64], atol=3e-3)  # whose warps never read that tile
+    assert not lse[0, 0, :70].isnan().any()
+    v[0, 0, 70] = 1
+    o, _ = emulated(CAUSAL, (q, k, v))
+    assert torch.allclose(o[0, 0, :70].double(), want[0, 0, :70], atol=3e-3)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_rows_without_a_finite_score(splits):
+    """All scores -inf: O is 0, as torch has it. The first tiles of keys alone: as if they were not there."""
+    q, k, v = inputs(PLAIN, 1, 3, 3, 5, 300)
+    q = q.abs()
+    k[0, 0, :, 3] = -INF
+    k[0, 1, :140, 3] = -INF
+    k[0, 2, 140:, 3] = -INF
+    scratch = {"partial_O": torch.empty(splits, 1, 3, 5, 64), "partial_LSE": torch.empty(splits, 1, 3, 5)}
+    outputs = emulated(PLAIN, (q, k, v), changed={"splits": splits, **scratch})
+    assert_right(PLAIN, (q, k, v), outputs)
+    assert not outputs[0][0, 0].any() and (outputs[1][0, 0] == -INF).all() and outputs[0][0, 1:].isfinite().all()
+    assert torch.allclose(outputs[0].double(), torch_sdpa(q.double(), k.double(), v.double()), atol=2e-3)
+
+
+def test_a_causal_row_whose_only_key_is_minus_infinity():
+    q, k, v = inputs(CAUSAL, 1, 1, 1, 130, 130)
+    q = q.abs()
+    k[0, 0, 0, 9] = -INF
+    outputs = emulated(CAUSAL, (q, k, v))
+    assert_right(CAUSAL, (q, k, v), outputs)
+    assert not outputs[0][0, 0, 0].any() and outputs[1][0, 0, 0] == -INF
+
+
+def test_views_of_one_tensor():
+    """Q, K and V side by side in [B, N, 3, H, D], as a linear layer leaves them; O likewise in place."""
+    packed = torch.randn(2, 75, 3, 2, 64).half()
+    q, k, v = (packed[:, :, i].transpose(1, 2) for i in range(3))
+    o, lse = attention(q, k, v, return_lse=True)
+    assert o.stride() == torch.empty_like(q).stride()
+    assert_right(PLAIN, tuple(each.contiguous() for each in (q, k, v)), (o.contiguous(), lse))
+    late = torch.randn(2 * 2 * 75 * 64 + 3).half()[3:].view(2, 2, 75, 64)
+    assert_right(PLAIN, tuple(each.contiguous() for each in (late, k, v)), (attention(late, k, v), lse)[:1] * 1 + (
+        attention(late, k, v, return_lse=True)[1],
+    ))  # fmt: skip
+
+
+def test_a_ring_that_fits_the_gpu_at_hand():
+    """Three tiles of each ring at HEAD_DIM 128 take 112 KB: where a block has 99 KB the launcher takes two."""
+    decoding = STAGE.kernel("fp16")
+    tensors = inputs(decoding, 1, 4, 1, 2, 300)
+    for capability, stages in (("8.0", 3), ("8.6", 2), ("8.9", 2), ("12.0", 2)):
+        shape = SPEC.shape(tensors, decoding.variants)
+        outputs = SPEC.outputs(shape, "fp16", decoding.variants)
+        report = decoding.emulate(tensors, outputs, arch=capability, sanitize=False)
+        launch = report.launches[0]
+        assert report.status == 0 and launch.kernel == f"attention_kernel<16, {stages}, true>"
+        assert launch.shared <= hardware.model(capability).shared_per_block
+        assert_right(decoding, tensors, outputs)
+
+
+REFUSED = {
+    "scale of 0": {"scale": 0.0},
+    "negative scale": {"scale": -0.5},
+    "scale that is infinite times log2 e": {"scale": 3e38},
+    "scale of NaN": {"scale": NAN},
+    "heads that do not divide": {"H_KV": 2},
+    "no keys": {"N_KV": 0},
+    "no queries": {"N": 0},
+    "no parts": {"splits": 0},
+    "parts of a causal row": {"splits": 2},
+}
+
+
+@pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())
+def test_the_launcher_refuses_what_the_kernels_cannot_take(changed):
+    tensors = inputs(CAUSAL, 1, 3, 3, 4, 9)
+    outputs = SPEC.outputs(SPEC.shape(tensors, CAUSAL.variants), "fp16", CAUSAL.variants)
+    report = CAUSAL.emulate(tensors, outputs, changed=changed, refused_is_error=False)
+    assert report.status == 1 and not report.launches
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def assert_right_on_gpu(kernel: Kernel, tensors: tuple[Tensor, ...], **options) -> None:
+    causal = bool(kernel.variants["CAUSAL"])
+    outputs = attention(*tensors, is_causal=causal, enable_gqa=True, return_lse=True, **options)
+    assert_right(kernel, tensors, outputs)
+
+
+GPU_KERNELS = [
+    STAGE.kernel(dtype, {"HEAD_DIM": d, "CAUSAL": causal})
+    for dtype, d, causal in itertools.product(("fp16", "bf16"), (64, 128), (0, 1))
+]
+
+
+@on_gpu
+@pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.short)
+def test_lengths_groups_and_patterns_on_the_gpu(kernel):
+    for n, n_kv in itertools.product((1, 16, 17, 64, 65, 128, 333, 1024), (1, 63, 64, 65, 128, 200, 1111)):
+        assert_right_on_gpu(kernel, inputs(kernel, 2, 3, 3, n, n_kv, device="cuda"))
+    for group, n in itertools.product(range(1, 9), (1, 7, 70)):
+        assert_right_on_gpu(kernel, inputs(kernel, 2, 2 * group, 2, n, 3000, device="cuda"))
+    for pattern in PATTERNS:
+        assert_right_on_gpu(kernel, inputs(kernel, 1, 2, 2, 700, 700, pattern, "cuda"))
+        assert_right_on_gpu(kernel, inputs(kernel, 1, 8, 2, 3, 5000, pattern, "cuda"))
+
+
+@on_gpu
+def test_many_heads_on_the_gpu():
+    q, k, v = (torch.randn(70000, 2, 3, 64, device="cuda").half() for _ in range(3))
+    want = torch_sdpa(q.float(), k.float(), v.float())
+    assert (attention(q, k, v).float() - want).abs().max() < 5e-3
+
+
+@on_gpu
+@pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.short)
+@pytest.mark.parametrize(
+    "b, h, h_kv, n, n_kv", [(1, 2, 2, 65536, 65536), (2, 32, 8, 1, 65536), (1, 300, 300, 65536, 100)]
+)
+def test_long_sequences_on_the_gpu(kernel, b, h, h_kv, n, n_kv):
+    """Rows here and there, of the last head, too; 300 heads of 65536 queries are more elements than an int counts."""
+    q, k, v = inputs(kernel, b, h, h_kv, n, n_kv, device="cuda")
+    causal = bool(kernel.variants["CAUSAL"])
+    o, lse = attention(q, k, v, is_causal=causal, enable_gqa=True, return_lse=True)
+    rows = torch.unique(torch.tensor([0, 1, 63, 64, 127, 128, n // 2, n // 3, n - 2, n - 1]).clamp(0, n - 1)).cuda()
+    keys = torch.arange(n_kv, device="cuda")
+    for head in {0, h // 2, h - 1}:
+        few = q[-1, head, rows].double()
+        scores = few @ k[-1, head * h_kv // h].double().mT * q.shape[-1] ** -0.5
+        if causal:
+            scores.masked_fill_(keys[None] > rows[:, None], -INF)
+        want = scores.softmax(-1) @ v[-1, head * h_kv // h].double()
+        unit = {"fp16": 2e-3, "bf16": 1.6e-2}[kernel.dtype]
+        assert ((o[-1, head, rows].double() - want).abs() <= unit * want.abs().clamp(min=0.1)).all()
+        assert torch.allclose(lse[-1, head, rows].double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+@on_gpu
+def test_nan_infinity_and_views_on_the_gpu():
+    q, k, v = inputs(PLAIN, 1, 2, 2, 300, 300, device="cuda")
+    q[..., 5].abs_()
+    for tensor, value in itertools.product((q, k, v), (NAN, INF, -INF)):
+        kept = tensor[0, 1, 70, 5].clone()
+        tensor[0, 1, 70, 5] = value
+        o, _ = attention(q, k, v, return_lse=True)
+        want, _ = SPEC.reference((q, k, v), PLAIN.variants)
+        assert torch.equal(o.isnan(), want.isnan()) and torch.equal(o.isinf(), want.isinf())
+        tensor[0, 1, 70, 5] = kept
+    packed = torch.randn(2, 500, 3, 4, 128, device="cuda").bfloat16()
+    q, k, v = (packed[:, :, i].transpose(1, 2) for i in range(3))
+    dense = tuple(each.contiguous() for each in (q, k, v))
+    assert torch.equal(attention(q, k, v), attention(*dense)) and attention(q, k, v).stride() == dense[0].transpose(1, 2).contiguous().transpose(1, 2).stride()  # fmt: skip
+
+
+@on_gpu
+def test_threads_with_calls_of_many_kinds():
+    """Plans and kernels are found, and made, by several threads at once."""
+    found: list[bool] = []
+
+    def work(seed: int) -> None:
+        torch.manual_seed(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for n in range(1, 40):
+                q, k, v = (torch.randn(1, 2, n + seed, 64, device="cuda").half() for _ in range(3))
+                want = torch_sdpa(q.float(), k.float(), v.float(), is_causal=bool(n % 2))
+                found.append(bool(((attention(q, k, v, is_causal=bool(n % 2)).float() - want).abs() < 5e-3).all()))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 * 39 and all(found)
