@@ -54,7 +54,7 @@ def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal", 
     assert_right(kernel, tensors, emulated(kernel, tensors, **options))
 
 
-# ---- the problems -----------------------------------------------------------------------------------------------------
+# ---- the problems ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["attention", "sdpa"])
@@ -140,7 +140,7 @@ def test_keys_are_split_where_the_gpu_would_stay_empty():
     assert sdpa.splits_of((1, 1, 1, 1, 64, 128), False, sms) == 1
 
 
-# ---- in the emulator --------------------------------------------------------------------------------------------------
+# ---- in the emulator -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 16, 17, 63, 64, 65, 129])
@@ -230,8 +230,8 @@ def test_nan_and_infinity_stay_where_they_belong(kernel, name, value):
 
 
 def test_hidden_keys_weigh_nothing_but_are_multiplied():
-    """Where a causal mask hides a key its weight is 0. A NaN in K is never felt; one in V is, as 0 · NaN, by the queries
-    whose tile of keys has it (torch's math: by all queries; its flash kernels: likewise by some)."""
+    """Where a causal mask hides a key its weight is 0. A NaN in K is never felt; one in V is, as 0 · NaN, by the
+    queries whose tile of keys has it (torch's math: by all queries; its flash kernels: likewise by some)."""
     q, k, v = inputs(CAUSAL, 1, 1, 1, 200, 200)
     want, _ = SPEC.reference((q, k, v), CAUSAL.variants)
     k[0, 0, 70] = v[0, 0, 70] = NAN
@@ -316,7 +316,7 @@ def test_the_launcher_refuses_what_the_kernels_cannot_take(changed):
     assert report.status == 1 and not report.launches
 
 
-# ---- on a GPU ---------------------------------------------------------------------------------------------------------
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
 def assert_right_on_gpu(kernel: Kernel, tensors: tuple[Tensor, ...], **options) -> None:
