@@ -1,11 +1,13 @@
 """The broken kernels of broken/ under NVIDIA's compute-sanitizer, beside what the emulator finds.
 
-    python -m tests.emulator.sanitizers --unbroken      # on a machine with a GPU: writes docs/results/sanitizers.json
-    python -m tests.emulator.sanitizers --table         # anywhere: writes the table of docs/sanitizers.md from it
+    python -m tests.emulator.sanitizers --unbroken --json raw.json   # on a machine with a GPU: runs them
+    python -m tests.emulator.sanitizers --from raw.json              # anywhere: sanitizers.json, and the table of
+                                                                     # docs/sanitizers.md made of it
 
 Each kernel becomes a program: an example has its main, a stage gets one of the drivers in broken/. Each program runs
-under each tool. The record is written anew after every run, with what the tools printed: whatever fails, hangs or is
-not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken, too.
+under each tool. The record is written anew again and again, with what the tools printed: whatever fails, hangs or is
+not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken,
+too. sanitizers.json has the verdicts without the printed lines.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from common.compiler import toolchain
 from tests.emulator import suite
 from tests.emulator.suite import ROOT, Broken
 
-RECORD = ROOT / "docs" / "results" / "sanitizers.json"
+RECORD = Path(__file__).with_suffix(".json")
 DOCUMENT = ROOT / "docs" / "sanitizers.md"
 TOOLS = {  # and their options; --racecheck-report all: single hazards, which name copies in flight, and their analysis
     "memcheck": ("--leak-check", "full"),
@@ -41,9 +43,9 @@ TOOLS = {  # and their options; --racecheck-report all: single hazards, which na
     "synccheck": (),
 }
 # A program's own exit status is no error here: some are wrong only because they are broken, and say so.
-OPTIONS = ("--show-backtrace", "no", "--print-limit", "4", "--error-exitcode", "9", "--check-exit-code", "no")
+OPTIONS = ("--show-backtrace", "no", "--print-limit", "4", "--error-exitcode", "9", "--check-exit-code", "no", "--launch-timeout", "30")
 FIRST_PORT, PORTS = 49152, 16  # where compute-sanitizer meets its program; for each of those that run at a time
-KEPT = 60  # lines of what a tool printed
+HEAD, TAIL = 50, 10  # lines that are kept of what a tool printed
 # Lines of a report's first level that are no findings.
 FRAME = re.compile(
     r"COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application (returned|terminated)|"
@@ -84,9 +86,8 @@ def build(program: Program, folder: Path, arch: str) -> Path:
     source, product = place / Path(program.broken.source).name, place / "program"
     source.write_text(text)
     nvcc = toolchain.find_nvcc()
-    macros = [f"-D{name}={value}" for name, value in defines.items()]
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
-    flags = ["-O3", "-lineinfo", "-std=c++17", f"-arch={arch}", *macros]
+    flags = ["-O3", "-lineinfo", "-std=c++17", f"-arch={arch}", *toolchain.define_flags(defines)]
     toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, source, *link, "-o", product])
     return product
 
@@ -140,7 +141,14 @@ def digest(status: int | None, output: str) -> dict[str, Any]:
     else:
         verdict = "clean"
     said = lines[messages[0]][1:] if messages else (trouble or [""])[0]
-    return {"verdict": verdict, "message": said, "at": at, "count": counted, "status": status}
+    return {
+        "verdict": verdict,
+        "message": said,
+        "at": at,
+        "count": counted,
+        "status": status,
+        "in flight": "invalid memcpy_async synchronization" in output,  # racecheck's word for a copy not waited for
+    }
 
 
 class Run:
@@ -155,10 +163,10 @@ class Run:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def note(self, program: Program, tool: str, result: Mapping[str, Any], always: bool = False) -> None:
+    def note(self, program: Program, tool: str, result: Mapping[str, Any]) -> None:
         with self.lock:
             self.record["programs"].setdefault(program.name, {})[tool] = dict(result)
-            if always or time.monotonic() - self.written > 1:
+            if time.monotonic() - self.written > 1:
                 self.write()
 
     def write(self) -> None:
@@ -174,14 +182,15 @@ class Run:
         built: dict[str, Path] = {}
 
         def one(program: Program) -> None:
+            if self.seconds > self.args.budget:
+                self.note(program, "build", {"verdict": "not reached"})
+                return
             try:
-                if self.seconds > self.args.budget:
-                    raise TimeoutError("there was no time left to build it")
                 built[program.name] = build(program, folder, self.args.arch)
             except Exception as error:  # whatever it is, the others go on
                 self.note(program, "build", {"verdict": "failed", "message": str(error)[-2000:]})
 
-        with ThreadPoolExecutor(self.args.jobs) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             longest = sorted(chosen, key=lambda program: -len(program.text))
             list(pool.map(one, longest))
         return built
@@ -216,8 +225,9 @@ class Run:
                     [self.args.sanitizer, *options, path, *arguments], path.parent, self.args.timeout
                 )
                 result = digest(status, output)
-                printed = output.splitlines()[:KEPT]
-                self.note(program, tool, {**result, "seconds": round(self.seconds - began, 1), "output": printed})
+                lines = output.splitlines()
+                kept = lines if len(lines) <= HEAD + TAIL else lines[:HEAD] + lines[-TAIL:]
+                self.note(program, tool, {**result, "seconds": round(self.seconds - began, 1), "output": kept})
             except Exception as error:  # whatever it is, the others go on
                 self.note(program, tool, {"verdict": "failed", "message": repr(error)})
             finally:
@@ -259,20 +269,91 @@ def about(sanitizer: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+# ---- the record and its table ----------------------------------------------------------------------------------------
+
+
+def judged(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without what the tools printed; the verdicts are made anew of that."""
+    programs: dict[str, Any] = {}
+    for name, results in record["programs"].items():
+        for tool, result in results.items():
+            kept = {key: value for key, value in result.items() if key not in ("output", "seconds")}
+            if "output" in result:
+                kept |= digest(result["status"], "\n".join(result["output"]))
+            programs.setdefault(name, {})[tool] = kept
+    return {"about": record["about"], "programs": programs}
+
+
+WORDS = (  # what a tool's message comes to in the table
+    (r"(Invalid|Uninitialized) __(\w+)__ (?:memory )?(\w+)", r"\1 \2 \3"),
+    (r".*Potential (\w+) hazard.*", r"\1 hazard"),
+    (r".*Race reported.*", "race"),
+    (r"Barrier error detected\. (.*?)\.?$", r"\1"),
+    (r"Program hit (\w+).*", r"\1"),
+    (r"Leaked .*", "leak"),
+)
+VERDICTS = {"clean": "–", "timeout": "*hangs*", "failed": "*failed*", "not reached": "*not run*"}
+
+
+def cell(result: Mapping[str, Any] | None) -> str:
+    """A tool's verdict, as the table has it."""
+    if result is None:
+        return ""
+    if result["verdict"] != "found":
+        return VERDICTS[result["verdict"]]
+    said = "copy in flight" if result.get("in flight") else result["message"]
+    for pattern, words in WORDS:
+        if match := re.match(pattern, said):
+            said = match.expand(words)
+            break
+    return said[:1].lower() + said[1:] if not said.startswith("cuda") else f"`{said}`"
+
+
+def table(record: Mapping[str, Any], entries: Sequence[Broken]) -> str:
+    """Kernel, how it is broken, what the emulator and each of the tools say of it."""
+    found = record["programs"]
+    lines = [f"| patch | what is broken | the emulator | {' | '.join(TOOLS)} |", "| --- " * (3 + len(TOOLS)) + "|"]
+    for broken in entries:
+        results = found.get(broken.name, {})
+        path = f"../tests/emulator/broken/{broken.name}.patch"
+        cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in TOOLS)]
+        lines.append("| " + " | ".join(cells) + " |")
+    ran = [broken for broken in entries if found.get(broken.name, {}).keys() & TOOLS.keys()]
+    caught = [sum(found[broken.name].get(tool, {}).get("verdict") == "found" for broken in ran) for tool in TOOLS]
+    lines.append(f"| **{len(entries)}** | **found** | **{len(entries)}** | {' | '.join(f'**{n}**' for n in caught)} |")
+    of = record["about"]
+    recorded = (
+        f"{of['gpu']}, driver {of['driver']}, CUDA {of['cuda']}, compute-sanitizer {of['sanitizer']}, {of['date']}"
+    )
+    return "\n".join([*lines, "", f"Recorded: {recorded}."])
+
+
+MARKED = re.compile(r"(<!-- sanitizers -->\n).*?(<!-- /sanitizers -->)", re.S)
+
+
+def with_table(text: str, record: Mapping[str, Any]) -> str:
+    """The document with the table in its place."""
+    return MARKED.sub(lambda mark: f"{mark[1]}{table(record, suite.suite())}\n{mark[2]}", text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=RECORD, help="the record (default: docs/results/sanitizers.json)")
-    parser.add_argument("--table", action="store_true", help="write the table of docs/sanitizers.md, run nothing")
+    parser.add_argument("--json", type=Path, default=RECORD, help="where the record goes (default: sanitizers.json)")
+    parser.add_argument(
+        "--from", dest="raw", type=Path, help="run nothing: a record, for sanitizers.json and the table"
+    )
     parser.add_argument("--unbroken", action="store_true", help="run the kernels before they were broken, too")
     parser.add_argument("--only", nargs="*", default=[], help="pieces of names: only those kernels")
-    parser.add_argument("--jobs", type=int, default=12, help="programs that are built, or run, at a time")
+    parser.add_argument("--jobs", type=int, default=12, help="programs that run at a time")
     parser.add_argument("--timeout", type=float, default=15, help="seconds for one program under one tool")
     parser.add_argument("--budget", type=float, default=300, help="seconds after which nothing more is begun")
     parser.add_argument("--arch", default="native", help="nvcc's -arch")
     parser.add_argument("--sanitizer", help="compute-sanitizer (default: found on the PATH, or beside nvcc)")
-    args = parser.parse_args()
-    if args.table:
-        DOCUMENT.write_text(with_table(DOCUMENT.read_text(), json.loads(args.json.read_text())))
+    args = parser.parse_args(argv)
+    if args.raw:
+        record = judged(json.loads(args.raw.read_text()))
+        args.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        DOCUMENT.write_text(with_table(DOCUMENT.read_text(), record))
         return 0
     args.sanitizer = args.sanitizer or find_sanitizer()
     if args.sanitizer is None:

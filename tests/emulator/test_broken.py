@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from common import course, emulator
 from common.emulator.host import HostFinding
-from tests.emulator import suite
+from tests.emulator import sanitizers, suite
 from tests.emulator.suite import ROOT, Broken
 
 SUITE = suite.suite()
@@ -145,3 +147,123 @@ def test_the_drivers(name):
     report = as_program(broken, broken.text)
     assert report.findings[0].kind == broken.kind
     assert {line for finding in report.findings for line in _lines(finding)} & broken.lines
+
+
+# ---- under compute-sanitizer -----------------------------------------------------------------------------------------
+
+FAKE = """#!{python}
+import sys, time
+if "--help" in sys.argv: print("--leak-check --racecheck-report")
+elif "--version" in sys.argv: print("NVIDIA (R) Compute Sanitizer\\nVersion 2025.3.1")
+else:
+    tool, broken = sys.argv[sys.argv.index("--tool") + 1], "unbroken" not in sys.argv[-1]
+    print("========= COMPUTE-SANITIZER\\nPASS", flush=True)
+    assert "--initcheck-address-space" not in sys.argv, "an option that this release does not have"
+    if tool == "memcheck" and broken:
+        print("========= Invalid __global__ read of size 4 bytes\\n=========     at f(int)+0x70 in /x/votes.cu:7")
+    if tool == "initcheck": sys.exit("========= Error: Device not supported")
+    if tool == "racecheck": time.sleep(60)
+    print(f"========= ERROR SUMMARY: {{int(tool == 'memcheck' and broken)}} errors")
+    sys.exit(9 if tool == "memcheck" and broken else 0)
+"""
+
+
+def test_the_record_of_compute_sanitizer(tmp_path):
+    """With a compute-sanitizer that does all that one can do: find something, nothing, hang, fail."""
+    fake, record = tmp_path / "compute-sanitizer", tmp_path / "record.json"
+    fake.write_text(FAKE.format(python=sys.executable))
+    fake.chmod(0o755)
+    words = ["--only", "votes", "--unbroken", "--jobs", 2, "--timeout", 3, "--arch", "sm_90"]
+    command = [sys.executable, "-m", "tests.emulator.sanitizers", "--json", record, "--sanitizer", fake, *words]
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 programs built" in done.stdout
+    saved = json.loads(record.read_text())
+    assert saved["about"]["sanitizer"] == "2025.3.1"
+    broken, unbroken = (saved["programs"][name] for name in ("votes-wrong-group", "votes-wrong-group/unbroken"))
+    verdicts = {"memcheck": "found", "racecheck": "timeout", "initcheck": "failed", "synccheck": "clean"}
+    assert {tool: result["verdict"] for tool, result in broken.items()} == verdicts
+    assert broken["memcheck"]["message"] == "Invalid __global__ read of size 4 bytes"
+    assert broken["memcheck"]["at"] == "votes.cu:7" and broken["memcheck"]["status"] == 9
+    assert unbroken["memcheck"]["verdict"] == "clean" and unbroken["memcheck"]["output"][1] == "PASS"
+    judged = sanitizers.judged(saved)
+    assert "output" not in judged["programs"]["votes-wrong-group"]["memcheck"]
+    row = next(line for line in sanitizers.table(judged, SUITE).split("\n") if "[votes-wrong-group]" in line)
+    assert row.endswith("| lane outside its mask | invalid global read | *hangs* | *failed* | – |")
+
+
+def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
+    for words, result in (
+        (["--arch", "sm_1"], {"build": "failed"}),
+        (["--arch", "sm_90", "--budget", "0"], {"build": "not reached"}),
+    ):
+        record = tmp_path / "record.json"
+        arguments = ["--only", "votes", "--json", str(record), "--sanitizer", "true", *words]
+        assert sanitizers.main(arguments) == 0
+        results = json.loads(record.read_text())["programs"]["votes-wrong-group"]
+        assert {tool: each["verdict"] for tool, each in results.items()} == result
+
+
+REPORTS = {
+    "race": (
+        """\
+========= Error: Race reported between Write access at sum(int *)+0x90 in block_error.cu:41
+=========     and Read access at sum(int *)+0x100 in block_error.cu:51 [508 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+""",
+        ("found", "block_error.cu:41", "race"),
+    ),
+    "copy": (
+        """\
+========= Error: Potential RAW hazard detected at __shared__ 0x0 in block (0,0,0) :
+=========     Write Thread (0,0,0) at k(int *)+0xb0 in copy.cu:9 (invalid memcpy_async synchronization)
+=========     Read Thread (1,0,0) at k(int *)+0x110 in copy.cu:12
+=========     Current Value : 0
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+""",
+        ("found", "copy.cu:9", "copy in flight"),
+    ),
+    "barrier": (
+        """\
+========= Barrier error detected. Divergent thread(s) in block
+=========     at ThreadDivergence(int *, int)+0xf0 in divergence.cu:79
+=========     by thread (37,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "divergence.cu:79", "divergent thread(s) in block"),
+    ),
+    "refused": (
+        """\
+========= Program hit cudaErrorInvalidValue (error 1) due to "invalid argument" on CUDA API call to cudaLaunchKernel.
+=========
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "", "`cudaErrorInvalidValue`"),
+    ),
+    "nothing": ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", ("clean", "", "–")),
+    "wrong result": (
+        "========= COMPUTE-SANITIZER\nFAIL\n========= Target application returned an error\n"
+        "========= ERROR SUMMARY: 0 errors\n",
+        ("clean", "", "–"),
+    ),
+    "leak": (
+        """\
+========= Leaked 400 bytes at 0x7f1
+=========
+========= LEAK SUMMARY: 400 bytes leaked in 1 allocations
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "", "leak"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_of_compute_sanitizer(name):
+    """As its manual shows them."""
+    report, (verdict, at, words) = REPORTS[name]
+    result = sanitizers.digest(0, report)
+    assert (result["verdict"], result["at"], sanitizers.cell(result)) == (verdict, at, words)
