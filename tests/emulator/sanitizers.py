@@ -43,7 +43,18 @@ TOOLS = {  # and their options; --racecheck-report all: single hazards, which na
     "synccheck": (),
 }
 # A program's own exit status is no error here: some are wrong only because they are broken, and say so.
-OPTIONS = ("--show-backtrace", "no", "--print-limit", "4", "--error-exitcode", "9", "--check-exit-code", "no", "--launch-timeout", "30")
+OPTIONS = (
+    "--show-backtrace",
+    "no",
+    "--print-limit",
+    "4",
+    "--error-exitcode",
+    "9",
+    "--check-exit-code",
+    "no",
+    "--launch-timeout",
+    "30",
+)
 FIRST_PORT, PORTS = 49152, 16  # where compute-sanitizer meets its program; for each of those that run at a time
 HEAD, TAIL = 50, 10  # lines that are kept of what a tool printed
 # Lines of a report's first level that are no findings.
@@ -309,29 +320,36 @@ def cell(result: Mapping[str, Any] | None) -> str:
     return said[:1].lower() + said[1:] if not said.startswith("cuda") else f"`{said}`"
 
 
-def table(record: Mapping[str, Any], entries: Sequence[Broken]) -> str:
-    """Kernel, how it is broken, what the emulator and each of the tools say of it."""
-    found = record["programs"]
-    lines = [f"| patch | what is broken | the emulator | {' | '.join(TOOLS)} |", "| --- " * (3 + len(TOOLS)) + "|"]
+def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
+    """Kernel, how it is broken, what the emulator says of it; and, of a record, what each of the tools says."""
+    tools = TOOLS if record else ()
+    found = record["programs"] if record else {}
+    rows = [["patch", "what is broken", "the emulator", *tools], ["---"] * (3 + len(tools))]
     for broken in entries:
         results = found.get(broken.name, {})
         path = f"../tests/emulator/broken/{broken.name}.patch"
-        cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in TOOLS)]
-        lines.append("| " + " | ".join(cells) + " |")
-    ran = [broken for broken in entries if found.get(broken.name, {}).keys() & TOOLS.keys()]
-    caught = [sum(found[broken.name].get(tool, {}).get("verdict") == "found" for broken in ran) for tool in TOOLS]
-    lines.append(f"| **{len(entries)}** | **found** | **{len(entries)}** | {' | '.join(f'**{n}**' for n in caught)} |")
-    of = record["about"]
-    recorded = (
-        f"{of['gpu']}, driver {of['driver']}, CUDA {of['cuda']}, compute-sanitizer {of['sanitizer']}, {of['date']}"
-    )
-    return "\n".join([*lines, "", f"Recorded: {recorded}."])
+        cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
+        rows.append(cells)
+    if record:
+        caught = [sum(found.get(b.name, {}).get(tool, {}).get("verdict") == "found" for b in entries) for tool in tools]
+        rows.append(["**found**", "", *(f"**{number}**" for number in (len(entries), *caught))])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    if record:
+        of = record["about"]
+        release = f"CUDA {of['cuda']}, compute-sanitizer {of['sanitizer']}"
+        lines += ["", f"Recorded: {of['gpu']}, driver {of['driver']}, {release}, {of['date']}."]
+    return "\n".join(lines)
 
 
 MARKED = re.compile(r"(<!-- sanitizers -->\n).*?(<!-- /sanitizers -->)", re.S)
 
 
-def with_table(text: str, record: Mapping[str, Any]) -> str:
+def recorded() -> dict[str, Any] | None:
+    """sanitizers.json, if there is one."""
+    return json.loads(RECORD.read_text()) if RECORD.exists() else None
+
+
+def with_table(text: str, record: Mapping[str, Any] | None) -> str:
     """The document with the table in its place."""
     return MARKED.sub(lambda mark: f"{mark[1]}{table(record, suite.suite())}\n{mark[2]}", text)
 
@@ -339,9 +357,8 @@ def with_table(text: str, record: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=RECORD, help="where the record goes (default: sanitizers.json)")
-    parser.add_argument(
-        "--from", dest="raw", type=Path, help="run nothing: a record, for sanitizers.json and the table"
-    )
+    parser.add_argument("--from", dest="raw", type=Path, help="run nothing: write sanitizers.json and the table of it")
+    parser.add_argument("--table", action="store_true", help="run nothing: write the table of sanitizers.json")
     parser.add_argument("--unbroken", action="store_true", help="run the kernels before they were broken, too")
     parser.add_argument("--only", nargs="*", default=[], help="pieces of names: only those kernels")
     parser.add_argument("--jobs", type=int, default=12, help="programs that run at a time")
@@ -353,7 +370,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.raw:
         record = judged(json.loads(args.raw.read_text()))
         args.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-        DOCUMENT.write_text(with_table(DOCUMENT.read_text(), record))
+    if args.raw or args.table:
+        DOCUMENT.write_text(with_table(DOCUMENT.read_text(), recorded()))
         return 0
     args.sanitizer = args.sanitizer or find_sanitizer()
     if args.sanitizer is None:

@@ -204,6 +204,13 @@ def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
         assert {tool: each["verdict"] for tool, each in results.items()} == result
 
 
+def test_the_table_is_up_to_date():
+    """Of the suite as it is, and of the record, if there is one."""
+    text = sanitizers.DOCUMENT.read_text()
+    assert sanitizers.with_table(text, sanitizers.recorded()) == text, "python -m tests.emulator.sanitizers --table"
+    assert all(f"/{broken.name}.patch)" in text for broken in SUITE)
+
+
 REPORTS = {
     "race": (
         """\
