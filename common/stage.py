@@ -150,17 +150,24 @@ class Stage:
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
-    def kernels(self, dtypes: Sequence[str] | None = None, source: Path | None = None) -> list[Kernel]:
-        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn."""
+    def kernels(
+        self,
+        dtypes: Sequence[str] | None = None,
+        source: Path | None = None,
+        fixed: Mapping[str, int] | None = None,
+    ) -> list[Kernel]:
+        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn.
+
+        Variants in `fixed` keep that value in all of them."""
         source = Path(source) if source else self.source
         chosen = []
         for dtype in dtypes or (self.dtypes if "DTYPE" in macros(source) else self.dtypes[:1]):
-            default = self.kernel(dtype, source=source)
+            default = self.kernel(dtype, fixed, source)
             others = [
-                self.kernel(dtype, {name: value}, source)
+                self.kernel(dtype, {**(fixed or {}), name: value}, source)
                 for name, value in default.variants.items()
                 for value in self.variants[name]
-                if value != default.variants[name]
+                if name not in (fixed or {}) and value != default.variants[name]
             ]
             chosen += [default, *others]
         return chosen
