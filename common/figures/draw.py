@@ -566,7 +566,9 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
     scale = min(7.5 / sum(widths), 5.2 / sum(heights))
     with styled():
         figure = picture(max(7.5, 2.0 + scale * sum(widths)), 1.0 + 0.65 * len(rows) + scale * sum(heights), takeaway)
-        figure.get_layout_engine().set(h_pad=0.12)  # a panel's title keeps off the numbers of the one above
+        engine = figure.get_layout_engine()
+        assert isinstance(engine, ConstrainedLayoutEngine)
+        engine.set(h_pad=0.12)  # a panel's title keeps off the numbers of the one above
         axes_of = figure.subplot_mosaic(rows, empty_sentinel=".", height_ratios=heights, width_ratios=widths)
         for name in place:
             panel, axes = panels[name], axes_of[name]
