@@ -186,6 +186,7 @@ def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
 
 
 TENSOR_CORES, SHARED = "tensor cores (mma.sync)", "shared memory and L1"
+L2, DEVICE_MEMORY = "L2 → SMs", "device memory"
 INSTRUCTIONS = "warp instructions"
 RESOURCES = (
     Resource(TENSOR_CORES, "FLOP", _flops, _tensor_rate),
@@ -195,8 +196,8 @@ RESOURCES = (
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
     Resource(SHARED, "wavefronts", _wavefronts, _shared_rate),
     Resource("L1 look-ups", "wavefronts", _metric("L1 wavefronts, tags, global loads"), _request_rate),
-    Resource("L2 → SMs", "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
-    Resource("device memory", "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
+    Resource(L2, "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
+    Resource(DEVICE_MEMORY, "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from recorded import row, run
 
-from common.results import runs, tables
+from common.results import plot, runs, tables
 from common.results.bound import Bounds
 from common.results.runs import Record
 
@@ -248,3 +248,25 @@ def test_no_recorded_run_is_faster_than_its_bound():
         if bound.share > 1 + TOLERANCE
     }
     assert faster == {}
+
+
+# ---- as a figure ----
+
+
+def test_a_stage_stands_below_the_roofs_of_its_levels(bound_of):
+    """Its intensities are its FLOP over what each level delivered; roofs rise with the measured rates to the peak."""
+    bound = bound_of(measured(10.0))
+    axes = plot.roofline([bound], "a title").axes[0]
+    flop = 2 * SIZE**3
+    points = sorted(float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "os^")
+    device = 3 * SIZE**2 * 2  # each matrix once
+    assert points == pytest.approx([flop / (4e8 * 128), flop / (4e9 * 2.2), flop / device])
+    speed = flop / 10e-3 / 1e12
+    slopes = {line.get_label().split(":")[0]: line.get_xydata()[-1] for line in axes.lines if ":" in line.get_label()}
+    peak = 2048 * SMS * 2 * MHZ * 1e6 / 1e12
+    ridges = {"shared memory and L1": 128 * SMS * 2 * MHZ * 1e6, "L2 → SMs": 4e12, "device memory": 2e12}
+    assert set(slopes) == set(ridges)
+    for name, (x, y) in slopes.items():
+        assert y == pytest.approx(min(peak, x * ridges[name] / 1e12))
+    assert "09" in [text.get_text() for text in axes.texts]
+    assert all(line.get_ydata()[0] == pytest.approx(speed) for line in axes.lines if line.get_marker() in "os^")
