@@ -191,12 +191,23 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
     what the last one's time can be predicted from. `size` as in `verdict`."""
+    return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
+
+
+def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
+    """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
+    return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
+
+
+def _compared(
+    stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
+) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
+    """The arguments of a table that compares stages: part, names, dtype, size, any GPU, settings."""
     kernel = stages[-1].kernel(dtype, settings)
     spec = stages[-1].spec
     shapes = spec.bench_shapes(kernel.variants)
     size = size or spec.format(shapes[len(shapes) // 2])
-    names = [stage.name for stage in stages]
-    return _recorded(tables.needs(spec.part, names, dtype, size, settings=kernel.settings))
+    return spec.part, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:

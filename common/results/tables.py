@@ -433,6 +433,32 @@ def needs(
     return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
 
 
+def waits(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    size: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """What the time of a resident warp goes into, stage by stage, in per cent of it, as ncu counted; how busy the pipes
+    are, and how many clocks an SM took."""
+    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    for bound in found:
+        if isinstance(bound, str):
+            return bound
+    bounds = [bound for bound in found if not isinstance(bound, str)]
+    shares = [bound.waits() for bound in bounds]
+    longest = {name: max(each.get(name, 0.0) for each in shares) for each in shares for name in each}
+    shown = sorted((name for name, share in longest.items() if share >= SIGNIFICANT), key=lambda name: -longest[name])
+    body: list[list[object]] = [[name, *(f"{each.get(name, 0.0):.0%}" for each in shares)] for name in shown]
+    for name in dict.fromkeys(name for bound in bounds for name in bound.busy):
+        body.append([f"**{name} busy**", *(number(bound.busy.get(name), "{:.0f}%") for bound in bounds)])
+    body.append(["**clocks of an SM**", *(number(bound.clocks, "{:,.0f}") for bound in bounds)])
+    head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    return markdown(head, body, [bound.profile for bound in bounds])
+
+
 def _bound(
     part: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
 ) -> Bound | str:
