@@ -7,6 +7,7 @@ import pytest
 import kernels
 from common import counts, notebook
 from common.errors import UserError
+from common.results import runs
 
 
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
@@ -136,3 +137,22 @@ def test_the_map_of_the_course_has_every_stage():
     text = notebook.stages().data
     assert all(f"`{stage.name}`" in text for stage in kernels.ladder())
     assert "H200" in notebook.limits().data
+
+
+def test_a_program_is_run_with_what_the_emulator_says_of_it():
+    code = """#include <cstdio>
+    __global__ void set(int *x) { x[threadIdx.x + 1] = 1; }
+    int main() {
+      int *x;
+      cudaMalloc(&x, 32 * sizeof(int));
+      set<<<1, 32>>>(x);
+      printf("%s\\n", cudaGetErrorString(cudaDeviceSynchronize()));
+    }"""
+    text = notebook.program(code, "sets.cu").data
+    assert "an illegal memory access was encountered" in text and "sets.cu:2, set, block (0, 0, 0)" in text
+    assert text.index("illegal") < text.index("sets.cu:2") and "/tmp" not in text
+
+
+def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert "are recorded yet" in notebook.roofline().data
