@@ -159,7 +159,7 @@ def readers(*traced: Traced) -> Picture:
     takeaways = []
     for one, parts in zip(traced, found):
         times = {name: parts[name].sum(-1).mean() for name in names if name in parts}
-        takeaways.append(f"in {_name(one)} " + ", ".join(f"{name} {count:g} times" for name, count in times.items()))
+        takeaways.append(f"in {_name(one)} " + ", ".join(f"{name} {_times(count)}" for name, count in times.items()))
     with styled():
         figure = picture(11, 2.55 * len(traced) + 0.2, f"Each element is read {'; '.join(takeaways)}")
         panels = figure.subplots(len(traced), len(names), squeeze=False)
@@ -186,6 +186,10 @@ def readers(*traced: Traced) -> Picture:
         handles.append(Patch(color=SHARED_BY_WARPS, label="all of them"))
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
     return figure
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:g} times"
 
 
 def _name(traced: Traced) -> str:

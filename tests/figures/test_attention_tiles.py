@@ -41,7 +41,7 @@ def test_split_kv_shares_queries_and_split_q_keys():
         assert before["K"][16 * warp : 16 * warp + 16, :, warp].all() and after["Q"][16 * warp, :, warp].all()
         assert before["V"][:, 4 * warp : 4 * warp + 4, warp].all()
     title = attention_tiles.readers(split_kv, split_q).texts[0].get_text().replace("\n", " ")
-    assert "in 12_flash_attention Q 4 times, K 1 times, P 4 times, V 1 times; in 13_split_q Q 1 times, K 4" in title
+    assert "in 12_flash_attention Q 4 times, K once, P 4 times, V once; in 13_split_q Q once, K 4 times" in title
 
 
 def test_a_buffer_that_is_filled_twice_is_refused():
