@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from common.compiler import sass
 from common.errors import UserError
-from common.figures import layout, loop
+from common.figures import layout
 from common.figures.draw import (
     CONFLICT,
     FREE,
@@ -314,7 +314,7 @@ def _loop(kernel: Kernel, arch: str, function: str) -> list[Instruction]:
     found = [code for name, code in functions.items() if function in name]
     if not found:
         raise UserError(f"{kernel.label} has the functions {', '.join(functions)}, none with '{function}'")
-    return loop.loop_body(found[0])
+    return sass.main_loop(found[0])
 
 
 COLOURS = dict(zip((name for name, _ in PURPOSES), (FREE, HUES[0], HUES[5], HUES[2], CONFLICT, HUES[4], HUES[3],

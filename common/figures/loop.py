@@ -43,27 +43,14 @@ class Loop:
 _KINDS = {"HMMA": "mma", "LDSM": "loads", "LDGSTS": "copies", "BAR": "barriers"}
 
 
-def loop_body(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """All instructions of the loop with the most tensor instructions. UserError if there is none."""
-    number = {i.address: at for at, i in enumerate(instructions)}
-    bodies = []
-    for at, i in enumerate(instructions):
-        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", i.text)
-        start = number.get(int(target[1], 16), at) if target else at
-        if start < at:
-            bodies.append(list(instructions[start : at + 1]))
-    body = max(bodies, key=lambda b: sum(i.opcode.startswith("HMMA") for i in b), default=[])
-    if not any(i.opcode.startswith("HMMA") for i in body):
-        raise UserError("this kernel has no loop with tensor instructions")
-    return body
-
-
 def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
     """The loop with the most tensor instructions, `turns` times, in its steady state. UserError if there is none.
 
     An ldmatrix's first use is the first tensor instruction that reads one of the registers it wrote.
     """
-    body = [i for i in loop_body(instructions) if i.opcode.split(".")[0] in _KINDS]
+    body = [i for i in sass.main_loop(instructions) if i.opcode.split(".")[0] in _KINDS]
+    if not body:
+        raise UserError("this kernel has no loop with tensor instructions")
     places: dict[str, list[int]] = {kind: [] for kind in _KINDS.values()}
     transposed: dict[int, bool] = {}  # of a load, by its place
     first_use: dict[int, int] = {}  # likewise
