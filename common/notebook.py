@@ -167,13 +167,13 @@ def check(
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
-def speed(stage: Stage, *dtypes: str) -> Markdown:
+def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
 
-    `dtypes`: by default the stage's first."""
+    `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
-    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
+    shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -226,7 +226,7 @@ def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
     per_clock = {key: row["per_clock"]["value"] for key, row in rates(ceilings).items() if "per_clock" in row}
-    per_clock["ldmatrix"] = rates(ceilings)["ldmatrix"]["value"]
+    per_clock |= {key: rates(ceilings)[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
     return attention_tiles.costs(
         {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
     )

@@ -73,6 +73,8 @@ def test_recorded_tables_name_their_files_as_such():
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
+    assert "| 13_split_q, fp16 |" in notebook.speed(kernels.load("13"), HEAD_DIM=64).data
+    assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
     text = notebook.speed(kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
 
@@ -136,3 +138,11 @@ def test_the_map_of_the_course_has_every_stage():
     text = notebook.stages().data
     assert all(f"`{stage.name}`" in text for stage in kernels.ladder())
     assert "H200" in notebook.limits().data
+
+
+def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
+    kernel = kernels.load("13").kernel()
+    title = notebook.costs(kernel).texts[0].get_text()
+    assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
+    monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
+    assert "python -m common.measure.ceiling" in notebook.costs(kernel).data

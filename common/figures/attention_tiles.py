@@ -285,12 +285,14 @@ def purpose(instruction: Instruction) -> str:
 
 def cost(kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", function: str = "") -> Cost:
     """From the machine code of the main loop, at these rates: operations per clock and SM, by the keys of a ceiling run
-    ("mma.sync fp16", "exp2", "FMA fp32", "ALU", "ldmatrix" in bytes).
+    ("mma.sync fp16", "exp2", "FMA fp32", "ALU", in bytes "ldmatrix" and "ldmatrix + cp.async"). Copies cost shared
+    memory only where the last of these is no more than the one before it: there, copies and loads take turns.
 
     Instructions behind a branch within the loop (a correction that is rarely needed) are counted as if executed."""
     body = _loop(kernel, arch, function)
     tensor = sum(i.opcode.startswith("HMMA") for i in body)
     share = (4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"] / PIPES["tensor cores"][2]) / tensor  # of the loop
+    turns = per_clock["ldmatrix + cp.async"] < 1.02 * per_clock["ldmatrix"]
     clocks: dict[str, dict[str, float]] = {name: {} for name in RESOURCES}
     for i in body:
         what = purpose(i)
@@ -302,7 +304,8 @@ def cost(kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", funct
         for name, (key, pattern, each) in PIPES.items():
             if re.match(pattern, i.opcode):
                 add(name, each * SCHEDULERS / per_clock[key])
-        wavefronts = 0 if i.text.startswith("@!PT") else WAVEFRONTS.get(i.opcode.split(".")[0], 0)
+        free = i.text.startswith("@!PT") or (i.opcode.startswith("LDGSTS") and not turns)
+        wavefronts = 0 if free else WAVEFRONTS.get(i.opcode.split(".")[0], 0)
         if wavefronts:
             add(SHARED, wavefronts * layout.LINE * SCHEDULERS / per_clock["ldmatrix"])
     counted = {name: sum(purpose(i) == name for i in body) for name, _ in PURPOSES}

@@ -11,7 +11,14 @@ from common.errors import UserError
 from common.figures import attention_tiles, trace
 
 ONE_TILE = (1, 1, 64, 128)
-RATES = {"mma.sync fp16": 2048.0, "exp2": 16.0, "FMA fp32": 256.0, "ALU": 64.0, "ldmatrix": 128.0}
+RATES = {
+    "mma.sync fp16": 2048.0,
+    "exp2": 16.0,
+    "FMA fp32": 256.0,
+    "ALU": 64.0,
+    "ldmatrix": 128.0,
+    "ldmatrix + cp.async": 128.0,
+}
 
 
 @pytest.mark.parametrize("tile", [1, 3, 4, 12])
@@ -65,6 +72,8 @@ def test_a_tile_costs_what_the_emulator_executes(number: str, head_dim: int):
     assert found.of("tensor cores") == pytest.approx(per_tile("instructions.mma") * 8)
     wavefronts = per_tile("shared_load_wavefronts", "shared_store_wavefronts") + per_tile("cp_async_sectors") / 4
     assert found.of("shared memory") == pytest.approx(4 * wavefronts)
+    apart = attention_tiles.cost(kernel, RATES | {"ldmatrix + cp.async": 192.0})  # copies have a path of their own
+    assert apart.of("shared memory") == pytest.approx(4 * (wavefronts - per_tile("cp_async_sectors") / 4))
     corrections = 8 if number == "12" else 2  # of the rows that a warp has, per 16 queries and 64 keys
     assert found.of("exp2 (XU)") == pytest.approx((16 * 64 / 32 + corrections) * 8)
     assert found.of("issue slots") == pytest.approx(sum(found.instructions.values()), rel=0.01)
