@@ -156,3 +156,11 @@ def test_a_program_is_run_with_what_the_emulator_says_of_it():
 def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     assert "are recorded yet" in notebook.roofline().data
+
+
+def test_assembly_is_of_the_code_and_of_the_generation_asked_for():
+    code = "__global__ void axpy(float a, float *x) { x[threadIdx.x] = a * x[threadIdx.x] + 1.0f; }"
+    ptx, _, machine_code = notebook.assembly(code, "8.0").data.partition("SASS:")
+    assert "fma.rn.f32" in ptx and ".reg" not in ptx and "ret;" in ptx
+    assert "FFMA" in machine_code and "LDG.E" in machine_code and "axpy" in machine_code
+    assert notebook.assembly(code, "9.0").data != notebook.assembly(code, "8.0").data
