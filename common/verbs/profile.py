@@ -72,12 +72,12 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
 
-        def row(job: Job, measured: Sequence[ncu.Launch]) -> dict:
+        def counted(job: Job, measured: Sequence[ncu.Launch]) -> dict:
             found = _row(job, ncu.totals(measured), args.seed, unknown)
             update(f"counted {job[0].label} in the emulator", advance=1)
             return found
 
-        made["rows"] = list(pool.map(row, jobs, by_job(launches, len(jobs))))
+        made["rows"] = list(pool.map(counted, jobs, by_job(launches, len(jobs))))
     for row in made["rows"]:
         for each in tables(row, made["gpu"]):
             terminal.out.print(each)

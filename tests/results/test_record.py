@@ -12,7 +12,7 @@ from common import cli
 from common.errors import UserError
 from common.measure import contest, ncu
 from common.results.runs import RESULTS
-from common.verbs import bench, profile
+from common.verbs import bench
 
 SCRIPT = RESULTS / "record.sh"
 
