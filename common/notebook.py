@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from IPython.display import Markdown
 
 from common import accuracy, counts, course
-from common.compiler import toolchain
-from common.emulator import Trace
+from common.compiler import sass, toolchain
+from common.emulator import Trace, build
 from common.errors import UserError
 from common.figures import attention_tiles
 from common.figures.draw import Picture
-from common.hardware import GPUS
+from common.hardware import GPUS, nvcc_arch
 from common.measure import shared_loads
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
@@ -332,6 +332,19 @@ def program(code: str, name: str = "program.cu") -> Markdown:
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
     return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m common.emulator {name}`")
+
+
+def assembly(code: str, capability: str = "9.0") -> Markdown:
+    """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
+    source = Path(tempfile.gettempdir()) / "assembly.cu"
+    source.write_text(code, encoding="utf-8")
+    arch = nvcc_arch(capability)
+    body = build.compile_host(source, {}, arch).ptx.partition("{")[2].rpartition("}")[0]
+    ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
+    functions = sass.functions(source, {}, arch).items()
+    machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
+    shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
+    return Markdown("\n\n".join(shown))
 
 
 def peaks() -> Markdown:

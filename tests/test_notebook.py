@@ -166,3 +166,11 @@ def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
     assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
+
+
+def test_assembly_is_of_the_code_and_of_the_generation_asked_for():
+    code = "__global__ void axpy(float a, float *x) { x[threadIdx.x] = a * x[threadIdx.x] + 1.0f; }"
+    ptx, _, machine_code = notebook.assembly(code, "8.0").data.partition("SASS:")
+    assert "fma.rn.f32" in ptx and ".reg" not in ptx and "ret;" in ptx
+    assert "FFMA" in machine_code and "LDG.E" in machine_code and "axpy" in machine_code
+    assert notebook.assembly(code, "9.0").data != notebook.assembly(code, "8.0").data
