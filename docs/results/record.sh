@@ -51,6 +51,11 @@ for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 3
   run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 3
 done
+for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
+  source=${TMPDIR:-/tmp}/through_l1_$stage.cu
+  sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
+  run through-l1-$stage kernels.$stage bench --sizes 2048 4096 8192 --source "$source"
+done
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
