@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 from IPython.display import Markdown
 
 from common import accuracy, counts, course
-from common.compiler import toolchain
-from common.emulator import Trace
+from common.compiler import sass, toolchain
+from common.emulator import Trace, build
 from common.errors import UserError
-from common.hardware import GPUS
+from common.figures import attention_tiles
+from common.figures.draw import Picture
+from common.hardware import GPUS, nvcc_arch
 from common.measure import shared_loads
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
@@ -170,13 +172,13 @@ def check(
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
-def speed(stage: Stage, *dtypes: str) -> Markdown:
+def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
 
-    `dtypes`: by default the stage's first."""
+    `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
-    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
+    shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -230,6 +232,20 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
     head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
     return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
+
+
+def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
+    """What 16 queries ask of each resource for 64 keys, at the rates measured on the recorded GPU; for what.
+
+    `function`: part of the (mangled) name of the instance, where a kernel has several."""
+    ceilings = newest_ceilings()
+    if ceilings is None:
+        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    per_clock = {key: row["per_clock"]["value"] for key, row in rates(ceilings).items() if "per_clock" in row}
+    per_clock |= {key: rates(ceilings)[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
+    return attention_tiles.costs(
+        {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
+    )
 
 
 def _short(report: str, findings: int = 2) -> str:
@@ -316,6 +332,19 @@ def program(code: str, name: str = "program.cu") -> Markdown:
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
     return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m common.emulator {name}`")
+
+
+def assembly(code: str, capability: str = "9.0") -> Markdown:
+    """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
+    source = Path(tempfile.gettempdir()) / "assembly.cu"
+    source.write_text(code, encoding="utf-8")
+    arch = nvcc_arch(capability)
+    body = build.compile_host(source, {}, arch).ptx.partition("{")[2].rpartition("}")[0]
+    ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
+    functions = sass.functions(source, {}, arch).items()
+    machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
+    shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
+    return Markdown("\n\n".join(shown))
 
 
 def peaks() -> Markdown:

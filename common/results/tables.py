@@ -532,16 +532,16 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str
     """What the emulator counted beside what ncu counted for the same launch."""
     for run in runs(kind="profile", gpu=gpu):
         found = records(run, name=name, dtype=dtype, default=True)
-        if found:
+        body = [
+            [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
+            for r in found
+            for key, c in r.row["counters"].items()
+            if c.get("emulator") is not None
+        ]
+        if body:
             break
     else:
         return NOTHING
-    body = [
-        [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
-        for r in found
-        for key, c in r.row["counters"].items()
-        if c.get("emulator") is not None
-    ]
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
 
 
