@@ -24,6 +24,8 @@ from common import accuracy, counts, course
 from common.compiler import sass, toolchain
 from common.emulator import Trace, build
 from common.errors import UserError
+from common.figures import attention_tiles
+from common.figures.draw import Picture
 from common.hardware import GPUS, nvcc_arch
 from common.measure import shared_loads
 from common.results import plot, runs, tables
@@ -170,13 +172,13 @@ def check(
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
-def speed(stage: Stage, *dtypes: str) -> Markdown:
+def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
 
-    `dtypes`: by default the stage's first."""
+    `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
-    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
+    shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -191,12 +193,23 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
     what the last one's time can be predicted from. `size` as in `verdict`."""
+    return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
+
+
+def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
+    """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
+    return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
+
+
+def _compared(
+    stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
+) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
+    """The arguments of a table that compares stages: part, names, dtype, size, any GPU, settings."""
     kernel = stages[-1].kernel(dtype, settings)
     spec = stages[-1].spec
     shapes = spec.bench_shapes(kernel.variants)
     size = size or spec.format(shapes[len(shapes) // 2])
-    names = [stage.name for stage in stages]
-    return _recorded(tables.needs(spec.part, names, dtype, size, settings=kernel.settings))
+    return spec.part, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
@@ -219,6 +232,20 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
     head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
     return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
+
+
+def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
+    """What 16 queries ask of each resource for 64 keys, at the rates measured on the recorded GPU; for what.
+
+    `function`: part of the (mangled) name of the instance, where a kernel has several."""
+    ceilings = newest_ceilings()
+    if ceilings is None:
+        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    per_clock = {key: row["per_clock"]["value"] for key, row in rates(ceilings).items() if "per_clock" in row}
+    per_clock |= {key: rates(ceilings)[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
+    return attention_tiles.costs(
+        {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
+    )
 
 
 def _short(report: str, findings: int = 2) -> str:

@@ -74,6 +74,8 @@ def test_recorded_tables_name_their_files_as_such():
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
+    assert "| 13_split_q, fp16 |" in notebook.speed(kernels.load("13"), HEAD_DIM=64).data
+    assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
     text = notebook.speed(kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
 
@@ -156,6 +158,14 @@ def test_a_program_is_run_with_what_the_emulator_says_of_it():
 def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     assert "are recorded yet" in notebook.roofline().data
+
+
+def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
+    kernel = kernels.load("13").kernel()
+    title = notebook.costs(kernel).texts[0].get_text()
+    assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
+    monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
+    assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
 
 
 def test_assembly_is_of_the_code_and_of_the_generation_asked_for():

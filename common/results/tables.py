@@ -7,6 +7,7 @@ and no figure of anybody's own:
     results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
+    results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
@@ -31,6 +32,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from common import problem
 from common.errors import UserError
 from common.hardware import GPUS, Gpu
 from common.results import plot
@@ -249,6 +251,32 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
     return markdown(["run", *shown, "geometric mean"], body)
 
 
+@table("uses")
+def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """A stage's default kernel at each of these sizes, a row each: time, TFLOP/s, TB/s of inputs and outputs, × peers.
+
+    All of the newest run that has them all."""
+    wanted = not_zero(_settings(settings))
+    for run in runs(kind="bench", gpu=gpu):
+        rows = records(run, name=name, dtype=dtype, default=True)
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted}
+        if set(shown) <= set(at):
+            break
+    else:
+        return NOTHING
+    found = [at[size] for size in shown]
+    peers = list(dict.fromkeys(peer.row["name"] for record in found for peer in record.peers))
+    body: list[list[object]] = []
+    for record in found:
+        row, by_name = record.row, {peer.row["name"]: peer for peer in record.peers}
+        moved = problem.load(row["problem"]).bytes(tuple(row["shape"].values()), dtype, row["variants"])
+        ratios = [record.times(by_name[peer]) if peer in by_name else None for peer in peers]
+        speed = f"{moved / row['ms']['median'] / 1e9:.2f}"
+        cells = [milliseconds(row["ms"]["median"]), tflops(row["tflops"]), speed, *map(number, ratios)]
+        body.append([row["size"], *cells])
+    return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
+
+
 def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
     """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
     run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
@@ -433,6 +461,32 @@ def needs(
     return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
 
 
+def waits(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    size: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """What the time of a resident warp goes into, stage by stage, in per cent of it, as ncu counted; how busy the pipes
+    are, and how many clocks an SM took."""
+    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    for bound in found:
+        if isinstance(bound, str):
+            return bound
+    bounds = [bound for bound in found if not isinstance(bound, str)]
+    shares = [bound.waits() for bound in bounds]
+    longest = {name: max(each.get(name, 0.0) for each in shares) for each in shares for name in each}
+    shown = sorted((name for name, share in longest.items() if share >= SIGNIFICANT), key=lambda name: -longest[name])
+    body: list[list[object]] = [[name, *(f"{each.get(name, 0.0):.0%}" for each in shares)] for name in shown]
+    for name in dict.fromkeys(name for bound in bounds for name in bound.busy):
+        body.append([f"**{name} busy**", *(number(bound.busy.get(name), "{:.0f}%") for bound in bounds)])
+    body.append(["**clocks of an SM**", *(number(bound.clocks, "{:,.0f}") for bound in bounds)])
+    head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    return markdown(head, body, [bound.profile for bound in bounds])
+
+
 def _bound(
     part: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
 ) -> Bound | str:
@@ -506,16 +560,16 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str
     """What the emulator counted beside what ncu counted for the same launch."""
     for run in runs(kind="profile", gpu=gpu):
         found = records(run, name=name, dtype=dtype, default=True)
-        if found:
+        body = [
+            [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
+            for r in found
+            for key, c in r.row["counters"].items()
+            if c.get("emulator") is not None
+        ]
+        if body:
             break
     else:
         return NOTHING
-    body = [
-        [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
-        for r in found
-        for key, c in r.row["counters"].items()
-        if c.get("emulator") is not None
-    ]
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
 
 

@@ -221,6 +221,22 @@ def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     assert missing == "*No run of 07_cp_async fp16 at 4096 is recorded yet.*"
 
 
+def test_a_warp_s_time_is_shared_out_whole_and_clocks_do_not_depend_on_power(bound_of):
+    """0.5 + 3 + 9 + 1.25 + 0.01 warps wait while one issues; 2 ms at 1.5 GHz are 3 million clocks."""
+    bound = bound_of(measured(10.0), profile(metrics={"duration": 2e6, "SM clock": 1.5e9}))
+    assert sum(bound.waits().values()) == pytest.approx(1) and bound.waits()["barrier"] == pytest.approx(0.5 / 14.76)
+    assert bound.clocks == pytest.approx(3e6)
+    text = tables.waits("gemm", ("09_swizzle",), "fp16", "4096")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert cells[2] == ["not selected", "61%"] and ["issuing", "7%"] in cells and "barrier" not in text
+    assert cells[-3:] == [
+        ["**tensor pipe busy**", "61%"],
+        ["**issue slots busy**", "17%"],
+        ["**clocks of an SM**", "3,000,000"],
+    ]
+    assert "No run of 07_cp_async" in tables.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
+
+
 @pytest.mark.parametrize(
     "value, unit, text",
     [
