@@ -30,6 +30,7 @@ class Sdpa(Attention):
     axes = ("B", "H", "H_KV", "N", "N_KV", "D")
     settings = ("HEAD_DIM", "CAUSAL")
     scratch_names = ("partial_O", "partial_LSE")
+    patterns = (*Attention.patterns, "absent", "strided")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O", "LSE")
@@ -89,6 +90,7 @@ class Sdpa(Attention):
             "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
             "a small tile": (1, 1, 1, 50, 128),
             "more tiles than any ring holds, ragged": (1, 1, 1, 330, 401),
+            "grouped heads, many queries": (2, 4, 2, 140, 200),
         }
         return {why: (*shape, d) for why, shape in shapes.items()}
 
@@ -107,6 +109,21 @@ class Sdpa(Attention):
     def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
         b, h, h_kv, n, n_kv, d = shape
         return (b, h, n, d), (b, h_kv, n_kv, d), (b, h_kv, n_kv, d)
+
+    def inputs(
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
+    ) -> Tensors:
+        make = {"absent": _absent, "strided": _strided}.get(pattern)
+        normal = "normal" if make else pattern
+        inputs = super().inputs(shape, dtype, variants, seed=seed, device=device, pattern=normal)
+        return make(*inputs) if make else inputs
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
@@ -196,6 +213,21 @@ class Sdpa(Attention):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
         return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize + 4 * b * h * n
+
+
+def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Keys whose scores are -inf, as if they were not there: the first half, and the last head has no others."""
+    q[..., 0] = 1
+    k[:, :, : (k.shape[2] + 1) // 2, 0] = -torch.inf
+    k[:, -1, :, 0] = -torch.inf
+    return q, k, v
+
+
+def _strided(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """The same values, each tensor with strides of its own, as views of what a person might have."""
+    q = q.transpose(1, 2).contiguous().transpose(1, 2)  # [B, N, H, D]
+    k = torch.stack((k, k.neg()), dim=3)[:, :, :, 0]  # every other row
+    return q, k, v.transpose(0, 2).contiguous().transpose(0, 2)  # [N_KV, H_KV, B, D]
 
 
 def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:
