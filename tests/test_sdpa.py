@@ -51,9 +51,13 @@ def assert_right(kernel: Kernel, tensors: tuple[Tensor, ...], outputs: tuple[Ten
         assert found.ok, found
 
 
-def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal", **options) -> None:
+def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal") -> None:
+    """However it is launched."""
     tensors = inputs(kernel, *shape, pattern=pattern)
-    assert_right(kernel, tensors, emulated(kernel, tensors, **options))
+    sizes = SPEC.shape(tensors, kernel.variants)
+    others = SPEC.other_launches(sizes, kernel.variants, torch.device("cpu")).values()
+    for changed in ({}, *others):
+        assert_right(kernel, tensors, emulated(kernel, tensors, changed=changed))
 
 
 # ---- the problems ----------------------------------------------------------------------------------------------------
@@ -127,6 +131,17 @@ def test_references_are_torchs_own():
         )
 
     each()
+
+
+def test_a_check_launches_with_all_keys_in_one_part_as_well():
+    """Of the sizes that the emulator is given most parts are one tile: there, nothing is ever corrected."""
+    cpu, shape = torch.device("cpu"), (2, 4, 2, 140, 200, 64)
+    arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
+    assert arguments["splits"] > 1
+    (changed,) = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+    assert changed == {"splits": 1, "partial_O": None, "partial_LSE": None} and changed.keys() <= arguments.keys()
+    assert not SPEC.other_launches(shape, CAUSAL.variants, cpu)
+    assert not SPEC.other_launches((1, 1, 1, 1, 64, 64), PLAIN.variants, cpu)
 
 
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():

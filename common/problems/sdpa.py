@@ -94,6 +94,11 @@ class Sdpa(Attention):
         }
         return {why: (*shape, d) for why, shape in shapes.items()}
 
+    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        d = variants["HEAD_DIM"]
+        heads = 2**31 // (65536 * d) + 2
+        return {"more elements of Q than 32 bits count": (1, heads, heads, 65536, 65, d)}
+
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         return 1, 1, 1, 256, 256, variants["HEAD_DIM"]
 
@@ -196,6 +201,14 @@ class Sdpa(Attention):
         unit = max(1.0, finite.amax().item() if len(finite) else 0.0) * 2.0**-23
         count = references[1].numel()
         return o, type(lse)(max(lse.whole, 4 * unit * math.sqrt(count)), max(lse.element, 16 * unit))
+
+    def other_launches(
+        self, shape: Shape, variants: Variants, device: torch.device
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """Small sizes leave a block no more than a tile of keys. All keys in one part: as large sizes have it."""
+        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
+            return {}
+        return {"keys not split": {"splits": 1, **dict.fromkeys(self.scratch_names)}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
