@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from common.emulator.engine import Allocation, KernelInfo, Place
+from common.emulator.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
@@ -75,8 +74,8 @@ class Finding:
 class Memory:
     """Names for addresses, from nothing but the machine's own knowledge. `report` knows better ones."""
 
-    def __init__(self, kernel: KernelInfo, allocations: Sequence[Allocation]):
-        self.kernel, self.allocations = kernel, allocations
+    def __init__(self, kernel: KernelInfo, regions: Sequence[Region]):
+        self.kernel, self.regions = kernel, regions
 
     def globally(self, address: int, size: int) -> str:
         """`size` bytes at an address of global memory."""
@@ -88,9 +87,9 @@ class Memory:
         return f", {address + size - end} of them past its end" if address + size > end else ""
 
     def nearest(self, address: int, size: int) -> str:
-        if not self.allocations:
+        if not self.regions:
             return "where nothing is allocated"
-        nearest = min(self.allocations, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
+        nearest = min(self.regions, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
         past = address - nearest.base - nearest.size
         if address + size <= nearest.base:
             return f"{nearest.base - address} bytes before {nearest.name}"

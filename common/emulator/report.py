@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from common.compiler.symbols import readable
-from common.emulator import arrays, engine, findings
-from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
+from common.emulator import arrays, findings
+from common.emulator.engine import TRACE_KINDS, TRACE_SPACES
+from common.emulator.kernel import KernelInfo, Place
 from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
 
@@ -280,7 +281,7 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
 class _Memory(findings.Memory):
     """Addresses in the words of the tensors and of the source's variables."""
 
-    def __init__(self, kernel: engine.KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
+    def __init__(self, kernel: KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
         super().__init__(kernel, ())
         self.arena, self.source, self.defines = arena, source, defines
 
@@ -300,7 +301,7 @@ class _Memory(findings.Memory):
 
 
 def explain(
-    found: findings.Finding, kernel: engine.KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+    found: findings.Finding, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
 ) -> Finding:
     """A finding of the machine in the words of the source, which was compiled with these macros."""
     place = found.place

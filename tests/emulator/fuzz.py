@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from common.emulator import engine, ptx
+from common.emulator.kernel import Region
 from common.errors import UserError
 
 SECONDS = 20  # for one mutant
@@ -221,7 +222,7 @@ def attempt(text: str, stage: str) -> str:
             if stage == "run" and info.static_shared <= 48 << 10:
                 data = np.zeros(1 << 16, np.uint8)
                 marks = np.ones(1 << 16, np.uint8)
-                memory = [engine.Allocation(data.ctypes.data, data.size, "data", marks)]
+                memory = [Region(data.ctypes.data, data.size, "data", marks)]
                 params = bytearray(info.param_bytes)
                 for _, size, _, offset in info.params:
                     params[offset : offset + size] = (
