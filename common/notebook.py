@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,6 +183,17 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, settings=kernel.settings))
 
 
+def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
+    """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
+    what the last one's time can be predicted from. `size` as in `verdict`."""
+    kernel = stages[-1].kernel(dtype, settings)
+    spec = stages[-1].spec
+    shapes = spec.bench_shapes(kernel.variants)
+    size = size or spec.format(shapes[len(shapes) // 2])
+    names = [stage.name for stage in stages]
+    return _recorded(tables.needs(spec.part, names, dtype, size, settings=kernel.settings))
+
+
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     """How busy the arithmetic units can be beside the shared memory that feeds them, and what that makes in TFLOP/s.
 
@@ -220,6 +231,12 @@ def findings(report: Report) -> None:
 def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
     """The recorded speed of the values of one macro, all of one run."""
     return _recorded(tables.variants_table(stage.name, macro, *sizes))
+
+
+def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
+    """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
+    of one run. `chosen`: of each the macros that are not as by default."""
+    return _recorded(tables.steps(stage.name, chosen, *sizes))
 
 
 def profile(stage: Stage) -> Markdown:

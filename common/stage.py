@@ -150,17 +150,24 @@ class Stage:
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
-    def kernels(self, dtypes: Sequence[str] | None = None, source: Path | None = None) -> list[Kernel]:
-        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn."""
+    def kernels(
+        self,
+        dtypes: Sequence[str] | None = None,
+        source: Path | None = None,
+        fixed: Mapping[str, int] | None = None,
+    ) -> list[Kernel]:
+        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn.
+
+        Variants in `fixed` keep that value in all of them."""
         source = Path(source) if source else self.source
         chosen = []
         for dtype in dtypes or (self.dtypes if "DTYPE" in macros(source) else self.dtypes[:1]):
-            default = self.kernel(dtype, source=source)
+            default = self.kernel(dtype, fixed, source)
             others = [
-                self.kernel(dtype, {name: value}, source)
+                self.kernel(dtype, {**(fixed or {}), name: value}, source)
                 for name, value in default.variants.items()
                 for value in self.variants[name]
-                if value != default.variants[name]
+                if name not in (fixed or {}) and value != default.variants[name]
             ]
             chosen += [default, *others]
         return chosen
@@ -452,16 +459,10 @@ class Kernel:
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
-        from common import emulator
-
         arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
         with terminal.progress(f"emulating {self.label}", total=1) as update:
-            report = emulator.run(
-                self.source,
-                spec.symbol,
-                [*map(_stretch, arguments.values()), None],
-                names=[*arguments, "stream"],
-                defines=self.defines,
+            report = self.call_launcher(
+                {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
                     "arch": self.stage.min_arch,
@@ -472,6 +473,20 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+    def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
+        """Run the launcher in the emulator with all its arguments, by name; `options` are those of emulator.run."""
+        from common import emulator
+
+        names, values = list(arguments), list(arguments.values())
+        return emulator.run(self.source, self.stage.spec.symbol, values, names=names, defines=self.defines, **options)
+
+    def executable_lines(self) -> frozenset[int]:
+        """The lines of the source that have code in this kernel, as the emulator compiles it."""
+        from common import emulator
+
+        arch, symbol = self.stage.min_arch, self.stage.spec.symbol
+        return frozenset().union(*emulator.executable_lines(self.source, self.defines, arch, symbol).values())
 
 
 def _stretch(argument: Any) -> Any:

@@ -488,7 +488,7 @@ def on_device(*tensors: Tensor) -> list[Tensor]:
 @on_gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("shape", [(1, 32, 1024, 64, 1024), (4, 16, 512, 128, 512), (1, 32, 1, 128, 8192)], ids=str)
-def test_a_call_costs_the_host_twenty_microseconds(shape):
+def test_a_call_costs_the_host_twenty_microseconds_on_the_gpu(shape):
     b, h, n, d, n_kv = shape
     q, k, v = on_device(*inputs(b, h, n, d, n_kv=n_kv))
     run = lambda: attention(q, k, v)  # noqa: E731
@@ -506,7 +506,7 @@ def test_torch_compile_on_the_gpu():
 
 
 @on_gpu
-def test_graphs_streams_and_threads():
+def test_graphs_streams_and_threads_on_the_gpu():
     q, k, v = on_device(*inputs(1, 8, 1, 128, h_kv=2, n_kv=3000))
     run = lambda: attention(q, k, v, enable_gqa=True, return_lse=True)  # noqa: E731
     want, want_lse = run()

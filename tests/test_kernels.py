@@ -75,7 +75,9 @@ def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     found = re.search(rf'^extern "C" cudaError_t {spec.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
     assert found is not None
     names = [argument.replace("*", " ").split()[-1] for argument in found[1].split(",")]
-    assert names == [*spec.tensor_names({}), *spec.scalars(spec.emulator_shapes({})[0], {}), "stream"]
+    kernel = stage.kernel()
+    instance = accuracy.make(kernel, spec.emulator_shapes(kernel.variants)[0])
+    assert names == [*kernel.arguments(instance.inputs, instance.outputs()), "stream"]
 
 
 def test_helpers_stand_word_for_word():
@@ -112,9 +114,9 @@ def test_kernel_is_right_and_keeps_the_rules(kernel: Kernel):
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage.multiples], ids=lambda stage: stage.name)
 def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
     kernel = stage.kernel()
-    axes = stage.spec.axes
-    shape = [kernel.multiples.get(axis, 1) for axis in axes]
-    for position, axis in enumerate(axes):
+    shape = stage.spec.emulator_shapes(kernel.variants)[0]
+    kernel.check_shape(*shape)
+    for position, axis in enumerate(stage.spec.axes):
         if axis in kernel.multiples:
             near = tuple(size + (position == at) for at, size in enumerate(shape))
             with pytest.raises(UserError, match="nearest to"):

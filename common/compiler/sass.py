@@ -95,6 +95,23 @@ def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter]:
     return {name: counter for name, counter in counts.items() if counter}
 
 
+def main_loop(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The loop with the most tensor instructions, of several such the shortest: from the target of its backward branch
+    to the branch; [] if there is none."""
+    number = {i.address: at for at, i in enumerate(instructions)}
+    found: list[list[Instruction]] = []
+    for at, i in enumerate(instructions):
+        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", i.text)
+        start = number.get(int(target[1], 16), at) if target else at
+        if start < at:
+            found.append(list(instructions[start : at + 1]))
+
+    def tensor(body: Sequence[Instruction]) -> int:
+        return sum(i.group == "tensor cores" for i in body)
+
+    return max((body for body in found if tensor(body)), key=lambda body: (tensor(body), -len(body)), default=[])
+
+
 def functions(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[Instruction]]:
     """The machine code of a kernel source for `arch` ("90"): function (mangled name) -> its instructions."""
     return parse(toolchain.disassemble(toolchain.cubin(source, defines, arch).path))

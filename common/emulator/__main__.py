@@ -197,9 +197,9 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
         _lines(report)
     found = len(report.findings)
     said = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
-    crowd = sum(map(len, kernels.values()))
+    made = sum(map(len, kernels.values()))
     err.print(
-        f"emulator, compute capability {args.arch}: {crowd:,} launch{'es' * (crowd != 1)}, {said}, "
+        f"emulator, compute capability {args.arch}: {made:,} launch{'es' * (made != 1)}, {said}, "
         f"{report.seconds:.1f} s{', exit status ' + str(report.status) if report.status else ''}",
         style="red" if found else None,
         markup=False,
@@ -231,8 +231,8 @@ def _sentence(total: Counters) -> str:
 def _lines(report: Report) -> None:
     rows = [("line", *MAIN_COUNTERS, "source")]
     for (file, line), counters in sorted(report.lines.items()):
-        numbers = (f"{counters[key]:,}" for key in MAIN_COUNTERS.values())
-        rows.append((f"{Path(file).name}:{line}", *numbers, linecache.getline(file, line).strip()))
+        values = (f"{counters[key]:,}" for key in MAIN_COUNTERS.values())
+        rows.append((f"{Path(file).name}:{line}", *values, linecache.getline(file, line).strip()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     terminal.err.print()
     for first, *numbers, source in rows:

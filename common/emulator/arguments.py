@@ -119,8 +119,8 @@ def check_array(array: Any, kind: ParameterType, name: str) -> None:
         element = re.sub(r"\b(const|volatile)\b|\*", "", kind.name).strip()
         other = {"float16": _FLOATS["bfloat16"], "bfloat16": _FLOATS["float16"]}.get(dtype, ())
         halves = element in _FLOATS["float16"] or element in _FLOATS["bfloat16"]
-        whole = kind.pointee_size and array.size * size % kind.pointee_size if isinstance(array, np.ndarray) else 0
-        fits = element not in other and not (halves and size != 2) and not whole
+        cut = kind.pointee_size and array.size * size % kind.pointee_size if isinstance(array, np.ndarray) else 0
+        fits = element not in other and not (halves and size != 2) and not cut
     if not fits:
         raise UserError(f"{name} is of type {kind.name}: an array of {dtype} does not fit")
     if isinstance(array, np.ndarray) and not array.flags.writeable and not kind.constant:
@@ -201,11 +201,11 @@ def parameter_names(source: str, function: str, count: int) -> list[str]:
         while end < len(code) and depth:
             depth += {"(": 1, ")": -1}.get(code[end], 0)
             end += 1
-        parts = split_arguments(code[match.end() : end - 1])
-        names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part.partition("=")[0].strip()) for part in parts]
-        typed = all(name and part.partition("=")[0].strip() != name[1] for name, part in zip(names, parts))
-        if len(parts) == count and typed:
-            return [name[1] for name in names]
+        parts = [part.partition("=")[0].strip() for part in split_arguments(code[match.end() : end - 1])]
+        last_words = (re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part) for part in parts)
+        names = [word[1] for word, part in zip(last_words, parts) if word and word[1] != part]
+        if len(parts) == len(names) == count:
+            return names
     return [f"argument {position + 1}" for position in range(count)]
 
 

@@ -1,7 +1,8 @@
 """The shapes of shared arrays, read from the source: PTX knows their bytes only.
 
 `__shared__ half tile[STAGES][M + PAD];` has its extents from constants of the file, from macros, or from the kernel's
-template arguments, which its mangled name spells out. What is read is believed if it makes up the bytes that the PTX says.
+template arguments, which its mangled name spells out. What is read is believed if it makes up the bytes that the PTX
+says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -86,7 +87,7 @@ def _read(path: str, _changed: float) -> _Source:
     return found
 
 
-_OPERATIONS = {
+_OPERATIONS: dict[type, Callable[..., int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.USub: operator.neg, ast.UAdd: operator.pos,

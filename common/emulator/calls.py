@@ -250,14 +250,20 @@ def launch_kernel(
 
 
 def executable_lines(
-    source: Path, defines: Mapping[str, str] | None = None, arch: str = "8.0", symbol: str | None = None
+    source: Path,
+    defines: Mapping[str, str] | None = None,
+    arch: str = "8.0",
+    symbol: str | None = None,
+    file: Path | None = None,
 ) -> dict[str, frozenset[int]]:
-    """Each kernel of a source, by its readable name, and the lines of that file that have code in it.
+    """Each kernel of a source, by its readable name, and the lines of that file, or of another `file`, that have code
+    in it; kernels of the same name, in several namespaces, count as one.
 
     `symbol`: the launcher that a run calls; naming it saves compiling the source once more."""
     found: dict[str, frozenset[int]] = {}
-    path = str(source.resolve())
+    path = str((file or source).resolve())
     with loaded(compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol).ptx) as module:
         for name, info in module.module.kernels.items():
-            found[readable(name)] = frozenset(place.line for place in info.instructions if place.file == path)
+            lines = frozenset(place.line for place in info.instructions if place.file == path)
+            found[readable(name)] = lines | found.get(readable(name), frozenset())
     return found

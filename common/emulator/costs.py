@@ -37,7 +37,8 @@ INSTRUCTIONS = {
     "ld.shared, one word": "ld.shared.u32 %r10, [s];",
     "st.shared, a row": "st.shared.u32 [%r3], %r1;",
     "ldmatrix.x4": "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r5];",
-    "mma.m16n8k16 fp16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r10, %r11, %r12, %r13},"
+    "mma.m16n8k16 fp16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+    " {%f4, %f5, %f6, %f7}, {%r10, %r11, %r12, %r13},"
     "{%r14, %r15}, {%f4, %f5, %f6, %f7};",
     "cp.async.cg": "cp.async.cg.shared.global [%r6], [%rd3], 16; cp.async.wait_all;",
     "bar.sync": "bar.sync 0;",
@@ -67,7 +68,7 @@ FILL += (
 )
 
 
-def seconds(body: str, **options: bool) -> float:
+def seconds(body: str, counters: bool, sanitize: bool) -> float:
     """The shortest of some runs of the loop."""
     module = engine.Module(KERNEL.format(fill=FILL, body=body, turns=TURNS))
     data = np.zeros(32 * 64 + 4, np.uint32)
@@ -77,7 +78,10 @@ def seconds(body: str, **options: bool) -> float:
     for _ in range(5):
         start = time.perf_counter()
         result = module.launch(
-            "k", (1,), (32,), 0, data.ctypes.data.to_bytes(8, "little"), memory, threads=1, **options
+            *("k", (1,), (32,), 0, data.ctypes.data.to_bytes(8, "little"), memory),
+            counters=counters,
+            sanitize=sanitize,
+            threads=1,
         )
         best = min(best, time.perf_counter() - start)
         assert not result.findings, result.findings

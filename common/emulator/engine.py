@@ -128,8 +128,7 @@ def library() -> ctypes.CDLL:
 @lru_cache
 def signatures() -> dict[str, str]:
     """All that the machine can do, and with which operands (see vm.h): what `lower` may translate an instruction to."""
-    rows = (line.split("|") for line in library().vm_handlers().decode().splitlines())
-    return {name: operands for name, operands in rows}
+    return dict(line.split("|") for line in library().vm_handlers().decode().splitlines())
 
 
 @lru_cache
@@ -142,8 +141,8 @@ def problems() -> tuple[Problem, ...]:
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
-    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch, 0 if it ran to its end. `blocks`: how
-    many ran."""
+    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
+    0 if it ran to its end. `blocks`: how many ran."""
 
     counters: np.ndarray
     findings: list[Finding]
@@ -217,7 +216,7 @@ class Module:
 
     def parameter_types(self, name: str) -> list[tuple[str, int]]:
         """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
-        return [(param.type, param.size) for param in self._ptx.functions[name].params]
+        return [(param.type, param.size) for param in self._ptx.functions[name].arguments]
 
     def _place_variables(self) -> None:
         for variable in self._ptx.variables.values():
@@ -405,13 +404,18 @@ def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
     problem = problems()[int(row["problem"])]
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     found = Finding(
-        *(problem.name, problem.kind, info.name),
-        *(_thread(int(row["block"]), grid), _thread(int(row["thread"]), block)),
-        info.instructions[int(row["pc"])],
-        *(int(row[name]) for name in ("count", "address", "size")),
-        bool(problem.code),
-        None if other_thread == NOBODY else _thread(other_thread, block),
-        None if other_block == SAME_BLOCK else _thread(other_block, grid),
-        None if other_pc == NOBODY else info.instructions[other_pc],
+        problem=problem.name,
+        kind=problem.kind,
+        kernel=info.name,
+        block=_thread(int(row["block"]), grid),
+        thread=_thread(int(row["thread"]), block),
+        place=info.instructions[int(row["pc"])],
+        count=int(row["count"]),
+        address=int(row["address"]),
+        size=int(row["size"]),
+        fatal=bool(problem.code),
+        other_thread=None if other_thread == NOBODY else _thread(other_thread, block),
+        other_block=None if other_block == SAME_BLOCK else _thread(other_block, grid),
+        other_place=None if other_pc == NOBODY else info.instructions[other_pc],
     )
     return replace(found, message=explain(found, memory))

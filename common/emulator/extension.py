@@ -58,7 +58,7 @@ def explain(error: str, text: str) -> str:
     ]
     for name, parameters in kernels(text):
         declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])
-        names = ", ".join(re.search(r"(\w+)\s*$", parameter)[1] for parameter in parameters)
+        names = ", ".join(name for parameter in parameters for name in re.findall(r"\w+(?=\s*$)", parameter))
         lines += [
             "",
             f'extern "C" cudaError_t launch_{name}({declared}) {{',

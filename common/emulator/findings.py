@@ -90,11 +90,11 @@ class Memory:
         if not self.regions:
             return "where nothing is allocated"
         nearest = min(self.regions, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
-        past = address - nearest.base - nearest.size
+        beyond = address - nearest.base - nearest.size
         if address + size <= nearest.base:
             return f"{nearest.base - address} bytes before {nearest.name}"
-        if past >= 0:
-            return f"{past} bytes after the end of {nearest.name} ({nearest.size} bytes)"
+        if beyond >= 0:
+            return f"{beyond} bytes after the end of {nearest.name} ({nearest.size} bytes)"
         past = self.past(address, size, nearest.base + nearest.size)
         return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes){past}"
 
@@ -133,8 +133,8 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
     "SHARED_PAST_END": lambda f, at: (
-        f"{f.size} bytes at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not notice, "
-        "for it gives blocks shared memory in units of 128 bytes"
+        f"{f.size} bytes at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
+        "notice, for it gives blocks shared memory in units of 128 bytes"
     ),
     "LOCAL_BOUNDS": lambda f, at: (
         f"{f.size} bytes at offset {f.address}, beyond the thread's {at.kernel.local_bytes} bytes of local memory"
@@ -162,8 +162,8 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
         f"{at.globally(f.address, f.size)} are written here and by {f.someone}{f.there}, {f.unordered}"
     ),
     "SAME_VALUE": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but what is "
-        "written is what was there already, so that it does no harm"
+        f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
+        "what is written is what was there already, so that it does no harm"
     ),
     "UNDEFINED_PRODUCT": lambda f, at: (
         _undefined(f, "an operand of this product of matrices")
@@ -185,7 +185,8 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",
     "DEADLOCK_MEMORY": _waiting,
     "DEADLOCK_BARRIER": lambda f, at: (
-        f"barrier {f.address}: {f.size} threads have arrived and wait for others, which wait elsewhere and will not come"
+        f"barrier {f.address}: {f.size} threads have arrived and wait for others, which wait elsewhere and will not "
+        "come"
     ),
     "ENDLESS": lambda f, at: (
         "this loop never ends: it comes back with the same values in all registers, and reads no memory"

@@ -85,9 +85,9 @@ class HostFinding:
     def where(self) -> tuple[object, ...]:
         return self.kind, self.file, self.line or self.message
 
-    def again(self, earlier: HostFinding | None) -> HostFinding:
-        """This finding, or the earlier one of the same kind and line with this one counted in."""
-        return self if earlier is None else replace(earlier, count=earlier.count + self.count)
+    def more(self, count: int) -> HostFinding:
+        """This finding, met `count` times more."""
+        return replace(self, count=self.count + count)
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,10 @@ class Host:
     # ---- the conversation --------------------------------------------------------------------------------------------
 
     def _serve(self, channel: socket.socket, process: subprocess.Popen) -> None:
-        streams = {process.stdout: sys.stdout, process.stderr: sys.stderr} if not self.own_terminal else {}
-        waiting = [channel, *streams]
+        streams: dict[Any, Any] = {}
+        if not self.own_terminal:
+            streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+        waiting: list[Any] = [channel, *streams]
         heard = time.monotonic()
         while waiting:
             ready, _, _ = select.select(waiting, [], [], 0.5)
@@ -392,12 +394,14 @@ class Host:
 
     def _copy(self, reader: _Reader) -> bytes:
         to, source, size = reader.take("QQQ")
-        call, arena, places = reader.text(), self.device.arena, {}
+        call, arena = reader.text(), self.device.arena
+        places: dict[int, tuple[Any, slice]] = {}
         for address in (to, source):
             if address in arena:
-                places[address] = self._range(call, address, size)
-                if places[address] is None:
+                place = self._range(call, address, size)
+                if place is None:
                     return struct.pack("=i", INVALID_VALUE)
+                places[address] = place
         if to in places:
             target, where = places[to]
             origin = places.get(source)
@@ -541,7 +545,7 @@ def _source_line(file: str, line: int) -> str:
 
 
 def _signal_name(number: int) -> str:
-    words = {
+    words: dict[int, str] = {
         signal.SIGSEGV: "a segmentation fault",
         signal.SIGABRT: "abort (an assertion or an exception that nobody caught)",
         signal.SIGFPE: "an arithmetic exception (a division by zero?)",

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Library:
         self, source: Path, defines: Mapping[str, str], flags: Sequence[str], include: Sequence[Path | str], arch: str
     ):
         self.source, self.arch, self.gpu = source, arch, hardware.model(arch)
-        self._compile = {"defines": defines, "arch": hardware.nvcc_arch(arch), "flags": flags, "include": include}
+        self._compile = partial(compile_host, source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
         self._builds: dict[tuple, Build] = {}
         self._build()
 
@@ -68,7 +69,7 @@ class Library:
     def _build(self, call: str | None = None, instances: tuple[str, ...] = ()) -> Build:
         key = (call, instances)
         if key not in self._builds:
-            self._builds[key] = compile_host(self.source, **self._compile, call=call, instances=instances)
+            self._builds[key] = self._compile(call=call, instances=instances)
         return self._builds[key]
 
     @property

@@ -37,6 +37,8 @@ POISON = 0xFF  # what uninitialised memory holds: NaN in every floating type
 FIRST_ADDRESS, ARENA_BYTES, ARENAS = 1 << 44, 1 << 38, 256
 RESERVE = 256 << 20  # bytes of the machine's memory that are not the device's
 
+_NONE = np.empty(0, np.uint8)  # the bytes of memory that is gone
+
 
 @dataclass(eq=False)
 class Allocation:
@@ -47,8 +49,8 @@ class Allocation:
     size: int
     array: Array | None = None  # what was copied in, and is copied back
     variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
-    data: np.ndarray | None = field(default=None, repr=False)  # uint8: the bytes, while the arena lives
-    written: np.ndarray | None = field(default=None, repr=False)  # uint8, per byte: 0 = never written
+    data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
+    written: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8, per byte: 0 = never written
     called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
 
     @property
@@ -104,15 +106,15 @@ class AddressMap:
         for allocation in self.freed:
             if allocation.base <= address < allocation.base + allocation.size and self.find(address) is None:
                 return f"{allocation.describe(address)}, which was freed"
-        allocation = self.nearest(address)
-        if allocation is None:
+        near = self.nearest(address)
+        if near is None:
             return "a null pointer" if address < PAGE else f"address {address:#x}, far from every tensor"
-        return allocation.describe(address)
+        return near.describe(address)
 
     def snapshot(self) -> AddressMap:
         """The same without the memory, which does not outlive the run."""
         copy = AddressMap()
-        copy.allocations = [replace(a, data=None, written=None) for a in self.allocations]
+        copy.allocations = [replace(a, data=_NONE, written=_NONE) for a in self.allocations]
         copy.freed.extend(self.freed)
         return copy
 
@@ -206,7 +208,7 @@ class Arena(AddressMap):
     def free(self, allocation: Allocation) -> None:
         """Give an allocation's memory back. Its address is not used again before all others have been."""
         self.allocations.remove(allocation)
-        allocation.data = allocation.written = None
+        allocation.data = allocation.written = _NONE
         self.freed.append(allocation)
         first = (allocation.base - RED_ZONE) // PAGE * PAGE
         bytes_ = -(-(allocation.base + allocation.size + RED_ZONE - first) // PAGE) * PAGE
@@ -233,7 +235,7 @@ class Arena(AddressMap):
         else:
             if array.device.type != "cpu" or not array.is_contiguous():
                 raise ValueError(f"{name} is not a contiguous tensor on the CPU")
-            address, start = array.data_ptr(), array.storage_offset() * array.element_size()
+            address, start = array.data_ptr(), int(array.storage_offset()) * array.element_size()
         data = raw_bytes(array)
         for known in self.allocations:
             same = known.array is not None and _address(known.array) == address
@@ -269,7 +271,7 @@ class Arena(AddressMap):
         return -(-(start + RED_ZONE) // align) * align
 
     def _bytes(self, address: int, size: int) -> np.ndarray:
-        return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
 
 
 def _address(array: Array) -> int:

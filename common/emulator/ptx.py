@@ -170,6 +170,11 @@ class Function:
         default=lambda _: ([], []), repr=False, compare=False
     )
 
+    @property
+    def arguments(self) -> list[Variable]:
+        """The parameters that are memory: a kernel's all are, a function's may be registers."""
+        return [param for param in self.params if isinstance(param, Variable)]
+
     @cached_property
     def body(self) -> tuple[list[Instruction], list[Variable]]:
         return self.read(self)
@@ -400,24 +405,28 @@ class _Parser:
 
     # ---- functions ----
 
-    def function(self) -> None:
+    def header(self) -> str:
+        """What stands before the next parameters or body."""
         start = self.position
-        header = re.compile(r"[^({;]*").match(self.text, start)[0]
+        while self.position < len(self.text) and self.text[self.position] not in "({;":
+            self.position += 1
+        return self.text[start : self.position]
+
+    def function(self) -> None:
+        header = self.header()
         entry = ".entry" in header
-        self.position = start + len(header)
         scope = Scope(self.root)
         results: list = []
-        if not entry and not re.search(
-            rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()
-        ):  # .func (results) name
-            results = self.parameters(scope)
-            header = re.compile(r"[^({;]*").match(self.text, self.position)[0]
-            self.position += len(header)
-        name = re.search(rf"({_NAME})\s*$", header)
-        if name is None or not self.skip():
+        if not entry and not re.search(rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()):
+            results = self.parameters(scope)  # .func (results) name
+            header = self.header()
+        named = re.search(rf"({_NAME})\s*$", header)
+        if named is None or not self.skip():
             raise self.fail("a function without a name or a body")
-        name = name[1]
+        name = named[1]
         params = self.parameters(scope) if self.text[self.position] == "(" else []
+        if entry and not all(isinstance(param, Variable) for param in params):
+            raise self.fail(f"{name}, a kernel with parameters in registers")
         known = self.module.functions.get(name)
         function = known if known is not None and not known.defined else Function(name, entry)
         function.params, function.results = params, results
@@ -475,7 +484,7 @@ class _Parser:
         type_ = next((word for word in words if word in BYTES), None)
         if type_ is None:
             raise self.fail(f"a register type that is not known: {match[1]}")
-        found = []
+        found: list[Register] = []
         for part in split(match[2]):
             many = re.fullmatch(rf"({_NAME})\s*<\s*(\d+)\s*>", part)
             if many is None and not re.fullmatch(_NAME, part):
@@ -483,9 +492,9 @@ class _Parser:
             if many and int(many[2]) > MOST_REGISTERS:
                 raise self.fail(f"{many[2]} registers {many[1]}: the emulator takes {MOST_REGISTERS:,}")
             names = [f"{many[1]}{index}" for index in range(int(many[2]))] if many else [part]
-            for name in names:
-                scope.names[name] = Register(name, type_)
-                found.append(scope.names[name])
+            registers = [Register(name, type_) for name in names]
+            scope.names.update(zip(names, registers))
+            found += registers
         return found
 
     @contextmanager
@@ -502,7 +511,7 @@ class _Parser:
             return self.body(start, name, scope)
 
     def body(self, start: int, name: str, scope: Scope) -> tuple[list[Instruction], list[Variable]]:
-        text, location, depth = self.text, None, 1
+        text, location, outer = self.text, None, []
         self.position = start
         self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
         code: list[Instruction] = []
@@ -512,15 +521,14 @@ class _Parser:
                 raise self.fail(f"{name} is not closed")
             character = text[self.position]
             if character == "{":
+                outer.append(scope)
                 scope = Scope(scope)
-                depth += 1
                 self.position += 1
             elif character == "}":
-                scope = scope.parent
-                depth -= 1
                 self.position += 1
-                if depth == 0:
+                if not outer:
                     break
+                scope = outer.pop()
             elif character == ";":
                 self.position += 1
             elif character == ".":
@@ -636,9 +644,9 @@ class _Parser:
         if first == "{":
             return Vector(tuple(self.operand(part, scope) for part in split(text[1:-1])))
         if first == "(":
-            inner = text[1:-1].strip()
-            number = self.number(inner)
-            return number if number is not None else Vector(tuple(self.operand(part, scope) for part in split(inner)))
+            inside = text[1:-1].strip()
+            number = self.number(inside)
+            return number if number is not None else Vector(tuple(self.operand(part, scope) for part in split(inside)))
         if first == "!":
             return Not(self.operand(text[1:].strip(), scope))
         number = self.number(text)
@@ -653,13 +661,13 @@ class _Parser:
 
 
 def parse(text: str, lazily: bool = False) -> PtxModule:
-    """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX; `lazily`: a function's body is
-    read, and can be wrong, only when it is needed."""
+    """Parse a PTX module. Raises `PtxError` (a `UserError`) that names the line of the PTX; `lazily`: a function's body
+    is read, and can be wrong, only when it is needed."""
     parser = _Parser(text)
     with parser.shallow():
         module = parser.parse()
     for function in () if lazily else module.functions.values():
-        function.body
+        _ = function.body
     return module
 
 
@@ -695,7 +703,7 @@ def initial_bytes(variable: Variable, address_of) -> bytes:
     width = BYTES[variable.type]
     for value in variable.initial:
         if isinstance(value, Immediate):
-            if value.notation == "decimal":
+            if isinstance(value.value, float):
                 finite = width != 4 or abs(value.value) < 2.0**128
                 number = value.value if finite else math.copysign(math.inf, value.value)
                 out += struct.pack("<f" if width == 4 else "<d", number)[:width].ljust(width, b"\0")

@@ -14,6 +14,7 @@ import numpy as np
 from common.compiler.symbols import readable
 from common.emulator import arrays, findings
 from common.emulator.engine import TRACE_KINDS, TRACE_SPACES
+from common.emulator.host import HostFinding
 from common.emulator.kernel import KernelInfo, Place
 from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
@@ -23,7 +24,8 @@ Dim = tuple[int, int, int]
 GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
 LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
 
-# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they do not.
+# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they
+# do not.
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -49,8 +51,8 @@ class Counters:
     `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
-    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its own
-    names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to.
+    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -133,9 +135,9 @@ class Finding:
         """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
         return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
 
-    def again(self, earlier: Finding | None) -> Finding:
-        """This finding, or the earlier one of the same kind and line with this one counted in."""
-        return self if earlier is None else replace(earlier, count=earlier.count + self.count)
+    def more(self, count: int) -> Finding:
+        """This finding, met `count` times more."""
+        return replace(self, count=self.count + count)
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Report:
     launches: list[Launch]
     counters: Counters
     lines: dict[tuple[str, int], Counters]
-    findings: list[Finding]
+    findings: list[Finding | HostFinding]
     trace: np.ndarray
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
@@ -266,8 +268,9 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
         if category.endswith(".generic"):
             category = category.replace("generic", _SPACES[space[position]])
         group[position] = keys.setdefault((place.file, place.line, place.category, category), len(keys))
-    sums = {name: np.bincount(group, rows[name].astype(float), len(keys)) for name in table.dtype.names}
-    total, lines = Counters(), {}
+    sums = {name: np.bincount(group, rows[name].astype(float), len(keys)) for name in table.dtype.names or ()}
+    total = Counters()
+    lines: dict[tuple[str, int], Counters] = {}
     for (file, line, kind, category), number in keys.items():
         for counters in (total, lines.setdefault((file, line), Counters())):
             counters.instructions[kind] += int(sums["warps"][number])

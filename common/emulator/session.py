@@ -38,7 +38,7 @@ class _Loaded:
             self.arena.allocations.append(Allocation(heap.name, heap.address, heap.size, variable=True))
 
     def close(self) -> None:
-        self.module = None  # its variables go with the arena
+        del self.module  # its variables go with the arena
         self.arena.close()
 
 
@@ -92,7 +92,12 @@ class Session(Device):
         if threads is not None and threads < 1:
             raise UserError(f"threads is at least 1, not {threads}")
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
-        self.options = {"counters": counters, "sanitize": sanitize, "threads": threads, "progress": progress}
+        self.options: dict[str, Any] = {
+            "counters": counters,
+            "sanitize": sanitize,
+            "threads": threads,
+            "progress": progress,
+        }
         self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
         self.stubs = frozenset(readable(name).partition("<")[0] for name in self.module.kernel_names)
         self.tensors: dict[str, Allocation] = {}
@@ -167,12 +172,11 @@ class Session(Device):
 
     def found(self, finding: Finding | HostFinding) -> None:
         earlier = self.findings.get(finding.where)
-        self.findings[finding.where] = finding.again(earlier)
+        self.findings[finding.where] = finding if earlier is None else earlier.more(finding.count)
         if self.on_finding and earlier is None:
             self.on_finding(finding)
 
-    # ---- launches
-    # ------------------------------------------------------------------------------------------------------
+    # ---- launches ----------------------------------------------------------------------------------------------------
 
     def execute(
         self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
@@ -188,12 +192,12 @@ class Session(Device):
             for a in self.arena.allocations
             if not a.variable  # the engine enters its own
         ]
-        place = {
+        room = {
             "multiprocessors": self.gpu.sms,
             "resident": _resident(self.gpu, block[0] * block[1] * block[2], info.static_shared + shared),
             "cooperative": cooperative,
         }
-        options = {**self.options, **(traced or {}), **place}
+        options = {**self.options, **(traced or {}), **room}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
@@ -203,7 +207,8 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
             explained = explain(note, info, self.arena, self.defines)
-            self.notes[explained.where] = explained.again(self.notes.get(explained.where))
+            known = self.notes.get(explained.where)
+            self.notes[explained.where] = explained if known is None else known.more(explained.count)
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

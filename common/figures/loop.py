@@ -48,15 +48,8 @@ def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
 
     An ldmatrix's first use is the first tensor instruction that reads one of the registers it wrote.
     """
-    number = {i.address: at for at, i in enumerate(instructions)}
-    bodies = []
-    for at, i in enumerate(instructions):
-        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", i.text)
-        start = number.get(int(target[1], 16), at) if target else at
-        if start < at:
-            bodies.append([j for j in instructions[start : at + 1] if j.opcode.split(".")[0] in _KINDS])
-    body = max(bodies, key=lambda b: sum(i.opcode.startswith("HMMA") for i in b), default=[])
-    if not any(i.opcode.startswith("HMMA") for i in body):
+    body = [i for i in sass.main_loop(instructions) if i.opcode.split(".")[0] in _KINDS]
+    if not body:
         raise UserError("this kernel has no loop with tensor instructions")
     places: dict[str, list[int]] = {kind: [] for kind in _KINDS.values()}
     transposed: dict[int, bool] = {}  # of a load, by its place

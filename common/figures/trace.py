@@ -168,7 +168,7 @@ class Traced:
 
     def _accesses(self, name: str, requests: Sequence[Request]) -> dict[str, np.ndarray]:
         """thread, row, column and width (elements) of accesses to a tensor, seen as a matrix of its last two axes."""
-        base, item = self.tensors[name].base, self._tensor(name).element_size()
+        base, item = self.tensors[name].base, self.tensors[name].itemsize
         columns = self._shape(name)[1]
         none = [np.zeros(0, np.int64)]
         thread = np.concatenate([r.warp * layout.WARP + r.lanes for r in requests] or none)
@@ -176,13 +176,8 @@ class Traced:
         width = np.concatenate([np.full(len(r.lanes), max(1, r.size // item)) for r in requests] or none)
         return {"thread": thread, "row": first // columns, "column": first % columns, "width": width}
 
-    def _tensor(self, name: str) -> Tensor:
-        tensor = self.tensors[name].tensor
-        assert tensor is not None, "memory of a module's own has no tensor"
-        return tensor
-
     def _shape(self, name: str) -> tuple[int, int]:
-        shape = tuple(self._tensor(name).shape)
+        shape = self.tensors[name].shape
         return int(np.prod(shape[:-1], dtype=np.int64)), int(shape[-1]) if shape else 1
 
     def _own(self, warp: int) -> None:
@@ -261,7 +256,7 @@ class Traced:
             )
         request = requests[index]
         offsets = request.addresses - self.tensors[tensor].base
-        item = self._tensor(tensor).element_size()
+        item = self.tensors[tensor].itemsize
         return draw.sectors(
             offsets,
             request.size,

@@ -208,7 +208,7 @@ def host_cost(call: Callable[[], object], estimate: float) -> float:
     """µs that the host spends on a call that takes the GPU `estimate` ms.
 
     The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
-    calls = max(1, min(HOST_CALLS, int(100 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+    calls = max(5, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
 
     def sample() -> float:
         torch.cuda.synchronize()

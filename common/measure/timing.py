@@ -12,9 +12,9 @@ Call = Callable[[], object]
 Sampler = Callable[[Call, float, float], list[float]]
 
 WARMUP_MS = 25.0  # before the samples of a round, per contender
-ROUND_MS = 100.0  # of samples per round and contender: the defaults of triton.testing.do_bench
+ROUND_MS = 60.0  # of samples per round and contender; triton.testing.do_bench has 25 and 100 by default
 ROUNDS = 5
-SLOW_MS = 2000.0  # a contender slower than its share of this in all rounds together gets fewer rounds
+SLOW_MS = 700.0  # a contender slower than its share of this in all rounds together gets fewer rounds
 
 
 @dataclass

@@ -33,7 +33,7 @@ from common.errors import UserError
 from common.hardware import GPUS, Gpu
 from common.results import plot
 from common.results.bound import Bound, Bounds
-from common.results.runs import RESULTS, ROOT, Record, not_zero, records, runs, settings_named, sizes
+from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes
 
 NOTHING = "*No run recorded yet.*"
 
@@ -196,6 +196,37 @@ def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, *
     return markdown(head, body, found)
 
 
+def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str | None = None) -> str:
+    """TFLOP/s of variants that differ in several macros, × the row above; before them the stage before. All of one run.
+
+    `chosen`: of each row the macros that are not as by default."""
+    for run in runs(kind="bench", gpu=gpu):
+        found = [
+            [r for r in records(run, name=name) if r.row["variants"] == {**r.row["defaults"], **each}]
+            for each in chosen
+        ]
+        if all(found):
+            break
+    else:
+        return NOTHING
+    previous = [r.previous for r in found[0] if r.previous]
+    rows = [*([previous] if previous else []), *found]
+    labels = [previous[0].row["name"]] if previous else []
+    labels += [named(each) and f"`{named(each)}`" or "(default)" for each in chosen]
+    shown = shown or tuple(sizes(found[0]))
+    body: list[list[object]] = []
+    above: dict[str, Record] = {}
+    for label, records_ in zip(labels, rows, strict=True):
+        at = {r.row["size"]: r for r in records_}
+        ratios = [at[size].times(above.get(size)) if size in at else None for size in shown]
+        body.append(
+            [label, *(size in at and tflops(at[size].row["tflops"]) or None for size in shown), *map(number, ratios)]
+        )
+        above = at
+    head = ["variant", *(f"TFLOP/s, {size}" for size in shown), *(f"× the row above, {size}" for size in shown)]
+    return markdown(head, body, [r for each in rows for r in each])
+
+
 @table("share")
 def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> str:
     """A stage's share of the library in every run but the quick ones, default variants: how far runs differ."""
@@ -342,16 +373,49 @@ def verdict(
     """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
 
     Where something is not recorded yet, what, and how to record it."""
+    bound = _bound(part, stage, dtype, size, gpu, settings)
+    return bound if isinstance(bound, str) else "\n".join([_needs(bound), "", _conclusion(bound)])
+
+
+def needs(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    size: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """The least times that stages need of each resource, side by side, and the measured times of all but the last.
+
+    That is what there is to predict the last one's from. Resources of which all need little are left out."""
+    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    for bound in found:
+        if isinstance(bound, str):
+            return bound
+    bounds = [bound for bound in found if not isinstance(bound, str)]
+    times = [{need.resource: need.ms for need in bound.needs} for bound in bounds]
+    least = SIGNIFICANT * bounds[0].record.row["ms"]["median"]
+    longest = {name: max(each.get(name, 0.0) for each in times) for each in times for name in each}
+    shown = sorted((name for name, ms in longest.items() if ms >= least), key=lambda name: -longest[name])
+    body: list[list[object]] = [[name, *(number(each.get(name), "{:.3g} ms") for each in times)] for name in shown]
+    known = [milliseconds(bound.record.row["ms"]["median"]) for bound in bounds[:-1]]
+    body.append(["measured", *known, "below"])
+    head = [f"least time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
+
+
+def _bound(
+    part: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
+) -> Bound | str:
+    """The bound of a stage's recorded row, or what has to be recorded for it."""
     settings = settings or {}
     names = settings_named({"dtype": dtype, "settings": settings})
     found = [r for r in ladder(part, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
     if not found:
         return f"*No run of {stage} {names} at {size} is recorded yet.*"
     bounds = Bounds()
-    bound = bounds.of(found[0])
-    if bound is None:
-        return f"*What binds {stage} {names} at {size} cannot be said yet. {bounds.missing(found[0])}*"
-    return "\n".join([_needs(bound), "", _conclusion(bound)])
+    missing = f"*What binds {stage} {names} at {size} cannot be said yet. {bounds.missing(found[0])}*"
+    return bounds.of(found[0]) or missing
 
 
 def _needs(bound: Bound) -> str:

@@ -108,13 +108,14 @@ def _ladder_dtypes(stages: Sequence[Stage], args: argparse.Namespace) -> list[st
 
 def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     """The kernels that --variant and --source ask for. NAME=all stands for every value of that variant; "all" for the
-    default and every other value of every variant in turn."""
-    if "all" in args.variant:
-        if len(args.variant) > 1:
-            raise UserError("--variant all stands for all variants: give no other")
-        return stage.kernels([dtype], args.source)
+    default and every other value of every variant in turn, but of those that are given beside it."""
     swept = [text.partition("=")[0].strip() for text in args.variant if text.partition("=")[2].strip() == "all"]
-    fixed = argparse.Namespace(variant=[text for text in args.variant if text.partition("=")[2].strip() != "all"])
+    rest = [text for text in args.variant if text != "all" and text.partition("=")[2].strip() != "all"]
+    fixed = argparse.Namespace(variant=rest)
+    if "all" in args.variant:
+        if swept:
+            raise UserError(f"--variant all stands for all variants: {swept[0]}=all is among them")
+        return stage.kernels([dtype], args.source, options.variants(fixed))
     choices = [options.variants(fixed)]
     for name in swept:
         if name not in stage.variants:

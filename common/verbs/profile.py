@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -65,11 +67,17 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     made = metadata("profile")
     with terminal.progress(f"profiling {len(jobs)} launches with ncu"):
         launches, unknown = ncu.collect(launch_command(jobs, args.seed), ncu.metrics())
-    with terminal.progress("counting in the emulator", total=len(jobs)) as update:
-        for job, measured in zip(jobs, by_job(launches, len(jobs)), strict=True):
-            update(f"counting {job[0].label} in the emulator")
-            made["rows"].append(_row(job, ncu.totals(measured), args.seed, unknown))
-            update(advance=1)
+    with (
+        terminal.progress("counting in the emulator", total=len(jobs)) as update,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+
+        def counted(job: Job, measured: Sequence[ncu.Launch]) -> dict:
+            found = _row(job, ncu.totals(measured), args.seed, unknown)
+            update(f"counted {job[0].label} in the emulator", advance=1)
+            return found
+
+        made["rows"] = list(pool.map(counted, jobs, by_job(launches, len(jobs))))
     for row in made["rows"]:
         for each in tables(row, made["gpu"]):
             terminal.out.print(each)

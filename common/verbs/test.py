@@ -134,18 +134,12 @@ def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
     """Lines of the source with code that no check executed -> the kernels, as they were built, that have them.
 
     A line counts as executed if any instance of a template, at any dtype, variant and shape, executed it."""
-    from common import emulator
-
     executed = {line for result in results for line in result.lines or ()}
     kernels = {result.kernel.short: result.kernel for result in results if result.lines is not None}
     left: dict[int, set[str]] = {}
     for kernel in kernels.values():
-        spec = kernel.stage.spec
-        for lines in emulator.executable_lines(
-            kernel.source, kernel.defines, kernel.stage.min_arch, spec.symbol
-        ).values():
-            for line in lines - executed - {0}:  # 0: the compiler's own, which belongs to no line
-                left.setdefault(line, set()).add(kernel.short)
+        for line in kernel.executable_lines() - executed - {0}:  # 0: the compiler's own, which belongs to no line
+            left.setdefault(line, set()).add(kernel.short)
     return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}
 
 

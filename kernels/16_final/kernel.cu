@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
-  // So many tiles hold only keys that the first of this warp's queries sees, and so many hold any that the last one sees.
+  // So many tiles hold only keys that this warp's first query sees, and so many hold any key that its last one sees.
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
   const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;

@@ -106,3 +106,18 @@ def test_the_verb_prints_kinds_or_lines(command):
     assert status == 0 and lines[0].endswith("64 instructions") and len(lines) == 65
     status, out, _ = command("kernels.03_thread_tile", "sass")
     assert status == 0 and "1024 FFMA" in out and "other" not in out and max(map(len, out.splitlines())) <= 80
+
+
+def test_the_main_loop_is_the_innermost_with_the_most_tensor_instructions():
+    texts = [
+        "MOV R0, R1",
+        "LDG R2, [R4]",
+        "HMMA R0, R1, R2, R0",
+        "@P0 BRA 0x20",
+        "IADD3 R0, R1",
+        "@!P1 BRA 0x10",
+        "EXIT",
+    ]
+    code = [sass.Instruction(16 * n, text) for n, text in enumerate(texts)]
+    assert [i.text for i in sass.main_loop(code)] == texts[2:4]
+    assert sass.main_loop([code[1], code[4], sass.Instruction(0x50, "@!P1 BRA 0x10")]) == []  # a loop of copies

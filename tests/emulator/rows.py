@@ -157,8 +157,8 @@ def exact(name: str, kind: str, mode: str = "rn") -> Callable:
 @dataclass(frozen=True)
 class Row:
     """One instruction. `body` is PTX if there is more to it than "opcode %d, %a, %b ...;" with %a, %b, %c, %e read and
-    %d written; `relative` is the tolerance of an approximate instruction, `absolute` likewise. `values` are those to try
-    of an operand, by its position, instead of all edge values of its type."""
+    %d written; `relative` is the tolerance of an approximate instruction, `absolute` likewise. `values` are those to
+    try of an operand, by its position, instead of all edge values of its type."""
 
     name: str
     result: str
@@ -192,7 +192,8 @@ class Row:
                 ".reg .pred %on, %odd, %p, %q; .reg .b16 %h<4>; .reg .f32 %f<4>;",
                 ".reg .b32 %r<8>, %index, %lane, %row; .reg .b64 %w<4>, %base, %at;",
                 *declare,
-                "mov.u32 %index, %ctaid.x; mov.u32 %r0, %ntid.x; mov.u32 %r1, %tid.x; mad.lo.u32 %index, %index, %r0, %r1;",
+                "mov.u32 %index, %ctaid.x; mov.u32 %r0, %ntid.x; mov.u32 %r1, %tid.x;",
+                "mad.lo.u32 %index, %index, %r0, %r1;",
                 *read,
                 f"mov.{_untyped(self.result)} %d, {SENTINEL % (1 << min(BITS[self.result], 32))};",
                 "mov.u32 %row, %ctaid.y; and.b32 %lane, %r1, 1;",

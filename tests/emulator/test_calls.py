@@ -1,4 +1,5 @@
-"""Calls that are calls: through pointers, of virtual functions, recursive ones; malloc; and what the device runtime does."""
+"""Calls that are calls: through pointers, of virtual functions, recursive ones; malloc; and what the device runtime
+does."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ SOURCE = r"""
 typedef int (*Operation)(int, int);
 __device__ __noinline__ int add(int a, int b) { return a + b; }
 __device__ __noinline__ int subtract(int a, int b) { return a - b; }
-__device__ __noinline__ int times(int a, int b) { int many[8]; for (int n = 0; n < 8; ++n) many[n] = a; return many[b & 7] * b; }
+__device__ __noinline__ int times(int a, int b) {
+  int many[8];
+  for (int n = 0; n < 8; ++n) many[n] = a;
+  return many[b & 7] * b;
+}
 __device__ Operation operations[] = {add, subtract, times};
 
 __global__ void pointers(int *out, int n) {
@@ -95,7 +100,12 @@ __global__ void tree(int *out, int n) {
   list(root, out + threadIdx.x * n, 0);
 }
 
-__device__ __noinline__ int deep(int n, int *out) { int here[16]; here[n & 15] = n; int below = deep(n + 1, out); return here[below & 15]; }
+__device__ __noinline__ int deep(int n, int *out) {
+  int here[16];
+  here[n & 15] = n;
+  int below = deep(n + 1, out);
+  return here[below & 15];
+}
 __global__ void overflow(int *out, int) { out[0] = deep(0, out); }
 
 __device__ __noinline__ void shuffled(int *out, int depth, int *sum) {  // lanes meet at every depth
@@ -122,9 +132,17 @@ __global__ void allocate(int *out, int n) {
 __device__ int *kept;
 __global__ void keep(int *, int n) { kept = (int *)malloc(n * sizeof(int)); for (int k = 0; k < n; ++k) kept[k] = k; }
 __global__ void use(int *out, int n) { for (int k = 0; k < n; ++k) out[k] = kept[k] + 1; free(kept); }
-__global__ void past_the_end(int *out, int n) { int *mine = (int *)malloc(n * sizeof(int)); mine[n] = 1; out[0] = mine[0]; }
+__global__ void past_the_end(int *out, int n) {
+  int *mine = (int *)malloc(n * sizeof(int));
+  mine[n] = 1; out[0] = mine[0];
+}
 __global__ void unwritten(int *out, int n) { int *mine = (int *)malloc(n * sizeof(int)); out[0] = mine[1]; free(mine); }
-__global__ void after_free(int *out, int n) { int *mine = (int *)malloc(n * sizeof(int)); mine[0] = 1; free(mine); out[0] = *(volatile int *)mine; }
+__global__ void after_free(int *out, int n) {
+  int *mine = (int *)malloc(n * sizeof(int));
+  mine[0] = 1;
+  free(mine);
+  out[0] = *(volatile int *)mine;
+}
 __global__ void twice(int *, int n) { void *mine = malloc(n); free(mine); free(mine); }
 __global__ void exhaust(int *out, int) { out[0] = malloc(1 << 30) == nullptr; }
 

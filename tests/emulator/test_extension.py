@@ -166,7 +166,8 @@ def test_what_is_missing_gets_a_launcher_to_add():
     said = str(error.value)
     assert re.search(r"extension_matmul\.cu\(\d+\): error: .*matmul", said)
     assert (
-        'extern "C" cudaError_t launch_forgets_the_last(float *y, int n, int blocks, int threads, cudaStream_t stream) {\n'
+        'extern "C" cudaError_t launch_forgets_the_last('
+        "float *y, int n, int blocks, int threads, cudaStream_t stream) {\n"
         "  forgets_the_last<<<blocks, threads, 0, stream>>>(y, n);"
     ) in said
     assert "launch_twice_kernel(const float *x, float *y, size_t n, int blocks" in said

@@ -727,7 +727,7 @@ def _conversion_rows() -> list[Row]:
                         f"cvt.sat.{result}.{source}",
                         result,
                         (source,),
-                        vector(lambda a, l=low, h=high: max(l, min(h, a))),
+                        vector(lambda a, low=low, high=high: max(low, min(high, a))),
                     )
                 )
     for result, source in itertools.product(integers, ("f16", "bf16", "f32", "f64")):
@@ -1253,7 +1253,8 @@ def _matrix_rows() -> list[Row]:
                     four,
                     _matrices(count, transposed),
                     f"{SLOT} st.shared.v4.b32 [%r3], {{%a, %b, %c, %e}}; bar.warp.sync -1;"
-                    f"ldmatrix.{form}{'' if generic else '.shared'}.b16 {{{registers}}}, [{'%w3' if generic else '%r3'}];"
+                    f"ldmatrix.{form}{'' if generic else '.shared'}.b16 "
+                    f"{{{registers}}}, [{'%w3' if generic else '%r3'}];"
                     f"mov.u32 %d, %r4; {weighted}",
                     lanes=True,
                 )

@@ -207,9 +207,13 @@ def test_locks():
 
 
 def test_a_read_just_past_the_array_is_reported_and_goes_on():
-    """Hardware gives a block shared memory in units of 128 bytes: what lies behind the arrays is there, but nobody's."""
+    """Hardware gives a block shared memory in units of 128 bytes: what lies behind the arrays is there, but
+    nobody's."""
     c = np.zeros(32, np.uint32)
-    body = ".shared .align 4 .b32 a[5]; mov.u32 %r2, a; mad.lo.u32 %r2, %r0, 4, %r2; st.shared.u32 [a], 1; {} mov.u32 %r5, 9;"
+    body = (
+        ".shared .align 4 .b32 a[5]; mov.u32 %r2, a; mad.lo.u32 %r2, %r0, 4, %r2; "
+        "st.shared.u32 [a], 1; {} mov.u32 %r5, 9;"
+    )
     result = launch(body.format("ld.shared.u32 %r6, [a+20];") + OUT, c)
     assert kinds(result) == ["out of bounds shared"] and result.code == 0 and (c == 9).all()
     assert "past the end" in result.findings[0].message and "a" in result.findings[0].message

@@ -1,4 +1,5 @@
-"""Where a finding is: the line, within lambdas too, the element of a tensor, of a shared array, and how far past the end."""
+"""Where a finding is: the line, within lambdas too, the element of a tensor, of a shared array, and how far past the
+end."""
 
 from __future__ import annotations
 

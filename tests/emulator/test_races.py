@@ -1,4 +1,5 @@
-"""Races in global memory: right kernels are clean, however their blocks wait for each other; broken ones are explained."""
+"""Races in global memory: right kernels are clean, however their blocks wait for each other; broken ones are
+explained."""
 
 from __future__ import annotations
 
@@ -195,7 +196,8 @@ CALLS = {
     "split_k": "split_k<<<dim3(2, 4), 64>>>(a, out, n)",
     "double_buffer": "void *arguments[] = {&a, &out, &n};\n"
     "  cudaLaunchCooperativeKernel((void *)double_buffer, 6, 128, arguments, 0, 0)",
-    "two_launches": "two_launches<<<4, 64>>>(a, out, n); count_up<<<1, 1>>>(out + 512); two_launches<<<4, 64>>>(a, out, n)",
+    "two_launches": "two_launches<<<4, 64>>>(a, out, n); count_up<<<1, 1>>>(out + 512);\n"
+    "  two_launches<<<4, 64>>>(a, out, n)",
     "neighbours": "neighbours<<<3, 128>>>(a, out, n)",
 }
 
@@ -229,10 +231,12 @@ def test_two_that_agree_are_told_apart_from_two_that_do_not():
 BREAKS = {
     "no atomic": (
         "split_k", "atomicAdd(out + column, sum)", "out[column] += sum",
-        r"4 bytes at out\[\d+\] are (read|written) here and (read|written) (here )?by thread \(\d+, 0, 0\) of block", "out[column] +="),
+        r"4 bytes at out\[\d+\] are (read|written) here and (read|written) (here )?by thread \(\d+, 0, 0\) of block",
+        "out[column] +="),
     "no fence before the ticket": (
         "last_block", "__threadfence();\n", "\n",
-        r"at out\[\d\] are read here and written by thread \(0, 0, 0\) of block \(\d, 0, 0\) at line \d+, and nothing orders",
+        r"at out\[\d\] are read here and written by thread \(0, 0, 0\) of block \(\d, 0, 0\) at line \d+, "
+        r"and nothing orders",
         "sum += out[1 + block]"),
     "a fence of the block only": (
         "last_block", "__threadfence();", "__threadfence_block();", r"are read here and written by .* of block",
@@ -241,8 +245,8 @@ BREAKS = {
         "all_write", "__threadfence();\n  __syncthreads();", "__threadfence();", r"of block", "out[threadIdx.x] ="),
     "the ticket before the fence": (
         "last_block", "__threadfence();\n    last = atomicInc(&arrived, gridDim.x - 1) == gridDim.x - 1;",
-        "last = atomicInc(&arrived, gridDim.x - 1) == gridDim.x - 1;\n    __threadfence();", r"are read here and written by",
-        "sum += out[1 + block]"),
+        "last = atomicInc(&arrived, gridDim.x - 1) == gridDim.x - 1;\n    __threadfence();",
+        r"are read here and written by", "sum += out[1 + block]"),
     "no fence before the flag": (
         "look_back", "__threadfence();\n    state", "state", r"read here and written by thread \(0, 0, 0\) of block",
         "sum += prefix[blockIdx.x - 1]"),
@@ -250,7 +254,8 @@ BREAKS = {
         "look_back", "__device__ volatile int state", "__device__ int state", r"state \+ \d+ bytes", "if (blockIdx.x)"),
     "the flag before the value": (
         "look_back", "prefix[blockIdx.x] = sum;\n    __threadfence();\n    state[blockIdx.x] = 1;",
-        "__threadfence();\n    state[blockIdx.x] = 1;\n    prefix[blockIdx.x] = sum;", r"prefix \+ \d+ bytes", "prefix["),
+        "__threadfence();\n    state[blockIdx.x] = 1;\n    prefix[blockIdx.x] = sum;",
+        r"prefix \+ \d+ bytes", "prefix["),
     "one buffer": (
         "double_buffer", "*to = out + size", "*to = out", r"out\[\d+\] are (read|written) here and (read|written)",
         "to[at] = from[at]"),
@@ -262,15 +267,16 @@ BREAKS = {
         "neighbours", "__syncthreads();\n  const", "const",
         r"read here and written by thread \(\d+, 0, 0\) at line \d+, with no barrier", "const float other"),
     "no second barrier": (
-        "neighbours", "__syncthreads();\n  out", "out", r"written here and read by thread \(\d+, 0, 0\) at line \d+, with no", "+= other"),
+        "neighbours", "__syncthreads();\n  out", "out",
+        r"written here and read by thread \(\d+, 0, 0\) at line \d+, with no", "+= other"),
     "no lock": ("lock", "while (atomicCAS(&taken, 0, 1) != 0);", "", r"out\[0\]", "out[0] +="),
     "no fence in the lock": (
         "lock", "__threadfence();\n    atomicExch", "atomicExch", r"out\[0\] are (read|written)", "out[0] +="),
     "a lock of the block only": ("lock", "atomicCAS", "atomicCAS_block", r"out\[0\]|taken", ""),
     "a sum that is read too early": (
         "compare_and_swap", "if (top->most < int(threadIdx.x)) atomicMax(&top->most, int(threadIdx.x));",
-        "atomicMax(&top->most, int(threadIdx.x)); out[16 + threadIdx.x] = top->most;", r"out\[9\] are (read|written) here",
-        "top->most"),
+        "atomicMax(&top->most, int(threadIdx.x)); out[16 + threadIdx.x] = top->most;",
+        r"out\[9\] are (read|written) here", "top->most"),
     "a counter that is no atomic": ("tickets", "atomicAdd(&next, 1)", "next++", r"next \+ 0 bytes", "next++"),
     "relaxed": (
         "release_acquire", "memory_order_release", "memory_order_relaxed", r"out\[\d+\] are read here and written by",

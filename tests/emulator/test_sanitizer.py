@@ -264,8 +264,8 @@ extern "C" cudaError_t launch_gemm(const half *A, const half *B, float *C, int K
 }
 """
 
-# What is replaced by what; the kinds of findings; a line where one of them is, what its message says; is C right (in the
-# emulator, where a copy is not there before somebody has waited for it)?
+# What is replaced by what; the kinds of findings; a line where one of them is, what its message says; is C right (in
+# the emulator, where a copy is not there before somebody has waited for it)?
 PIPELINE_BREAKS = {
     "trailing barrier removed": (
         "__syncthreads();  // everybody has read", "", {"shared race"}, "fetch(slice + STAGES)", "read by", True),

@@ -1,4 +1,5 @@
-"""Tensor cores and what feeds them: ldmatrix, mma, wmma, cp.async. Layouts are stated here anew, from the PTX manual."""
+"""Tensor cores and what feeds them: ldmatrix, mma, wmma, cp.async. Layouts are stated here anew, from the PTX
+manual."""
 
 from __future__ import annotations
 
@@ -344,7 +345,8 @@ def test_mma_of_8_bit_floats(depth, a_type, b_type, accumulator):
      "m16n8k128.row.col.s32.b1.b1.s32", "m16n8k16"],
 )  # fmt: skip
 def test_mma_that_does_not_exist_matters_only_if_it_is_reached(opcode):
-    mma = f"mma.sync.aligned.{opcode} {{%f0, %f1, %f2, %f3}}, {{%r2, %r3, %r4, %r5}}, {{%r6, %r7}}, {{%f0, %f1, %f2, %f3}};"
+    accumulators = "{%f0, %f1, %f2, %f3}"
+    mma = f"mma.sync.aligned.{opcode} {accumulators}, {{%r2, %r3, %r4, %r5}}, {{%r6, %r7}}, {accumulators};"
     c = np.zeros(32, np.uint32)
     assert not launch(f"setp.eq.u32 %p0, %r0, 99; @%p0 bra ODD; bra END; ODD: {mma} END: mov.u32 %r2, 1;", c).findings
     (finding,) = launch(mma, c).findings
@@ -415,7 +417,8 @@ def test_wmma(shape, kind, accumulator, columns, from_global, tmp_path):
     minor = {"A": m if columns[0] else k, "B": k if columns[1] else n, "C": m if columns[2] else n}
     types = {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char"}
     defines = {"DTYPE": types[kind], "TF32": int(kind == "tf32"),
-               "ACC": {"f32": "float", "f16": "half", "s32": "int"}[accumulator], "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
+               "ACC": {"f32": "float", "f16": "half", "s32": "int"}[accumulator],
+               "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
                "A_LAYOUT": ("row_major", "col_major")[columns[0]], "B_LAYOUT": ("row_major", "col_major")[columns[1]],
                "C_COLUMNS": columns[2], "FROM_GLOBAL": from_global}  # fmt: skip
     for tile, width in minor.items():

@@ -43,7 +43,8 @@ __global__ void accumulators(const half *a, float *out, int slices) {
 
 __global__ void maybe_set(const half *, float *out, int n) {
   float x;
-  asm volatile("{.reg .pred p; setp.lt.s32 p, %1, %2; @p mov.f32 %0, 0f3F800000;}" : "=f"(x) : "r"(int(threadIdx.x)), "r"(n));
+  asm volatile("{.reg .pred p; setp.lt.s32 p, %1, %2; @p mov.f32 %0, 0f3F800000;}"
+               : "=f"(x) : "r"(int(threadIdx.x)), "r"(n));
   if (threadIdx.x < n) out[threadIdx.x] = x;  // the store
 }
 
@@ -102,9 +103,9 @@ __global__ void through_shared(const half *, float *out, int n) {
     name<<<1, threads>>>(a, out, n); \
     return cudaDeviceSynchronize(); \
   }
-LAUNCHER(fragment, 32) LAUNCHER(accumulators, 32) LAUNCHER(maybe_set, 32) LAUNCHER(local_array, 32) LAUNCHER(padding, 32)
-LAUNCHER(branch, 32) LAUNCHER(half_of_a_pair, 32) LAUNCHER(sum_of_sixteen, 16) LAUNCHER(sum_of_some, 32)
-LAUNCHER(through_shared, 32)
+LAUNCHER(fragment, 32) LAUNCHER(accumulators, 32) LAUNCHER(maybe_set, 32) LAUNCHER(local_array, 32)
+LAUNCHER(padding, 32) LAUNCHER(branch, 32) LAUNCHER(half_of_a_pair, 32) LAUNCHER(sum_of_sixteen, 16)
+LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
 """
 
 

@@ -202,6 +202,25 @@ def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
     assert "80.0% |" in tables.TABLES["ladder"]("gemm", "fp16", "4096")
 
 
+def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
+    """That is to be predicted. What is 5 % of the first one's time and more is shown, for both."""
+    earlier = measured(20.0) | {"name": "08_multi_stage", "number": 8}
+    record("bench", run(earlier, measured(10.0)))
+    record("ceiling", ceilings())
+    more = profile(name="08_multi_stage")
+    more["counters"] = {**more["counters"], "shared_store_wavefronts": {"ncu": 12e8}}
+    record("profile", run(profile(), more, kind="profile"))
+    text = tables.needs("gemm", ("08_multi_stage", "09_swizzle"), "fp16", "4096")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert cells[0] == ["least time, fp16, 4096", "08_multi_stage", "09_swizzle"]
+    assert cells[2] == ["shared memory and L1", "15 ms", "4 ms"] and cells[3][1:] == ["8 ms", "8 ms"]
+    assert ["issue slots", "1.5 ms", "1.5 ms"] in cells and "ALU pipe" not in text
+    assert cells[-1] == ["measured", "20 ms", "below"]
+    assert "[profile.json]" in text and "[ceiling.json]" in text
+    missing = tables.needs("gemm", ("08_multi_stage", "07_cp_async"), "fp16", "4096")
+    assert missing == "*No run of 07_cp_async fp16 at 4096 is recorded yet.*"
+
+
 @pytest.mark.parametrize(
     "value, unit, text",
     [

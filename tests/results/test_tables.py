@@ -132,6 +132,29 @@ def test_a_table_of_variants_is_of_one_run(record):
     assert TABLES["variants"]("08_multi_stage", "PADDING") == tables.NOTHING
 
 
+def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
+    """A newer run that lacks a step is passed over, and so are variants that nobody asked for."""
+    defaults = {"STAGES": 3, "DEEP": 1}
+
+    def variant(tflops: float, **changed: int) -> dict:
+        more = {"variants": defaults | changed, "defaults": defaults, "default": not changed}
+        return row("10_last", tflops, previous="09_before", **more)
+
+    whole = [row("09_before", 50.0), variant(40.0, STAGES=2, DEEP=0), variant(60.0, DEEP=0), variant(90.0)]
+    record("whole", run(*whole, variant(10.0, STAGES=2)))
+    record("part", run(row("09_before", 5.0), variant(6.0, DEEP=0), variant(9.0), date="2026-12-01T00:00:00+00:00"))
+    asked = ({"STAGES": 2, "DEEP": 0}, {"DEEP": 0}, {})
+    table = tables.steps("10_last", asked, "4096")
+    assert cells(table) == [
+        ["09_before", "50.0", "–"],
+        ["`STAGES=2 DEEP=0`", "40.0", "0.80"],
+        ["`DEEP=0`", "60.0", "1.50"],
+        ["(default)", "90.0", "1.50"],
+    ]
+    assert "whole.json" in table and "part.json" not in table
+    assert tables.steps("10_last", ({"STAGES": 4},)) == tables.NOTHING
+
+
 def test_variants_of_different_settings_are_rows_of_their_own(record):
     about = {"defaults": {"STAGES": 3, "HEAD_DIM": 128}}
     rows = [

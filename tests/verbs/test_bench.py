@@ -71,7 +71,13 @@ def test_variants_are_swept_with_all(heats, parse):
     assert others[0] == {} and len(others) == 1 + sum(
         len(values) - 1 for name, values in last.variants.items() if name != "B_TRANSPOSED"
     )
-    for words, message in ((["COALESCE=all"], "COALESCE"), (["COALESCED=some"], "NAME=VALUE"), (["all", "A=1"], "all")):
+    deep = heats([last], "--variant", "all", "--variant", "STAGES=2")[0]
+    assert {entry.kernel.variants["STAGES"] for entry in deep.entries if entry.role == "stage"} == {2}
+    for words, message in (
+        (["COALESCE=all"], "COALESCE"),
+        (["COALESCED=some"], "NAME=VALUE"),
+        (["all", "COALESCED=all"], "among"),
+    ):
         with pytest.raises(UserError, match=message):
             bench.run(first, parse(bench, *(part for word in words for part in ("--variant", word))))
 

@@ -1,6 +1,7 @@
 """From PTX to the virtual machine's program: one kernel, flat, one machine instruction for each PTX instruction.
 
-- Calls are expanded where they stand; parameters of calls lie in local memory. Only what is called through a pointer, or
+- Calls are expanded where they stand; parameters of calls lie in local memory. Only what is called through a pointer,
+  or
   calls itself, is called indeed, with a stack.
 - Registers get slots in the warp's frame by live ranges (linear scan), so that the frame of a large unrolled kernel
   stays small enough for the cache. Liveness is a property of one thread's path, and slots are arrays over the lanes:
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from common.emulator.lower import arithmetic, control, memory, tensor, warp  # noqa: F401: they enter their rules
+from common.emulator.lower import arithmetic, control, memory, tensor, warp  # noqa: F401, they enter their rules
 from common.emulator.lower.core import Lowering, Program, shared_variables
 from common.emulator.lower.encode import encode
 from common.emulator.ptx import Function, PtxModule
@@ -28,8 +29,8 @@ def lower(
 ) -> tuple[Program, list[tuple[str, int, int, int]], int]:
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
-    `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`: what
-    the machine can do, and with which operands. Raises `PtxError` for a module that contradicts itself."""
+    `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`:
+    what the machine can do, and with which operands. Raises `PtxError` for a module that contradicts itself."""
     lowering = Lowering(module, function, addresses, signatures)
     lowering.lower()
     return encode(lowering), lowering.params, lowering.param_bytes

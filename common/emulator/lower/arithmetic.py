@@ -360,8 +360,8 @@ def _cvt(lowering: Lowering, form: Form) -> Lowered:
         return Lowered(f"cvt.{to}.{source}", out, category="conversion")
     if (to, source, mode, flags) == ("tf32", "f32", "rna", 0):
         return Lowered("cvt.rna.tf32.f32", out, category="conversion")
-    numbers = (CVT_TYPES[to], CVT_TYPES[source], CVT_MODES.get(mode, len(CVT_MODES)), target_bytes, source_bytes)
-    return Lowered("cvt", out + [Raw(number) for number in numbers], flags, category="conversion")
+    how = (CVT_TYPES[to], CVT_TYPES[source], CVT_MODES.get(mode, len(CVT_MODES)), target_bytes, source_bytes)
+    return Lowered("cvt", out + [Raw(number) for number in how], flags, category="conversion")
 
 
 def _cvt_fp8(lowering: Lowering, form: Form, to: str, source: str, flags: int) -> Lowered:

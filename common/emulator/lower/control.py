@@ -90,7 +90,8 @@ def _call(lowering: Lowering, form: Form) -> Lowered | None:
     target = operands.pop(0)
     arguments: tuple = operands[0].elements if operands and isinstance(operands[0], Vector) else ()
     if isinstance(target, Register):
-        return _call_out_of_line(lowering, form, target, arguments, results)
+        _call_out_of_line(lowering, form, target, arguments, results)
+        return None
     function = lowering.module.functions.get(target.name)
     if function is None or not function.defined:
         return _call_built_in(lowering, target.name, arguments, results)
@@ -101,8 +102,10 @@ def _call(lowering: Lowering, form: Form) -> Lowered | None:
         if isinstance(formal, Variable) and not isinstance(actual, Variable):
             raise Unsupported(f"{target.name} takes its parameters in .param variables")
     if target.name in lowering.out_of_line:
-        return _call_out_of_line(lowering, form, function, arguments, results)
-    return _expand(lowering, form, function, arguments, results)
+        _call_out_of_line(lowering, form, function, arguments, results)
+    else:
+        _expand(lowering, form, function, arguments, results)
+    return None
 
 
 def _skip(lowering: Lowering, form: Form, function: Function) -> Frame | None:

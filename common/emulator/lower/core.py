@@ -1,8 +1,8 @@
 """What lowering is made of: the program under construction, operands, and the rules, one per PTX mnemonic.
 
-A rule reads an instruction through `Form`, which knows what may be missing in it: whatever PTX says that no rule expects
-ends in `Unsupported`, never in another exception. That makes the instruction an `unknown` one, which ends the kernel only
-if it is executed.
+A rule reads an instruction through `Form`, which knows what may be missing in it: whatever PTX says that no rule
+expects ends in `Unsupported`, never in another exception. That makes the instruction an `unknown` one, which ends the
+kernel only if it is executed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from common.emulator.ptx import (
     BYTES,
@@ -56,7 +57,8 @@ FLAGS = {
 ) = FLAGS.values()
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 KINDS = (
-    "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN", "TOGETHER",
+    "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN",
+    "TOGETHER",
 )  # fmt: skip
 PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, CLOCK, CALL, CALL_POINTER, RETURN, TOGETHER = range(len(KINDS))
 NONE = 0xFFFFFFFF
@@ -150,7 +152,7 @@ class Lowered:
     operands: list = field(default_factory=list)  # Def, Register or Constant (a use), Raw, FrameBytes
     flags: int = 0
     kind: int = PLAIN
-    target: object = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
+    target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
     category: str = "move"
     access: int = 0  # bytes of shared memory that one thread touches at once
     global_store: int = 0  # bytes of global memory that one thread writes at once
@@ -163,7 +165,8 @@ class Lowered:
 
 @dataclass
 class Program:
-    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`, `flows`: see vm_program in launch.cpp."""
+    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`, `flows`: see vm_program in
+    launch.cpp."""
 
     name: str
     instructions: list[Lowered]
@@ -179,7 +182,8 @@ class Program:
 
 @dataclass(eq=False)
 class Unit:
-    """Code that is entered at its beginning: the kernel, or a function that is called through a pointer or calls itself.
+    """Code that is entered at its beginning: the kernel, or a function that is called through a pointer or calls
+    itself.
 
     Other functions are expanded where they are called. A unit's frame in local memory is where the kernel's begins, or
     wherever its thread's stack has grown to."""
@@ -279,16 +283,15 @@ def slot_bytes(register: Register) -> int:
 
 
 def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
-    value = operand.value
+    value, hexadecimal = operand.value, {"f32": ("<I", "<f", 4), "f64": ("<Q", "<d", 8)}.get(operand.notation)
     wanted = {4: "<f", 8: "<d"}.get(width)
-    floating = type_ in ("f32", "f64") or operand.notation == "decimal"
-    if operand.notation == "f32" and width == 4 or operand.notation == "f64" and width == 8:
-        return value
-    if wanted and (floating or operand.notation in ("f32", "f64")):
-        if operand.notation in ("f32", "f64"):
-            bits = 32 if operand.notation == "f32" else 64
-            stored = struct.pack("<I" if bits == 32 else "<Q", value & ((1 << bits) - 1))
-            value = struct.unpack("<f" if operand.notation == "f32" else "<d", stored)[0]
+    if wanted and (hexadecimal or type_ in ("f32", "f64") or operand.notation == "decimal"):
+        if hexadecimal and isinstance(value, int):
+            stored, read, size = hexadecimal
+            value &= (1 << 8 * size) - 1
+            if size == width:
+                return value
+            value = struct.unpack(read, struct.pack(stored, value))[0]
         try:
             return int.from_bytes(struct.pack(wanted, float(value)), "little")
         except OverflowError:
@@ -351,7 +354,8 @@ class Lowering:
     # ---- which functions, and how they are called ----
 
     def reach(self, start: Function) -> Iterator[Function]:
-        """The function and all that it may call; once it calls through a pointer, all whose address the module takes."""
+        """The function and all that it may call; once it calls through a pointer, all whose address the module
+        takes."""
         seen: set[str] = set()
         waiting = [start]
         while waiting:
@@ -389,7 +393,7 @@ class Lowering:
     def lay_out_params(self) -> None:
         self.params: list[tuple[str, int, int, int]] = []  # name, size, align, offset
         offset = 0
-        for variable in self.function.params:
+        for variable in self.function.arguments:
             offset = -(-offset // variable.align) * variable.align
             self.offsets[variable] = offset
             self.params.append((variable.name, variable.size, variable.align, offset))

@@ -37,18 +37,20 @@ constexpr u64 FUNCTION_WINDOW = 4ull << 56;  // + 16 · (number of a function in
 constexpr u64 WINDOW_MASK = ~0ull << 56;
 
 // Instruction flags. Python has the same ones, and compares them when it loads the machine: see lower/core.py.
-#define FLAGS(X)                                                                                                       \
-  X(FTZ, 1)                                                                                                            \
-  X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) X(ONE_MASK, 128) /* TOGETHER: all lanes name the same members */               \
-      X(WARP_BARRIER, 256)                               /* TOGETHER: only to meet */                                  \
-      X(STRONG, 512) /* memory that other threads are meant to see; BRANCH: around a load of such */                   \
-      X(ACQUIRE, 1024) X(RELEASE, 2048)                                                                                \
-          X(SPIN, 4096)    /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
-      X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */                              \
-      X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */                                     \
-      X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */                                                \
-      X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */                   \
-      X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
+// clang-format off
+#define FLAGS(X) \
+  X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
+  X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
+  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
+  X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
+  X(ACQUIRE, 1024) X(RELEASE, 2048) \
+  X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
+  X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
+  X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
+  X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
+  X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
+  X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
+// clang-format on
 enum Flag : u32 {
 #define X(name, value) name = value,
   FLAGS(X)

@@ -585,10 +585,12 @@ using optional = std::optional<T>;
 #define EMULATOR_FLOATS(...) EMULATOR_CASE(Float, float, __VA_ARGS__) EMULATOR_CASE(Double, double, __VA_ARGS__)
 #define EMULATOR_HALVES(...) \
   EMULATOR_CASE(Half, ::c10::Half, __VA_ARGS__) EMULATOR_CASE(BFloat16, ::c10::BFloat16, __VA_ARGS__)
+// clang-format off
 #define EMULATOR_INTEGERS(...)                                                        \
-  EMULATOR_CASE(Byte, uint8_t, __VA_ARGS__)                                           \
-  EMULATOR_CASE(Char, int8_t, __VA_ARGS__) EMULATOR_CASE(Short, int16_t, __VA_ARGS__) \
-      EMULATOR_CASE(Int, int32_t, __VA_ARGS__) EMULATOR_CASE(Long, int64_t, __VA_ARGS__)
+  EMULATOR_CASE(Byte, uint8_t, __VA_ARGS__) EMULATOR_CASE(Char, int8_t, __VA_ARGS__)  \
+  EMULATOR_CASE(Short, int16_t, __VA_ARGS__) EMULATOR_CASE(Int, int32_t, __VA_ARGS__) \
+  EMULATOR_CASE(Long, int64_t, __VA_ARGS__)
+// clang-format on
 #define AT_DISPATCH_FLOATING_TYPES(TYPE, NAME, ...) EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND_HALF(TYPE, NAME, ...) \
   EMULATOR_SWITCH(TYPE, NAME, EMULATOR_FLOATS(__VA_ARGS__) EMULATOR_CASE(Half, ::c10::Half, __VA_ARGS__))
