@@ -291,7 +291,9 @@ class _Memory(findings.Memory):
     def globally(self, address: int, size: int) -> str:
         found = self.arena.find(address)
         past = self.past(address, size, found.base + found.size) if found else ""
-        return f"{size} bytes at {self.arena.describe(address)}{past}"
+        where = self.arena.describe(address)
+        outside = where[0].isdigit() or where.startswith("just ")  # "8 bytes past the end of C"
+        return f"{findings.count(size)}{', ' if outside else ' at '}{where}{past}"
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
