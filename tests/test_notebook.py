@@ -80,6 +80,19 @@ def test_recorded_tables_name_their_files_as_such():
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
 
 
+def test_recorded_comparisons_are_of_the_stages_asked_for():
+    before, stage = kernels.load("09"), kernels.load("10")
+    text = notebook.needs(before, stage).data
+    assert f"| least time, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
+    text = notebook.waits(before, stage, size="2048").data
+    assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
+    text = notebook.in_clocks(before, stage).data
+    assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
+    text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
+    assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
+    assert "`docs/results/" in text and "](" not in text
+
+
 @pytest.fixture
 def ceilings(monkeypatch):
     """Rates of round numbers: an mma takes 2 clocks, a wavefront 1, an FMA of a warp a quarter; 100 SMs at 1 GHz."""
