@@ -7,6 +7,7 @@ import pytest
 import kernels
 from common import counts, notebook
 from common.errors import UserError
+from common.results import runs
 
 
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
@@ -142,6 +143,25 @@ def test_the_map_of_the_course_has_every_stage():
     assert "H200" in notebook.limits().data
 
 
+def test_a_program_is_run_with_what_the_emulator_says_of_it():
+    code = """#include <cstdio>
+    __global__ void set(int *x) { x[threadIdx.x + 1] = 1; }
+    int main() {
+      int *x;
+      cudaMalloc(&x, 32 * sizeof(int));
+      set<<<1, 32>>>(x);
+      printf("%s\\n", cudaGetErrorString(cudaDeviceSynchronize()));
+    }"""
+    text = notebook.program(code, "sets.cu").data
+    assert "an illegal memory access was encountered" in text and "sets.cu:2, set, block (0, 0, 0)" in text
+    assert text.index("illegal") < text.index("sets.cu:2") and "/tmp" not in text
+
+
+def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert "are recorded yet" in notebook.roofline().data
+
+
 def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     kernel = kernels.load("13").kernel()
     title = notebook.costs(kernel).texts[0].get_text()
@@ -156,3 +176,11 @@ def test_estimates_are_a_ceiling_and_a_floor():
     for row, what in zip(rows, ("shared memory", "tensor cores")):
         ceiling, floor = (float(cell) for cell in row.split("|")[3:6:2])
         assert f"({what})" in row and 100 < floor < ceiling < 989
+
+
+def test_assembly_is_of_the_code_and_of_the_generation_asked_for():
+    code = "__global__ void axpy(float a, float *x) { x[threadIdx.x] = a * x[threadIdx.x] + 1.0f; }"
+    ptx, _, machine_code = notebook.assembly(code, "8.0").data.partition("SASS:")
+    assert "fma.rn.f32" in ptx and ".reg" not in ptx and "ret;" in ptx
+    assert "FFMA" in machine_code and "LDG.E" in machine_code and "axpy" in machine_code
+    assert notebook.assembly(code, "9.0").data != notebook.assembly(code, "8.0").data

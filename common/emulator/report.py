@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -290,7 +291,9 @@ class _Memory(findings.Memory):
     def globally(self, address: int, size: int) -> str:
         found = self.arena.find(address)
         past = self.past(address, size, found.base + found.size) if found else ""
-        return f"{size} bytes at {self.arena.describe(address)}{past}"
+        place = self.arena.describe(address)
+        joint = " " if place.startswith("just ") else ", " if re.match(r"\d+ bytes (past|before)", place) else " at "
+        return f"{size} bytes{joint}{place}{past}"
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)

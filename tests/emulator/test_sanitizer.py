@@ -1,8 +1,8 @@
-"""The sanitizer: correct kernels are clean, and each way of breaking one is found at its line, block and thread."""
+"""The sanitizer: correct kernels are clean, and what a pipeline of copies can get wrong is found at its line, block and
+thread. test_broken.py has the stages and examples, broken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from common import emulator
 from common.compiler import toolchain
 from common.problem import TORCH_DTYPES
+from tests.emulator.suite import suite
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,113 +60,14 @@ def test_correct_kernels_are_clean(stage, dtype):
     assert (c.double() - expected).norm() <= tolerance * expected.norm()
 
 
-@dataclass(frozen=True)
-class Break:
-    """Occurrence `which` of `old` replaced by `new` in a stage, and what must come of it: a finding of this kind, at a
-    line that contains `at`, whose message says `says`."""
-
-    stage: str
-    old: str
-    new: str
-    kind: str
-    at: str
-    says: str
-    which: int = 0
-
-
-BARRIER = "__syncthreads();"
-BREAKS = {
-    "trailing barrier removed, tiles": Break(
-        "02_block_tile", BARRIER, ";", "shared race", "A_tile[thread_row][thread_col] =", "A_tile", which=1
-    ),
-    "trailing barrier removed, registers": Break(
-        "03_thread_tile", BARRIER, ";", "shared race", "A_tile[col + v][row] =", "A_tile", which=1
-    ),
-    "barrier after the store removed": Break(
-        "02_block_tile", BARRIER, ";", "shared race", "sum += float(A_tile", "read"
-    ),
-    "row index off in the epilogue": Break(
-        "02_block_tile",
-        "C[(size_t)row * N + col] =",
-        "C[(size_t)(row + 1) * N + col] =",
-        "out of bounds global",
-        "C[(size_t)(row + 1)",
-        "past the end of C",
-    ),
-    "guard of a load removed": Break(
-        "02_block_tile",
-        "row < M && a_col < K ? A[",
-        "a_col < K ? A[",
-        "out of bounds global",
-        "a_col < K ? A[",
-        "past the end of A",
-    ),
-    "one warp skips a barrier": Break(
-        "02_block_tile", BARRIER, f"if (thread / 32 != 3) {BARRIER}", "barrier divergence", BARRIER, "barrier"
-    ),
-    "read past the tile": Break(
-        "02_block_tile",
-        "float(B_tile[k][thread_col])",
-        "float((&B_tile[0][0])[(k + (slice >= 64)) * BLOCK_N + thread_col])",
-        "out of bounds shared",
-        "(&B_tile[0][0])",
-        "beyond",
-    ),
-    "tile not filled": Break(
-        "03_thread_tile",
-        "chunk < B_CHUNKS",
-        "chunk < B_CHUNKS - 1",
-        "uninitialised shared read",
-        "&B_tile[k][thread_col]);",
-        "B_tile",
-    ),
-    "accumulator in the output": Break(
-        "02_block_tile", "= Element(sum);", "+= Element(sum);", "uninitialised global read", "+= Element(sum)", "C["
-    ),
-    "one thread skips a barrier": Break(
-        "02_block_tile", BARRIER, f"if (thread != 40) {BARRIER}", "barrier divergence", BARRIER, "barrier"
-    ),
-}
-
-
-def broken(case: Break) -> str:
-    """The stage's kernel, broken."""
-    parts = (ROOT / "kernels" / case.stage / "kernel.cu").read_text().split(case.old)
-    assert len(parts) > case.which + 1, f"{case.stage} has no '{case.old}' any more: choose another way to break it"
-    return case.old.join(parts[: case.which + 1]) + case.new + case.old.join(parts[case.which + 1 :])
-
-
-def mutated(name: str) -> Path:
-    return mutant("break_" + name.replace(" ", "_").replace(",", ""), broken(BREAKS[name]))
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_breaks_are_found(name):
-    case = BREAKS[name]
-    source = mutated(name)
-    text = source.read_text().splitlines()
-    shape = (256, 128, 32) if case.stage == "03_thread_tile" else (70, 45, 96)
-    report, _, _ = gemm(source, shape)
-    assert not report.ok
-    found = [finding for finding in report.findings if finding.kind == case.kind]
-    assert found, f"not found, but: {report}"
-    lines = {number for number, line in enumerate(text, 1) if case.at in line}
-    assert lines & {finding.line for finding in found}, f"expected at {lines}: {report}"
-    (first, *_) = (finding for finding in found if finding.line in lines)
-    assert Path(first.file) == source and first.kernel == "gemm_kernel"
-    assert case.says in first.message, first
-    blocks = 3 * 2 if case.stage == "02_block_tile" else 2
-    threads = 1024 if case.stage == "02_block_tile" else 256
-    assert first.block[0] < blocks and first.block[1:] == (0, 0)
-    assert first.thread[0] < threads and first.thread[1:] == (0, 0)
-    assert first.count >= 1
-    shown = str(report)
-    assert f"{source.name}:{first.line}" in shown and text[first.line - 1].strip() in shown
+def broken(name: str) -> Path:
+    """A kernel of the suite of broken ones, which test_broken.py goes through."""
+    return next(each.path for each in suite() if each.name == name)
 
 
 def test_the_first_thread_out_of_bounds_is_named():
     """70 x 45 in tiles of 32 x 32: with every row one too low, block 4 (tile row 2) has rows 64 ... 69 -> 70 is out."""
-    report, _, _ = gemm(mutated("row index off in the epilogue"), (70, 45, 96), threads=1)
+    report, _, _ = gemm(broken("02-row-plus-one"), (70, 45, 96), threads=1)
     (finding,) = report.findings
     assert finding.block == (4, 0, 0) and finding.thread == (5 * 32, 0, 0)  # row 69 of C, column 0
     assert "just past the end of C" in finding.message
@@ -184,7 +86,7 @@ def test_misaligned_pointer():
 
 
 def test_findings_do_not_depend_on_the_number_of_cores():
-    source = mutated("barrier after the store removed")
+    source = broken("02-no-first-barrier")
     one, two = (gemm(source, (70, 45, 96), threads=threads)[0] for threads in (1, 2))
     assert one.findings == two.findings
     assert one.counters == two.counters

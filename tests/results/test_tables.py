@@ -220,6 +220,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "limits": [],
         "levels": [],
         "latencies": [],
+        "flight": [],
         "bounds": ["gemm", "fp16", "4096"],
         "profile": ["01_naive"],
         "runs": [],
@@ -236,6 +237,12 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["L1", "what shared memory leaves", "38", "100", "20 TB/s"],
         ["L2", "60 MB", "260 (200 to 350)", "20", "5 TB/s"],
         ["device memory", "141 GB", "600", "20", "4 TB/s"],
+    ]
+    assert cells(made["flight"]) == [  # latency × rate; lines of 128 bytes, and warps' loads of 512
+        ["shared memory", "29", "128", "3,763", "30", "8"],
+        ["L1", "38", "100", "3,800", "30", "8"],
+        ["L2", "260", "20", "5,200", "41", "11"],
+        ["device memory", "600", "20", "12,000", "94", "24"],
     ]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
@@ -256,7 +263,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
 
 
 def test_tables_say_that_nothing_is_recorded(record):
-    made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies")]
+    made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies", "flight")]
     made += [TABLES["ladder"]("gemm", "fp16"), TABLES["profile"]("01_naive"), TABLES["bounds"]("gemm", "fp16", "4096")]
     assert made == [tables.NOTHING] * len(made)
 
