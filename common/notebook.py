@@ -288,6 +288,13 @@ def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
     return _recorded(tables.variants_table(stage.name, macro, *sizes))
 
 
+def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
+    """The recorded time and rate of a stage at sizes that are no rung of the ladder, × each library; `settings` as in
+    `speed`."""
+    shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
+    return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
+
+
 def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
     """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
     of one run. `chosen`: of each the macros that are not as by default."""

@@ -70,6 +70,9 @@ def test_a_check_says_what_is_right_and_what_is_not(edited):
 
 
 def test_recorded_tables_name_their_files_as_such():
+    text = notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=64).data
+    assert text.startswith("| size | time |") and "| × FA2 |" in text and "| 1024 |" in text
+    assert text != notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=128).data
     text = notebook.ladder("attention", "fp16", "4096", HEAD_DIM=64).data
     assert "| 13_split_q |" in text and "| unfused |" in text
     text = notebook.ladder("gemm", "fp16", "4096").data
