@@ -256,8 +256,14 @@ class Run:
             finally:
                 ports.put(port)
 
+        for program, tool in work[:1]:  # alone: does the tool work here at all?
+            one((program, tool))
+            first = self.record["programs"][program.name][tool]
+            if first["verdict"] == "failed":
+                said = "\n".join(first.get("output", [first.get("message", "")]))
+                raise SystemExit(f"{self.args.sanitizer} cannot do its work here:\n{said}")
         with ThreadPoolExecutor(self.args.jobs) as pool:
-            list(pool.map(one, work))
+            list(pool.map(one, work[1:]))
 
 
 def options_of(sanitizer: str) -> dict[str, tuple[str, ...]]:

@@ -193,6 +193,17 @@ def test_the_record_of_compute_sanitizer(tmp_path):
     assert row.endswith("| lane outside its mask | invalid global read | *hangs* | *failed* | – |")
 
 
+def test_a_tool_that_does_not_work_here_is_not_tried_again_and_again(tmp_path):
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text("#!/bin/sh\necho called >>$0.log\necho '========= Error: Device not supported'\n")
+    fake.chmod(0o755)
+    words = ["--only", "votes", "--arch", "sm_90", "--json", str(tmp_path / "record.json"), "--sanitizer", str(fake)]
+    with pytest.raises(SystemExit, match="Device not supported"):
+        sanitizers.main(words)
+    calls = (tmp_path / "compute-sanitizer.log").read_text().split()
+    assert len(calls) == 3  # --version, --help, and one program
+
+
 def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
     for words, result in (
         (["--arch", "sm_1"], {"build": "failed"}),
