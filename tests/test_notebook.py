@@ -70,6 +70,11 @@ def test_a_check_says_what_is_right_and_what_is_not(edited):
 
 
 def test_recorded_tables_name_their_files_as_such():
+    text = notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=64).data
+    assert text.startswith("| size | time |") and "| × FA2 |" in text and "| 1024 |" in text
+    assert text != notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=128).data
+    text = notebook.ladder("attention", "fp16", "4096", HEAD_DIM=64).data
+    assert "| 13_split_q |" in text and "| unfused |" in text
     text = notebook.ladder("gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
@@ -179,6 +184,14 @@ def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
     assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
+    assert "python -m common.measure.ceiling" in notebook.estimates([kernel]).data
+
+
+def test_estimates_are_a_ceiling_and_a_floor():
+    rows = notebook.estimates([kernels.load(number).kernel() for number in ("13", "15")]).data.splitlines()[2:]
+    for row, what in zip(rows, ("shared memory", "tensor cores")):
+        ceiling, floor = (float(cell) for cell in row.split("|")[3:6:2])
+        assert f"({what})" in row and 100 < floor < ceiling < 989
 
 
 def test_assembly_is_of_the_code_and_of_the_generation_asked_for():
