@@ -31,8 +31,9 @@ def test_phases_are_quoted_whole_and_in_order(stage):
 def test_quotes_are_of_the_lines_asked_for():
     stage = kernels.load("02")
     one = notebook.quote(stage, "__syncthreads();  // everybody waits for all writers").data
-    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, lines " in one
+    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, line " in one
     several = notebook.quote(stage, 'extern "C"', "\n}").data
+    assert f"`kernels/{stage.name}/kernel.cu`, lines " in several
     assert several.rstrip("`\n").endswith("}") and "return cudaGetLastError();" in several
     for start, end in (("nowhere to be found", None), ('extern "C"', "nowhere to be found")):
         with pytest.raises(UserError, match="has no line with"):
