@@ -1,6 +1,7 @@
 """What a GPU and NVIDIA's own tools say of the programs that the emulator is held against.
 
     python -m tests.emulator.hardware            # on a machine with a GPU: about a minute; writes hardware.json
+    python -m tests.emulator.hardware --docs     # anywhere: writes docs/broken.md from it
 
 - The broken kernels (broken.py) under compute-sanitizer's four tools: which of them finds what.
 - The examples under ncu: the counters that the emulator counts too, launch by launch.
@@ -33,6 +34,7 @@ from common.measure import ncu
 from tests.emulator import broken
 
 RECORD = Path(__file__).with_suffix(".json")
+DOCUMENT = broken.ROOT / "docs" / "broken.md"
 EXAMPLES = sorted((broken.ROOT / "examples").glob("*.cu"))
 PROBE = Path(__file__).with_name("runtime_probe.cu")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -147,6 +149,72 @@ def measure(cores: int, folder: Path, say: Callable[[str], None]) -> dict[str, A
     return {"sanitizer": sanitizer, "counts": counts, "runtime": answers}
 
 
+WORDS = (  # how a tool's report begins -> a word or two for a table
+    (r"Invalid __(\w+)__ (\w+)", r"invalid \1 \2"),
+    (r"Uninitialized __(\w+)__ memory read", r"uninitialised \1 read"),
+    (r"(?:Error|Warning): Race reported.*", "race"),
+    (r"Barrier error detected. (.*?)\.?$", r"\1"),
+    (r"Program hit (\w+).*", r"*\1*"),
+)
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """What a tool said of a program, for a table: its first report; in italics if only a call of CUDA failed."""
+    if found["status"] is None:
+        return "(does not end)"
+    every = [found_word for kind in found["kinds"] if (found_word := _word(kind))]
+    return next((word for word in every if not word.startswith("*")), every[0] if every else "–")
+
+
+def _word(kind: str) -> str:
+    for pattern, word in WORDS:
+        if match := re.match(pattern, kind):
+            return match.expand(word)
+    return kind.split(".")[0]
+
+
+def reports(found: Mapping[str, Any]) -> bool:
+    """Whether the tool itself found something: not merely that a call failed, which any program can see."""
+    return any(not _word(kind).startswith("*") for kind in found["kinds"])
+
+
+def document(record: Mapping[str, Any]) -> str:
+    """docs/broken.md: every broken kernel, what the emulator finds in it, and what compute-sanitizer does."""
+    cases = {case.name: case for case in broken.every()}
+    known = {name: tools for name, tools in record["sanitizer"].items() if name in cases}
+    by_tool = {tool: sum(reports(tools[tool]) for tools in known.values()) for tool in TOOLS}
+    any_tool = sum(any(map(reports, tools.values())) for tools in known.values())
+    rows = [
+        f"| [{name}](../tests/emulator/broken/{name}.patch) | {cases[name].what} | {cases[name].fields['Finds']} | "
+        + " | ".join(words(tools[tool]) for tool in TOOLS)
+        + " |"
+        for name, tools in known.items()
+    ]
+    counts = " | ".join(f"{by_tool[tool]} of {len(known)}" for tool in TOOLS)
+    return (
+        f"""# Broken kernels, and who finds what
+
+Small edits of the stages and the examples, kept as patches in [tests/emulator/broken/](../tests/emulator/broken/).
+The emulator finds each of them at its line, with block and thread (tests/emulator/test_broken.py), and nothing in the
+unbroken programs. Beside it: compute-sanitizer {record["compute-sanitizer"]} on the same programs, one of its tools at
+a time, on an {record["gpu"]} (driver {record["driver"]}, CUDA {record["cuda"]}, {record["date"]}).
+`python -m tests.emulator.hardware` measures it, with `--docs` it writes this page.
+
+| | emulator | {" | ".join(TOOLS)} |
+| --- | --- | {" | ".join("---" for _ in TOOLS)} |
+| found | {len(known)} of {len(known)} | {counts} |
+
+One at least of the four tools finds {any_tool} of {len(known)}. *In italics*: the tool has no report of its own, but a
+call of CUDA failed, as it would without the tool. (does not end): killed after {PATIENCE} s.
+
+| kernel | what is broken | emulator | {" | ".join(TOOLS)} |
+| --- | --- | --- | {" | ".join("---" for _ in TOOLS)} |
+"""
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
 def gpu() -> dict[str, str]:
     """The GPU, its driver, and the tools' versions."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -167,7 +235,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RECORD, help="the record (default: hardware.json beside this file)")
     parser.add_argument("--raw", type=Path, help="where to put all that compute-sanitizer said")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="programs at a time")
+    parser.add_argument("--docs", action="store_true", help="measure nothing: write docs/broken.md from the record")
     options = parser.parse_args()
+    if options.docs:
+        DOCUMENT.write_text(document(json.loads(options.out.read_text())))
+        print(f"written: {DOCUMENT}")
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options.cores, Path(folder), print)
     said = {name: {tool: one.pop("said") for tool, one in tools.items()} for name, tools in found["sanitizer"].items()}
