@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,20 +21,26 @@ from typing import TYPE_CHECKING
 from IPython.display import Markdown
 
 from common import accuracy, counts, course
-from common.compiler import toolchain
-from common.emulator import Trace
+from common.compiler import sass, toolchain
+from common.emulator import Trace, build
 from common.errors import UserError
-from common.hardware import GPUS
+from common.figures import attention_tiles
+from common.figures.draw import Picture
+from common.hardware import GPUS, nvcc_arch
 from common.measure import shared_loads
-from common.results import runs, tables
-from common.results.bound import MEASURE, least_clocks, newest_ceilings, rates
+from common.results import plot, runs, tables
+from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from nbformat import NotebookNode
 
     from common.emulator import Report
+
+
+PLAIN = {"COLUMNS": "110", "FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb"}  # what commands print to a file
 
 
 def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markdown:
@@ -165,13 +172,13 @@ def check(
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
-def speed(stage: Stage, *dtypes: str) -> Markdown:
+def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
 
-    `dtypes`: by default the stage's first."""
+    `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
-    settings = {name: str(value) for name, value in stage.kernel(chosen[0]).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **settings))
+    shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
+    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -186,12 +193,23 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
     what the last one's time can be predicted from. `size` as in `verdict`."""
+    return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
+
+
+def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
+    """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
+    return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
+
+
+def _compared(
+    stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
+) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
+    """The arguments of a table that compares stages: part, names, dtype, size, any GPU, settings."""
     kernel = stages[-1].kernel(dtype, settings)
     spec = stages[-1].spec
     shapes = spec.bench_shapes(kernel.variants)
     size = size or spec.format(shapes[len(shapes) // 2])
-    names = [stage.name for stage in stages]
-    return _recorded(tables.needs(spec.part, names, dtype, size, settings=kernel.settings))
+    return spec.part, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
@@ -214,6 +232,20 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
     head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
     return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
+
+
+def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
+    """What 16 queries ask of each resource for 64 keys, at the rates measured on the recorded GPU; for what.
+
+    `function`: part of the (mangled) name of the instance, where a kernel has several."""
+    ceilings = newest_ceilings()
+    if ceilings is None:
+        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    per_clock = {key: row["per_clock"]["value"] for key, row in rates(ceilings).items() if "per_clock" in row}
+    per_clock |= {key: rates(ceilings)[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
+    return attention_tiles.costs(
+        {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
+    )
 
 
 def _short(report: str, findings: int = 2) -> str:
@@ -275,6 +307,46 @@ def latencies() -> Markdown:
     return _recorded(tables.latencies_table())
 
 
+def in_flight() -> Markdown:
+    """What must be in flight for each memory level of the recorded GPU to deliver all that it can."""
+    return _recorded(tables.flight_table())
+
+
+def roofline(part: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
+    """The recorded stages of a part under the rooflines of their GPU; a sentence where nothing is recorded."""
+    bounds = Bounds()
+    stages = [r for r in tables.ladder(part, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
+    found = [bound for record in stages if (bound := bounds.of(record))]
+    if not found:
+        return Markdown(f"*No profile and rates of the {part} stages at {size} are recorded yet: {MEASURE}*")
+    return plot.roofline(
+        found, f"{found[0].record.run['gpu']}, {dtype} {size}: what each stage reaches of what it could"
+    )
+
+
+def program(code: str, name: str = "program.cu") -> Markdown:
+    """A whole CUDA program, with its main: what it prints, and below that what the emulator says that runs it."""
+    source = Path(tempfile.gettempdir()) / name
+    source.write_text(code, encoding="utf-8")
+    line = [sys.executable, "-m", "common.emulator", str(source)]
+    done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
+    said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
+    return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m common.emulator {name}`")
+
+
+def assembly(code: str, capability: str = "9.0") -> Markdown:
+    """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
+    source = Path(tempfile.gettempdir()) / "assembly.cu"
+    source.write_text(code, encoding="utf-8")
+    arch = nvcc_arch(capability)
+    body = build.compile_host(source, {}, arch).ptx.partition("{")[2].rpartition("}")[0]
+    ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
+    functions = sass.functions(source, {}, arch).items()
+    machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
+    shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
+    return Markdown("\n\n".join(shown))
+
+
 def peaks() -> Markdown:
     """What the arithmetic units of the GPU that was recorded do."""
     return _recorded(tables.limits_table())
@@ -294,8 +366,7 @@ def live(stage: Stage, *arguments: str) -> Markdown:
 def command(stage: Stage, *words: str) -> Markdown:
     """What `python -m kernels.NN_name WORDS` prints."""
     line = ["-m", stage.package, *words]
-    environment = os.environ | {"COLUMNS": "110", "FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb"}
-    done = subprocess.run([sys.executable, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *line], cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     if done.returncode not in (0, 1):  # 1: a check failed, which is a result
         raise UserError(done.stderr.strip())
     text = done.stdout + (done.stderr if done.returncode else "")

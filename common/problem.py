@@ -104,6 +104,14 @@ class Problem(ABC):
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """Small shapes, by what each is for: several blocks and slices, ragged along each axis that has no multiple."""
 
+    def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        """Shapes with sizes beyond 16 bits, by what they are; seconds in the emulator."""
+        return {}
+
+    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        """Shapes with offsets beyond 32 bits, by what they are; gigabytes, for GPUs that have them."""
+        return {}
+
     @abstractmethod
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         """A shape whose pictures are small: a few tiles along each axis of the output, a few slices along others."""

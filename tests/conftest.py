@@ -136,7 +136,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(Stage, "unfit", None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(timing, "interleave", interleave)
-    monkeypatch.setattr(timing, "estimate", lambda call: 1.0)
+    monkeypatch.setattr(timing, "estimate", lambda call: 0.1)
     monkeypatch.setattr(nvml, "current", lambda: SimpleNamespace(sm_clock=lambda: 1980.0, power=lambda: 300.0))
     monkeypatch.setattr(ceiling, "limits", limits)
     return SimpleNamespace(log=log, wrong=wrong, speeds=speeds)

@@ -45,10 +45,26 @@ def test_what_is_no_size_is_refused(text: str):
 
 
 def test_test_shapes_keep_to_multiples_and_are_ragged_where_they_may():
-    free, whole = GEMM.test_shapes({}, {}), GEMM.test_shapes({"M": 128, "K": 16}, {})
-    assert set(free) == set(whole)
-    assert all(m % 128 == 0 and k % 16 == 0 for m, _, k in whole.values())
-    assert any(m % 2 and n % 2 and k % 2 for m, n, k in free.values()) and any(k > 512 for _, _, k in free.values())
+    free, whole = GEMM.test_shapes({}, {}), GEMM.test_shapes({"M": 128, "N": 256, "K": 32}, {})
+    ragged = {"ragged in M", "ragged in N", "ragged in K", "ragged in M, N, K"}
+    assert set(free) - set(whole) == ragged and not set(whole) - set(free)
+    assert all(m % 128 == n % 256 == k % 32 == 0 for m, n, k in whole.values())
+    cut = {why: tuple(axis for axis, size in zip("MNK", free[why]) if size % 32) for why in ragged}
+    assert cut == {why: tuple(why.removeprefix("ragged in ").split(", ")) for why in ragged}
+    chunks = GEMM.test_shapes({"K": 8}, {})  # whole chunks, but not whole slices
+    assert ragged < set(chunks) and all(k % 8 == 0 for _, _, k in chunks.values()) and chunks["ragged in K"][2] % 16
+    for shapes in (free, whole, chunks):
+        assert any(k >= 4616 for _, _, k in shapes.values()) and any(m > 32 and n > 32 for m, n, _ in shapes.values())
+
+
+def test_wide_and_huge_shapes_are_beyond_16_and_32_bits():
+    for multiples in ({}, {"M": 128, "N": 256, "K": 64}):
+        wide, huge = GEMM.wide_shapes(multiples, {}), GEMM.huge_shapes(multiples, {})
+        assert [max(shape) == shape[at] > 1 << 15 for at, shape in enumerate(wide.values())] == [True, True]
+        elements = [(m * k, k * n, m * n) for m, n, k in huge.values()]
+        assert [sizes[at] > 1 << 31 for at, sizes in enumerate(elements)] == [True] * 3
+        steps = [multiples.get(axis, 1) for axis in "MNK"]
+        assert all(size % step == 0 for shape in [*wide.values(), *huge.values()] for size, step in zip(shape, steps))
 
 
 def test_work_and_bytes():

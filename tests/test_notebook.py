@@ -7,6 +7,7 @@ import pytest
 import kernels
 from common import counts, notebook
 from common.errors import UserError
+from common.results import runs
 
 
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
@@ -73,6 +74,8 @@ def test_recorded_tables_name_their_files_as_such():
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
+    assert "| 13_split_q, fp16 |" in notebook.speed(kernels.load("13"), HEAD_DIM=64).data
+    assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
     text = notebook.speed(kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
 
@@ -136,3 +139,38 @@ def test_the_map_of_the_course_has_every_stage():
     text = notebook.stages().data
     assert all(f"`{stage.name}`" in text for stage in kernels.ladder())
     assert "H200" in notebook.limits().data
+
+
+def test_a_program_is_run_with_what_the_emulator_says_of_it():
+    code = """#include <cstdio>
+    __global__ void set(int *x) { x[threadIdx.x + 1] = 1; }
+    int main() {
+      int *x;
+      cudaMalloc(&x, 32 * sizeof(int));
+      set<<<1, 32>>>(x);
+      printf("%s\\n", cudaGetErrorString(cudaDeviceSynchronize()));
+    }"""
+    text = notebook.program(code, "sets.cu").data
+    assert "an illegal memory access was encountered" in text and "sets.cu:2, set, block (0, 0, 0)" in text
+    assert text.index("illegal") < text.index("sets.cu:2") and "/tmp" not in text
+
+
+def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert "are recorded yet" in notebook.roofline().data
+
+
+def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
+    kernel = kernels.load("13").kernel()
+    title = notebook.costs(kernel).texts[0].get_text()
+    assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
+    monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
+    assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
+
+
+def test_assembly_is_of_the_code_and_of_the_generation_asked_for():
+    code = "__global__ void axpy(float a, float *x) { x[threadIdx.x] = a * x[threadIdx.x] + 1.0f; }"
+    ptx, _, machine_code = notebook.assembly(code, "8.0").data.partition("SASS:")
+    assert "fma.rn.f32" in ptx and ".reg" not in ptx and "ret;" in ptx
+    assert "FFMA" in machine_code and "LDG.E" in machine_code and "axpy" in machine_code
+    assert notebook.assembly(code, "9.0").data != notebook.assembly(code, "8.0").data

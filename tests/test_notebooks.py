@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -40,20 +41,21 @@ def built():
     """Build the emulator, if that has not happened yet: it is not a notebook's time."""
     import torch
 
-    from common import show
+    from common.figures import trace
 
-    show.snippet('extern "C" cudaError_t launch(float *x) { return cudaSuccess; }\n'
+    trace.snippet('extern "C" cudaError_t launch(float *x) { return cudaSuccess; }\n'
                  "__global__ void kernel(float *x) { *x = 1; }\n"
                  'extern "C" cudaError_t go(float *x) { kernel<<<1, 1>>>(x); return cudaGetLastError(); }\n',
                  "go", x=torch.zeros(1))  # fmt: skip
 
 
 def test_there_is_one_per_stage_so_far():
-    """No gaps: notebooks 00 to NN, and those of stages are called like their stage."""
-    numbers = [int(path.stem[:2]) for path in PATHS]
-    assert numbers == list(range(len(PATHS))) and len(PATHS) >= 4
-    names = {stage.number: stage.name for stage in kernels.ladder()}
-    assert [path.stem for path in PATHS[1:]] == [names[number] for number in numbers[1:]]
+    """What comes before the stages, in the order in which it is read; then, with no gaps, a notebook per stage."""
+    before = ["00_start_here", "00_the_machine"]
+    names = [path.stem for path in PATHS]
+    assert names[: len(before)] == before
+    assert names[len(before) :] == [stage.name for stage in kernels.ladder()][: len(names) - len(before)]
+    assert len(names) >= len(before) + 10
 
 
 @each
@@ -94,20 +96,36 @@ def test_asks_and_answers(path: Path):
         if cell.cell_type == "markdown":
             for target in cell.source.split("](")[1:]:
                 link = target.split(")")[0]
-                assert link.startswith(("http", "#")) or (path.parent / link).exists() or _to_come(link), link
+                assert link.startswith(("http", "#")) or _leads_somewhere(path.parent, link), link
 
 
-def _to_come(link: str) -> bool:
-    """A stage whose notebook is not there yet is linked to by its number's predecessor only."""
-    return link.endswith(".ipynb") and link[:2].isdigit() and int(link[:2]) == len(PATHS)
+def _leads_somewhere(folder: Path, link: str) -> bool:
+    """Whether a file is there, with the heading that an anchor names; the notebook of a stage may be still to come."""
+    file, _, anchor = link.partition("#")
+    if not (folder / file).exists():
+        return Path(file).stem in {stage.name for stage in kernels.ladder()}
+    return not anchor or anchor in anchors((folder / file).read_text(encoding="utf-8"))
+
+
+def anchors(text: str) -> list[str]:
+    """What GitHub calls the headings of a Markdown file in links."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_glossary_has_every_term_once():
+    names = anchors((notebook.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    assert len(names) > 100 and len(set(names)) == len(names)
+    assert {"warp", "littles-law", "extern-c", "cp-async"} <= set(names)
 
 
 @pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])
 def test_first_cell_finds_the_course_from(directory: Path):
     """jupyter starts kernels in the notebook's directory, other tools in the root."""
-    book = nbformat.read(PATHS[1], as_version=4)
+    path = next(path for path in PATHS if path.stem == kernels.ladder()[0].name)
+    book = nbformat.read(path, as_version=4)
     first = next(cell.source for cell in book.cells if cell.cell_type == "code")
     code = f"import IPython\n{first}\nprint(stage.name)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == PATHS[1].stem, done.stderr
+    assert done.stdout.strip() == path.stem, done.stderr

@@ -129,6 +129,16 @@ def test_references_are_torchs_own():
     each()
 
 
+def test_an_element_may_be_off_by_two_roundings_of_the_largest():
+    """One key: torch's O is V exactly, and its furthest element says nothing. More keys: as everywhere."""
+    for n_kv, exactly in ((1, True), (200, False)):
+        tensors = inputs(PLAIN, 1, 1, 1, 1, n_kv)
+        instance = accuracy.given(PLAIN, tensors)
+        off = (SPEC.baseline(tensors, "fp16", PLAIN.variants)[0].double() - instance.references[0]).abs().max().item()
+        unit = 2.0 ** (instance.references[0].abs().max().log2().floor().item() - 10)
+        assert (off == 0) == exactly and instance.tolerances[0].element == max(unit, 2 * off)
+
+
 def test_keys_are_split_where_the_gpu_would_stay_empty():
     """All multiprocessors have work, no part is without a key, and no more parts than that."""
     sms = 132
@@ -200,8 +210,8 @@ def test_the_same_logits_in_the_stages_before(number):
 
 
 def test_more_heads_than_a_grid_has_rows():
-    """65537 · 2 of them, one key each: O is V."""
-    q, k, v = (torch.randn(65537, 2, 1, 64).half() for _ in range(3))
+    """65537 of them, one key each: O is V."""
+    q, k, v = (torch.randn(65537, 1, 1, 64).half() for _ in range(3))
     outputs = emulated(PLAIN, (q, k, v), sanitize=False, counters=False)
     assert torch.equal(outputs[0], v)
     assert torch.allclose(outputs[1], (q.float() * k.float()).sum(-1) / 8, atol=1e-5)
@@ -222,6 +232,7 @@ def test_nan_and_infinity_stay_where_they_belong(kernel, name, value):
         given = tuple(tensors.values())
         o, lse = emulated(kernel, given)
         want, want_lse = SPEC.reference(given, kernel.variants)
+        want_lse[want_lse == INF] = NAN  # inf - inf, here as in O
         seen = slice(None) if name == "q" or kernel is PLAIN else slice(row, None)  # queries that see the key
         assert torch.equal(o[0, 0].isnan(), want[0, 0].isnan())  # the other head knows nothing of it
         for got, right in ((o[0, 1, seen], want[0, 1, seen]), (lse[0, 1, seen], want_lse[0, 1, seen])):
@@ -352,7 +363,7 @@ def test_lengths_groups_and_patterns_on_the_gpu(kernel, built):
     for group, n in itertools.product(range(1, 9), (1, 7, 70)):
         assert_right_on_gpu(kernel, inputs(kernel, 2, 2 * group, 2, n, 3000, device="cuda"))
     for pattern in PATTERNS:
-        assert_right_on_gpu(kernel, inputs(kernel, 1, 2, 2, 700, 700, pattern, "cuda"))
+        assert_right_on_gpu(kernel, inputs(kernel, 2, 4, 4, 700, 700, pattern, "cuda"))
         if not kernel.variants["CAUSAL"]:  # decoding, with rows enough to compare errors with those of torch
             assert_right_on_gpu(kernel, inputs(kernel, 4, 16, 4, 3, 5000, pattern, "cuda"))
 

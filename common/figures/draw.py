@@ -28,6 +28,7 @@ HUES = ("#77AADD", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99", "#EEDD88", "#99DD
 SHARED_BY_WARPS = "#C8C8C8"  # touched by several warps
 FREE = "#99DDFF"  # served without a conflict
 CONFLICT = "#EE8866"  # had to wait for a bank
+NO_WAIT = "first at its bank"  # of the lanes that are served together
 WASTED = "#E4E4E4"  # moved, but nobody asked for it
 FAINT = "#F4F4F4"  # there, but not what the figure is about
 INK = "#222222"
@@ -176,27 +177,34 @@ def banks(addresses, size: int, lanes=None, what: str = "request", source: str =
             figure = picture(10, 1.45 + cell * (len(rows) + served.count), takeaway, source)
             above, below = figure.subplots(2, 1, height_ratios=[len(rows) + 0.5, served.count + 0.5])
         _words(above, served.bank, lines, served, (cell, cell))
-        above.set_yticks(np.arange(len(rows)) + 0.5, [f"{row * layout.LINE:,}" for row in rows])
-        _bank_axes(above, len(rows), "byte offset")
+        _bank_axes(above, len(rows), "byte offset", [f"{row * layout.LINE:,}" for row in rows])
         above.set_title("where the words lie: 128 bytes per row, one word per bank; the numbers are lanes")
         _words(below, served.bank, served.wavefront, served, (cell, cell))
-        below.set_yticks(np.arange(served.count) + 0.5, [str(n + 1) for n in range(served.count)])
-        _bank_axes(below, max(len(rows), served.count) if tall else served.count, "wavefront")
+        names = [str(n + 1) for n in range(served.count)]
+        _bank_axes(below, max(len(rows), served.count) if tall else served.count, "wavefront", names)
         below.set_title("how they are served: one word per bank and wavefront, to all lanes that want it")
         below.set_xlabel("bank")
-        handles = [Patch(color=FREE, label="served at once")]
+        handles = [Patch(color=FREE, label=NO_WAIT)]
         if served.conflicts:
             handles.append(Patch(color=CONFLICT, label="had to wait: its bank was busy with another word"))
         figure.legend(handles=handles, loc="outside lower left", ncols=2)
     return figure
 
 
-def _bank_axes(axes: Axes, rows: int, label: str) -> None:
+def label_rows(axes: Axes, label: str, names: Sequence[str], least: int = 4) -> None:
+    """Name rows of height 1 and say what the names are: beside the axis, or, where it is too short, in each name."""
+    if len(names) >= least:
+        axes.set_ylabel(label)
+    else:
+        names = [f"{label} {name}" for name in names]
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+
+
+def _bank_axes(axes: Axes, rows: int, label: str, names: Sequence[str]) -> None:
     axes.set_xlim(0, layout.BANKS)
     axes.set_ylim(rows, 0)
     axes.set_xticks(np.arange(layout.BANKS) + 0.5, [str(bank) for bank in range(layout.BANKS)])
-    if rows >= 4:
-        axes.set_ylabel(label)
+    label_rows(axes, label, names)
     axes.hlines(np.arange(rows + 1), 0, layout.BANKS, color=GRID, linewidth=0.5, zorder=0)
     axes.vlines(np.arange(layout.BANKS + 1), 0, rows, color=GRID, linewidth=0.5, zorder=0)
     bare(axes)
@@ -231,7 +239,14 @@ def _words(axes: Axes, column, row, served: layout.Wavefronts, inch: tuple[float
 
 
 def sectors(
-    addresses, size: int, lanes=None, what: str = "request", element: int = 4, warp: int = 0, source: str = ""
+    addresses,
+    size: int,
+    lanes=None,
+    what: str = "request",
+    element: int = 4,
+    warp: int = 0,
+    source: str = "",
+    store: bool = False,
 ) -> Picture:
     """One global-memory request: the cache lines it touches, the sectors it moves, and the bytes that lanes asked for.
 
@@ -246,9 +261,13 @@ def sectors(
             wanted.setdefault(cell, []).append(int(lane))
     used = len(wanted) * element
     moved = len(touched) * layout.SECTOR
-    takeaway = (
-        f"{what}: {plural(len(touched), 'sector')}; {moved:,} bytes moved, {used:,} used ({100 * used / moved:.0f} %)"
+    have, use, asked, rest = (
+        ("touched", "written", "written by", "touched with its sector, not written")
+        if store
+        else ("moved", "used", "asked for by", "moved with its sector, unused")
     )
+    share = f"{moved:,} bytes {have}, {used:,} {use} ({100 * used / moved:.0f} %)"
+    takeaway = f"{what}: {plural(len(touched), 'sector')}; {share}"
     lines = np.unique(touched // (layout.LINE // layout.SECTOR))
     per_line = layout.LINE // element
     unit = layout.SECTOR // element
@@ -290,14 +309,16 @@ def sectors(
         axes.set_ylim(len(lines), 0)
         axes.set_xticks((np.arange(4) + 0.5) * unit, [f"sector {n}: bytes {32 * n}–{32 * n + 31}" for n in range(4)])
         first = lines.min() if len(lines) else 0
-        axes.set_yticks(np.arange(len(lines)) + 0.5, [f"+{(line - first) * layout.LINE:,}" for line in lines])
+        names = [f"+{(line - first) * layout.LINE:,}" for line in lines]
         if len(lines) >= 6:
-            axes.set_ylabel("cache line (bytes from the first)")
+            label_rows(axes, "cache line (bytes from the first)", names)
+        else:
+            label_rows(axes, "line", names, least=len(lines) + 1)
         bare(axes)
         figure.legend(
             handles=[
-                Patch(color=HUES[warp % len(HUES)], label=f"asked for (lane numbers, {size} bytes each)"),
-                Patch(color=WASTED, label="moved with its sector, unused"),
+                Patch(color=HUES[warp % len(HUES)], label=f"{asked} the lanes of these numbers, {size} bytes each"),
+                Patch(color=WASTED, label=rest),
             ],
             loc="outside lower left",
             ncols=2,
@@ -544,12 +565,15 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
     widths = [max(panels[line[x]]["shape"][1] for line in rows if line[x] != ".") for x in range(len(rows[0]))]
     scale = min(7.5 / sum(widths), 5.2 / sum(heights))
     with styled():
-        figure = picture(max(7.5, 2.0 + scale * sum(widths)), 1.0 + 0.45 * len(rows) + scale * sum(heights), takeaway)
+        figure = picture(max(7.5, 2.0 + scale * sum(widths)), 1.0 + 0.65 * len(rows) + scale * sum(heights), takeaway)
+        engine = figure.get_layout_engine()
+        assert isinstance(engine, ConstrainedLayoutEngine)
+        engine.set(h_pad=0.12)  # a panel's title keeps off the numbers of the one above
         axes_of = figure.subplot_mosaic(rows, empty_sentinel=".", height_ratios=heights, width_ratios=widths)
         for name in place:
             panel, axes = panels[name], axes_of[name]
             thread, row, column, width = (panel[key] for key in ("thread", "row", "column", "width"))
-            image = np.ones((*panel["shape"], 3))
+            image = np.zeros((*panel["shape"], 4))  # transparent where nothing is touched: the grid lies behind
             for mask, colour in (
                 (np.ones(len(thread), bool), "#D6E4F5"),
                 (thread // layout.WARP == warp, HUES[warp % len(HUES)]),
@@ -557,12 +581,13 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
             ):
                 for reach in range(int(width.max()) if len(width) else 0):
                     here = mask & (reach < width)
-                    image[row[here], column[here] + reach] = matplotlib.colors.to_rgb(colour)
-            axes.imshow(
-                image, extent=(0, panel["shape"][1], panel["shape"][0], 0), interpolation="nearest", aspect="equal"
-            )
+                    image[row[here], column[here] + reach] = matplotlib.colors.to_rgba(colour)
+            high, wide = panel["shape"]
+            axes.imshow(image, extent=(0, wide, high, 0), interpolation="nearest", aspect="equal", zorder=2)
+            margin = max(high, wide) / 100  # or the frame covers what lies at an edge
+            axes.set(xlim=(-margin, wide + margin), ylim=(high + margin, -margin), axisbelow=True)
             axes.set_title(panel["title"], wrap=False)
-            for axis, extent in ((axes.xaxis, panel["shape"][1]), (axes.yaxis, panel["shape"][0])):
+            for axis, extent in ((axes.xaxis, wide), (axes.yaxis, high)):
                 step = next(step for step in (8, 16, 32, 64, 128, 256, 512, 1 << 40) if extent / step <= 8)
                 axis.set_ticks(np.arange(0, extent + 1, step))
             axes.grid(color="#EEEEEE", linewidth=0.5)

@@ -21,6 +21,7 @@ from common.figures.draw import (
     GRID,
     HUES,
     INK,
+    NO_WAIT,
     WASTED,
     Picture,
     bare,
@@ -95,7 +96,7 @@ def explore(
         _groups(right, [str(n + 1) for n in range(served.count)], "wavefront" if served.count > 2 else "")
         right.set_ylim(tall, 0)
         right.set_title("which row is served in which wavefront")
-        handles = [Patch(color=FREE, label="served at once")]
+        handles = [Patch(color=FREE, label=NO_WAIT)]
         handles += [Patch(color=CONFLICT, label="had to wait")] if served.conflicts else []
         handles += [Patch(color=WASTED, label="padding: holds nothing")] if padding else []
         figure.legend(handles=handles, loc="outside lower left", ncols=4)
@@ -174,7 +175,7 @@ def cures(widths: Sequence[int] = (32, 64, 256), element: int = 2, padding: int 
                 axes.set_xlabel("group of 4 banks" if y == len(widths) - 1 else "")
                 axes.set_title(f"{width * element}-byte rows, {name}:\n{plural(served.count, 'wavefront')}")
         figure.legend(
-            handles=[Patch(color=FREE, label="served at once"), Patch(color=CONFLICT, label="had to wait")],
+            handles=[Patch(color=FREE, label=NO_WAIT), Patch(color=CONFLICT, label="had to wait")],
             loc="outside lower left",
             ncols=2,
         )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FIGURES = ("footprint", "threads", "registers", "sectors", "copies", "banks", "rhythm")
 GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
+GOES_ON = ("=", ",", "(", "+", "-", "*", "/", "?", "&", "|", "<<", ">>")  # a line's end: its statement has more
 VERBS = {0: "load", 1: "store", 2: "atomic", 3: "copy", 4: "ldmatrix"}  # and its kind
 
 
@@ -52,8 +53,16 @@ class Request:
 
     @property
     def text(self) -> str:
-        """The source line, without its comment."""
-        return linecache.getline(self.file, self.line).split("//")[0].strip()
+        """The source line without its comment; the whole statement, if it goes over several lines."""
+        first = last = self.line
+        while first > 1 and self._code(first - 1).endswith(GOES_ON):
+            first -= 1
+        while self._code(last).endswith(GOES_ON):
+            last += 1
+        return " ".join(self._code(line) for line in range(first, last + 1))
+
+    def _code(self, line: int) -> str:
+        return linecache.getline(self.file, line).split("//")[0].strip()
 
     @property
     def sectors(self) -> int:
@@ -265,6 +274,7 @@ class Traced:
             warp=warp,
             what=f"{self.label}, warp {warp} {request.verb}s {tensor}".replace("copys", "copies"),
             source=_quote(request),
+            store=request.verb == "store",
         )
 
     def copies(self, tensor: str, warp: int = 0, index: int = 0) -> Picture:

@@ -25,6 +25,9 @@ from common.stage import Kernel, Stage
 
 DEVICE = "cuda"
 HOST_CALLS = 200  # per sample of the host's time for a call
+SHORT_MS = (
+    0.5  # the host's time is that of kernels shorter than this: a sample has many calls, and the queue holds them
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def _measure_size(
             accuracies = accuracy.verify(kernel, instance, outputs)
             contenders.append(timing.Contender(kernel.label, call, timing.estimate(call)))
             row = _kernel_row(entry, own, size, accuracies)
-            if entry.role == "stage":
+            if entry.role == "stage" and contenders[-1].estimate < SHORT_MS:
                 row["host_us"] = host_time(kernel, instance.inputs)
             rows.append(row)
     if not rows:
@@ -208,7 +211,7 @@ def host_cost(call: Callable[[], object], estimate: float) -> float:
     """µs that the host spends on a call that takes the GPU `estimate` ms.
 
     The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
-    calls = max(5, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+    calls = max(1, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
 
     def sample() -> float:
         torch.cuda.synchronize()

@@ -70,6 +70,8 @@ STALLS = {
     "branch": "branch_resolving",
     "constant not cached (IMC)": "imc_miss",
 }
+TENSOR, IDLE = METRICS["instructions.mma"], 0.5  # %: kernels of ours that use tensor cores are far beyond it
+PREDICATED = "copies that a predicate may switch off"  # in the machine code, beyond those that were executed
 STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
 NO_NCU = """no ncu found (NVIDIA Nsight Compute), which reads a GPU's counters. On a machine with a GPU: install it \
@@ -167,10 +169,15 @@ def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[Launch],
 
 
 def totals(launches: Sequence[Launch]) -> dict[str, float]:
-    """One value per metric: sums over the launches, and of ratios that of the longest launch."""
+    """One value per metric: sums over the launches, and of ratios that of the longest launch.
+
+    Tensor instructions of a launch whose tensor cores were idle are none: ncu counts some per warp in such kernels."""
     if not launches:
         raise UserError("ncu saw no kernel launch")
-    values = [launch.values for launch in launches]
+    values = [dict(launch.values) for launch in launches]
+    for each in values:
+        if TENSOR in each and each.get(HARDWARE["tensor pipe busy"][0], 100.0) < IDLE:
+            each[TENSOR] = 0.0
     longest = max(values, key=lambda each: each.get(HARDWARE["duration"][0], 0.0))
     return {
         name: sum(each.get(name, 0.0) for each in values) if name.endswith(".sum") else value
@@ -197,9 +204,16 @@ CAVEATS = (
     ),
     Caveat(
         ("shared_load_wavefronts", "shared_load_conflicts"),
-        lambda counts: counts.get("cp_async_requests", 0) > 0,
+        lambda counts: counts.get("cp_async_requests", 0) > 0 or counts.get("shared_store_wavefronts", 0) > 0,
         lambda count, counts: (count, count + counts["shared_load_wavefronts"] / 100),
-        "now and then a load waits for a copy that is written to shared memory, which ncu counts as a conflict",
+        "now and then a load waits for what is written to shared memory, which ncu counts as a conflict",
+    ),
+    Caveat(
+        ("cp_async_sectors",),
+        lambda counts: counts.get("cp_async_requests", 0) > 0,
+        lambda count, counts: (0, 2 * count) if counts.get(PREDICATED) else (count, count),
+        "ncu counts them by patching the machine code, and miscounts copies under a predicate; the hardware's own "
+        "global_load_sectors, which include them, are right",
     ),
     Caveat(
         ("instructions.cp.async",),
@@ -226,9 +240,11 @@ def compare(
 
     `merged` are the counters that ptxas changes, as they follow from its machine code (shared_loads.py); where one does
     change, the pair has it as "code". A pair whose ncu is neither has "why" if one of CAVEATS explains it. Tensor
-    instructions are compared only if there are any: the hardware counts one per warp in kernels that have none.
+    instructions are compared only if there are any.
     """
     pairs: dict[str, dict[str, object]] = {}
+    copies = "instructions.cp.async"
+    predicated = {PREDICATED: int(measured.get(METRICS[copies], 0)) - (counts or {}).get(copies, 0)}
     for key, metric in METRICS.items():
         if metric not in measured or (key == "instructions.mma" and counts is not None and not counts.get(key)):
             continue
@@ -242,7 +258,7 @@ def compare(
             pair["code"] = expected
             reasons.append(MERGED)
         if expected != pair["ncu"]:
-            reasons.append(_explained(key, expected, int(measured[metric]), {**counts, **(merged or {})}))
+            reasons.append(_explained(key, expected, int(measured[metric]), {**counts, **(merged or {}), **predicated}))
         if reasons and None not in reasons:
             pair["why"] = "; ".join(filter(None, reasons))
     return pairs

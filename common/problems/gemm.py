@@ -12,6 +12,11 @@ from torch import Tensor
 from common.errors import UserError
 from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
 
+BLOCK = 32  # rows, columns and depth of the least tile that any stage has
+CHUNK = (
+    8  # elements of 16 bits in the 16 bytes that a thread copies at a time: a multiple of no more leaves axes ragged
+)
+
 
 class Gemm(Problem):
     name = "gemm"
@@ -46,12 +51,30 @@ class Gemm(Problem):
         return ((256, 256, 256),)
 
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        shapes = {  # blocks and slices cut off at every edge, unless a multiple forbids it
-            "one element": (1, 1, 1),
-            "a few blocks, ragged": (150, 70, 33),
-            "K deeper than any ring of tiles, ragged": (70, 270, 553),
+        m, n, k = (max(BLOCK, multiples.get(axis, 1)) for axis in self.axes)
+        whole = {"several whole blocks, several turns of any ring": (2 * m, 3 * n, 12 * k)}
+        ragged = {"M": (150, 128, 128), "N": (128, 133, 128), "K": (128, 128, 71), "M, N, K": (300, 133, 329)}
+        cut = {
+            f"ragged in {axes}": shape
+            for axes, shape in ragged.items()
+            if all(multiples.get(axis, 1) <= CHUNK for axis in axes.split(", "))
         }
-        return {why: tuple(_fit(multiples, a, s) for a, s in zip(self.axes, shape)) for why, shape in shapes.items()}
+        shapes = {"the least": (1, 1, 1), **whole, **cut, "K deep, offsets beyond 16 bits": (64, 64, 4616)}
+        return self._fit(multiples, shapes)
+
+    def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        return self._fit(multiples, {"M beyond 16 bits": (33000, 1, 1), "N beyond 16 bits": (1, 33000, 1)})
+
+    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        shapes = {"A": (131072, 256, 16448), "B": (256, 131072, 16448), "C": (46592, 46592, 64)}
+        return self._fit(multiples, {f"more than 2³¹ elements of {name}": shape for name, shape in shapes.items()})
+
+    def _fit(self, multiples: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """The next larger shapes that the multiples allow."""
+        steps = [multiples.get(axis, 1) for axis in self.axes]
+        return {
+            why: tuple(-(-size // step) * step for size, step in zip(shape, steps)) for why, shape in shapes.items()
+        }
 
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         m, n, k = (multiples.get(axis, 1) for axis in self.axes)
@@ -132,12 +155,6 @@ class Gemm(Problem):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         m, n, k = shape
         return (m * k + k * n + m * n) * TORCH_DTYPES[dtype].itemsize
-
-
-def _fit(multiples: Mapping[str, int], axis: str, size: int) -> int:
-    """The next size of the axis that its multiple allows."""
-    multiple = multiples.get(axis, 1)
-    return -(-size // multiple) * multiple
 
 
 def _growth(terms: int, elements: int) -> float:

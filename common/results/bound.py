@@ -70,6 +70,23 @@ class Bound:
         }
         return sorted(found.items(), key=lambda stall: -stall[1])[:count]
 
+    def waits(self) -> dict[str, float]:
+        """What a resident warp's time goes into, as shares that make up 1: why it did not issue, and issuing.
+
+        ncu gives each reason in warps per issued instruction; the warp that issues is one more."""
+        metrics = self.profile.row["metrics"]
+        found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
+        whole = sum(found.values()) + 1
+        return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
+
+    @property
+    def clocks(self) -> float | None:
+        """Clocks of an SM that the profiled launch took: unlike times, they do not depend on the power limit."""
+        metrics = self.profile.row["metrics"]
+        if "duration" not in metrics or "SM clock" not in metrics:
+            return None
+        return metrics["duration"] * 1e-9 * metrics["SM clock"]
+
     @property
     def busy(self) -> dict[str, float]:
         """How busy the pipe that does the arithmetic was, and the issue slots: percent of the time, as ncu counted."""
@@ -186,6 +203,7 @@ def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
 
 
 TENSOR_CORES, SHARED = "tensor cores (mma.sync)", "shared memory and L1"
+L2, DEVICE_MEMORY = "L2 → SMs", "device memory"
 INSTRUCTIONS = "warp instructions"
 RESOURCES = (
     Resource(TENSOR_CORES, "FLOP", _flops, _tensor_rate),
@@ -195,8 +213,8 @@ RESOURCES = (
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
     Resource(SHARED, "wavefronts", _wavefronts, _shared_rate),
     Resource("L1 look-ups", "wavefronts", _metric("L1 wavefronts, tags, global loads"), _request_rate),
-    Resource("L2 → SMs", "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
-    Resource("device memory", "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
+    Resource(L2, "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
+    Resource(DEVICE_MEMORY, "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
 )
 
 

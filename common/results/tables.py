@@ -7,9 +7,11 @@ and no figure of anybody's own:
     results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
+    results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
+    results:flight                          what must be in flight for each level to deliver all that it can
     results:bounds PART DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
     results:profile STAGE                   the emulator's counters beside ncu's
     results:plot PART DTYPE [SIZE …]        the ladder as a figure
@@ -23,12 +25,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from common import problem
 from common.errors import UserError
 from common.hardware import GPUS, Gpu
 from common.results import plot
@@ -247,6 +251,32 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
     return markdown(["run", *shown, "geometric mean"], body)
 
 
+@table("uses")
+def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """A stage's default kernel at each of these sizes, a row each: time, TFLOP/s, TB/s of inputs and outputs, × peers.
+
+    All of the newest run that has them all."""
+    wanted = not_zero(_settings(settings))
+    for run in runs(kind="bench", gpu=gpu):
+        rows = records(run, name=name, dtype=dtype, default=True)
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted}
+        if set(shown) <= set(at):
+            break
+    else:
+        return NOTHING
+    found = [at[size] for size in shown]
+    peers = list(dict.fromkeys(peer.row["name"] for record in found for peer in record.peers))
+    body: list[list[object]] = []
+    for record in found:
+        row, by_name = record.row, {peer.row["name"]: peer for peer in record.peers}
+        moved = problem.load(row["problem"]).bytes(tuple(row["shape"].values()), dtype, row["variants"])
+        ratios = [record.times(by_name[peer]) if peer in by_name else None for peer in peers]
+        speed = f"{moved / row['ms']['median'] / 1e9:.2f}"
+        cells = [milliseconds(row["ms"]["median"]), tflops(row["tflops"]), speed, *map(number, ratios)]
+        body.append([row["size"], *cells])
+    return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
+
+
 def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
     """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
     run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
@@ -280,6 +310,19 @@ def limits_table(gpu: str | None = None) -> str:
     return markdown(head, body, [Record(run, {})])
 
 
+LEVELS = (  # of memory: name, the keys of its latency and of its rate
+    ("shared memory", "shared", "shared load"),
+    ("L1", "L1", "L1"),
+    ("L2", "L2", "L2"),
+    ("device memory", "DRAM", "DRAM read"),
+)
+
+
+def _bytes_per_clock(row: Mapping) -> float:
+    """What a level delivers to an SM."""
+    return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+
+
 @table("levels")
 def levels_table(gpu: str | None = None) -> str:
     """What each level of memory holds, how long a load waits for it, and what it delivers."""
@@ -291,24 +334,21 @@ def levels_table(gpu: str | None = None) -> str:
     def latency(key: str) -> str:
         return f"{rows[f'latency {key}']['value']:.0f}"
 
-    def per_clock(key: str) -> float:
-        row = rows[key]
-        return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
-
     def all_sms(key: str) -> str:
         row = rows[key]
         tb = row["value"] if row["unit"] == "TB/s" else row["value"] * run["sms"] * run["highest_mhz"] / 1e6
         return f"{tb:.3g} TB/s"
 
-    spread = f"{latency('L2')} ({latency('L2 nearest')} to {latency('L2 farthest')})"
-    levels = [
-        ("shared memory", f"{model.shared_kb} KB per SM", latency("shared"), "shared load"),
-        ("L1", "what shared memory leaves", latency("L1"), "L1"),
-        ("L2", f"{model.l2_mb} MB", spread, "L2"),
-        ("device memory", f"{run['memory_bytes'] / 1e9:.0f} GB", latency("DRAM"), "DRAM read"),
-    ]
+    holds = (
+        f"{model.shared_kb} KB per SM",
+        "what shared memory leaves",
+        f"{model.l2_mb} MB",
+        f"{run['memory_bytes'] / 1e9:.0f} GB",
+    )
     body: list[list[object]] = [["registers", f"{model.registers * 4 >> 10} KB per SM", latency("FMA"), None, None]]
-    body += [[name, size, clocks, number(per_clock(key), "{:.3g}"), all_sms(key)] for name, size, clocks, key in levels]
+    for (name, waits, delivers), size in zip(LEVELS, holds):
+        clocks = latency(waits) + (f" ({latency('L2 nearest')} to {latency('L2 farthest')})" if waits == "L2" else "")
+        body.append([name, size, clocks, number(_bytes_per_clock(rows[delivers]), "{:.3g}"), all_sms(delivers)])
     head = ["level", "holds", "latency, clocks", "bytes per clock and SM", "all SMs together"]
     return markdown(head, body, [Record(run, {})])
 
@@ -332,6 +372,23 @@ def latencies_table(gpu: str | None = None) -> str:
     if "launch" in rows:
         body.append([rows["launch"]["name"], None, f"{rows['launch']['value'] * 1e3:,.0f} ns"])
     return markdown(["latency of", "clocks", "time"], body, [Record(run, {})])
+
+
+@table("flight")
+def flight_table(gpu: str | None = None) -> str:
+    """Little's law: bytes in flight = latency × bytes per clock, on each SM; as loads of a warp."""
+    run, rows = _ceilings(gpu)
+    if "latency shared" not in rows:
+        return NOTHING
+    body: list[list[object]] = []
+    for name, waits, delivers in LEVELS:
+        latency, rate = rows[f"latency {waits}"]["value"], _bytes_per_clock(rows[delivers])
+        flight = latency * rate
+        body.append(
+            [name, f"{latency:.0f}", f"{rate:.3g}", f"{flight:,.0f}", math.ceil(flight / 128), math.ceil(flight / 512)]
+        )
+    head = ["level", "latency, clocks", "bytes per clock and SM", "bytes in flight per SM", "warps, 4 bytes per lane"]
+    return markdown([*head, "warps, 16 bytes per lane"], body, [Record(run, {})])
 
 
 @table("bounds")
@@ -402,6 +459,32 @@ def needs(
     body.append(["measured", *known, "below"])
     head = [f"least time, {settings_named(bounds[0].record.row)}, {size}", *stages]
     return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
+
+
+def waits(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    size: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """What the time of a resident warp goes into, stage by stage, in per cent of it, as ncu counted; how busy the pipes
+    are, and how many clocks an SM took."""
+    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    for bound in found:
+        if isinstance(bound, str):
+            return bound
+    bounds = [bound for bound in found if not isinstance(bound, str)]
+    shares = [bound.waits() for bound in bounds]
+    longest = {name: max(each.get(name, 0.0) for each in shares) for each in shares for name in each}
+    shown = sorted((name for name, share in longest.items() if share >= SIGNIFICANT), key=lambda name: -longest[name])
+    body: list[list[object]] = [[name, *(f"{each.get(name, 0.0):.0%}" for each in shares)] for name in shown]
+    for name in dict.fromkeys(name for bound in bounds for name in bound.busy):
+        body.append([f"**{name} busy**", *(number(bound.busy.get(name), "{:.0f}%") for bound in bounds)])
+    body.append(["**clocks of an SM**", *(number(bound.clocks, "{:,.0f}") for bound in bounds)])
+    head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    return markdown(head, body, [bound.profile for bound in bounds])
 
 
 def _bound(
@@ -477,16 +560,16 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str
     """What the emulator counted beside what ncu counted for the same launch."""
     for run in runs(kind="profile", gpu=gpu):
         found = records(run, name=name, dtype=dtype, default=True)
-        if found:
+        body = [
+            [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
+            for r in found
+            for key, c in r.row["counters"].items()
+            if c.get("emulator") is not None
+        ]
+        if body:
             break
     else:
         return NOTHING
-    body = [
-        [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
-        for r in found
-        for key, c in r.row["counters"].items()
-        if c.get("emulator") is not None
-    ]
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
 
 

@@ -50,7 +50,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         (kernel, shape, why, device, pattern)
         for device in devices
         for kernel in kernels
-        for why, shape in _shapes(kernel, device, args).items()
+        for why, shape in _shapes(kernel, kernel is kernels[0], device, args).items()
         for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
@@ -75,13 +75,19 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _shapes(kernel: Kernel, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """What each shape is for -> the shape: those of --sizes, or all that the problem and the stage ask for."""
     spec = kernel.stage.spec
     if args.sizes:
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
-    large = {"large enough to fill a GPU": spec.bench_shapes(kernel.variants)[0]} if device == "gpu" else {}
-    return {**kernel.test_shapes(), **large}
+    shapes = kernel.test_shapes()
+    if first:  # one kernel tells in what integers a stage counts
+        shapes |= spec.wide_shapes(kernel.multiples, kernel.variants)
+        huge = spec.huge_shapes(kernel.multiples, kernel.variants) if device == "gpu" else {}
+        shapes |= {why: shape for why, shape in huge.items() if accuracy.fits(kernel, shape)}
+    if device == "gpu":
+        shapes["large enough to fill a GPU"] = spec.bench_shapes(kernel.variants)[0]
+    return shapes
 
 
 def _patterns(kernel: Kernel, shape: tuple[int, ...]) -> Sequence[str]:

@@ -10,5 +10,6 @@ stage = Stage(
     variants={"STAGES": (2, 3, 4), "SWIZZLE": (0, 1), "GROUP_M": (1, 8, 12, 16)},
     multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
+    test_shapes={"a second, lower group of rows of tiles": (1792, 768, 384)},
     counters=("cp_async_sectors", "shared_load_conflicts"),
 )

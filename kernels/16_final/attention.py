@@ -51,8 +51,8 @@ def attention(
     return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm.
 
     Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
-    scores are all -inf, has O = 0 and LSE = -inf. There is no backward. UserError (a ValueError) names the argument
-    that does not fit."""
+    scores are all -inf, has O = 0 and LSE = -inf; a score of inf or NaN makes both NaN. There is no backward.
+    UserError (a ValueError) names the argument that does not fit."""
     if torch.compiler.is_compiling() or _modes() or not (type(q) is type(k) is type(v) is Tensor):
         return _dispatch(q, k, v, is_causal, scale, enable_gqa, return_lse)
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():

@@ -565,7 +565,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 // up some of the parts, a lane some of the columns.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  __shared__ float warp_o[WARPS][HEAD_DIM];
+  __shared__ alignas(8) float warp_o[WARPS][HEAD_DIM];
   __shared__ float warp_sum[WARPS];
   const int row = blockIdx.x;  // of all batches, heads and queries
   const size_t rows = gridDim.x;
@@ -594,8 +594,9 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
 #pragma unroll
   for (int each = 0; each < WARPS; ++each) {
     total += warp_sum[each];
-    first += warp_o[each][threadIdx.x * 2];
-    second += warp_o[each][threadIdx.x * 2 + 1];
+    const float2 pair = *reinterpret_cast<const float2 *>(&warp_o[each][threadIdx.x * 2]);
+    first += pair.x;
+    second += pair.y;
   }
   const float inverse = 1 / (total == 0 ? 1 : total);  // 0: every score was -inf, and so O is 0
   const int query = row % arguments.n;

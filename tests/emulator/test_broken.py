@@ -1,54 +1,310 @@
-"""Each broken kernel is found: the kind, line, block and thread, in words; and the unbroken ones are clean."""
+"""The broken kernels: the emulator finds each, with its class, its line, a block and a thread, and says why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from common import emulator
-from tests.emulator import broken
+from common import course, emulator
+from common.emulator.host import HostFinding
+from tests.emulator import sanitizers, suite
+from tests.emulator.suite import ROOT, Broken
 
-CASES = {case.name: case for case in broken.every()}
-STAGES = sorted({case.target for case in CASES.values() if case.target.name == "kernel.cu"})
-
-
-def run(path, arguments: Sequence[str], defines) -> emulator.Report:
-    """On one core, so that it is always the same block and thread that comes first."""
-    return emulator.program(path, arguments, defines=defines, threads=1, counters=False, patience=60)
+SUITE = suite.suite()
 
 
-def test_there_are_many_of_all_kinds():
-    assert len(CASES) >= 50
-    targets = {case.target.parent.name for case in CASES.values()}
-    assert {f"{number:02}" for number in range(1, 17)} <= {name[:2] for name in targets}
-    assert len({case.target for case in CASES.values() if case.target.parent.name == "examples"}) >= 10
-    assert len({case.fields["Finds"] for case in CASES.values()}) >= 12
+def named(name: str) -> Broken:
+    return next(broken for broken in SUITE if broken.name == name)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_it_is_found(name):
-    case = CASES[name]
-    report = run(case.program, case.arguments, case.defines)
-    found = [finding for finding in report.findings if finding.kind == case.fields["Finds"]]
-    assert found, f"{name}: {case.what}\n{report}"
-    assert case.lines, f"no line has '{case.fields['Line']}'"
-    here = [finding for finding in found if {finding.line, finding.call_line} & case.lines]
-    assert here, f"expected at {case.lines}: {report}"
-    (first, *_) = here
-    assert (case.fields["Block"], case.fields["Thread"]) == tuple(
-        " ".join(map(str, place)) for place in (first.block, first.thread)
-    ), first
-    assert case.fields["Says"] in first.message, first
+def test_what_the_suite_has():
+    """At least fifty, of every stage and of most examples, and of every class that a broken kernel can be of."""
+    assert len(SUITE) >= 50
+    patched = Counter(broken.source for broken in SUITE)
+    assert not [stage.name for stage in course.ladder() if not patched[f"kernels/{stage.name}/kernel.cu"]]
+    assert sum(source.startswith("examples/") for source in patched) >= 10
+    assert {
+        *("out of bounds global", "out of bounds shared", "out of bounds local", "null pointer", "misaligned"),
+        *("uninitialised global read", "uninitialised shared read", "undefined value", "copy in flight"),
+        *("shared race", "global race", "barrier divergence", "warp divergence", "lane outside its mask"),
+        *("deadlock", "stack overflow", "assertion failed", "wrong stream", "device pointer on the host"),
+        *("managed memory too early", "leak", suite.REFUSED),
+    } <= {broken.kind for broken in SUITE}
+    assert len({broken.text for broken in SUITE}) == len(SUITE)
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda path: path.parent.name)
-def test_unbroken_it_is_clean(stage):
-    """The very programs, with the arguments of all the patches. (test_examples.py runs the examples.)"""
-    text = stage.read_text()
-    path = broken.program(text, stage, f"un_{stage.parent.name}")
-    for arguments, defines in {
-        (tuple(c.arguments), tuple(c.defines.items())) for c in CASES.values() if c.target == stage
-    }:
-        report = run(path, arguments, dict(defines))
-        assert not report.findings, f"{arguments}: {report}"
+@pytest.mark.parametrize("broken", SUITE, ids=lambda broken: broken.name)
+def test_the_patch_applies(broken):
+    """To today's sources, at one line or more that it names; and it is one that git and patch take."""
+    assert broken.lines, f"no line has '{broken.line}'"
+    assert broken.text != (ROOT / broken.source).read_text()
+    if shutil.which("git") and (ROOT / ".git").exists():
+        command = ["git", "apply", "--check", f"tests/emulator/broken/{broken.name}.patch"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("broken", SUITE, ids=lambda broken: broken.name)
+def test_it_is_found(broken):
+    report = suite.emulate(broken)
+    assert not report.ok
+    if broken.kind == suite.REFUSED:
+        assert not report.findings and report.status and re.search(broken.says, report.error), report
+        return
+    assert report.findings and report.findings[0].kind == broken.kind, f"something else comes first: {report}"
+    found = [finding for finding in report.findings if finding.kind == broken.kind and _lines(finding) & broken.lines]
+    assert found, f"not found at {sorted(broken.lines)}: {report}"
+    told = [finding for finding in found if re.search(broken.says, finding.message)]
+    assert told, f"'{broken.says}' is not said: {report}"
+    finding, text = told[0], broken.text.split("\n")
+    assert Path(finding.file) == broken.path and text[finding.line - 1].strip() in str(report)
+    if isinstance(finding, HostFinding):
+        return
+    launches = [launch for launch in report.launches if launch.kernel == finding.kernel]
+    inside = zip(finding.block + finding.thread, launches[0].grid + launches[0].block)
+    assert all(0 <= index < size for index, size in inside)
+    assert f"{finding.kernel}, block {finding.block} thread {finding.thread}" in str(finding)
+
+
+def _lines(finding) -> set[int]:
+    """The lines that a finding names: its own, that of the call of a lambda, those in its message."""
+    called = getattr(finding, "call_line", 0)
+    return {finding.line, called} | {int(number) for number in re.findall(r"at line (\d+)", finding.message)}
+
+
+# ---- the patches themselves ------------------------------------------------------------------------------------------
+
+
+PATCH = """\
+Broken: nothing
+Class: shared race
+Says: x
+Line: y
+Tool: none
+--- a/examples/votes.cu
++++ b/examples/votes.cu
+@@ -1,1 +1,1 @@
+-// Votes
++// Vetoes
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Tool: none\n", "", "does not say 'Tool:'"),
+        ("Says:", "Sais:", "'Sais: x' is none of the lines"),
+        ("b/examples/votes.cu", "b/examples/other.cu", "changes no single file"),
+        ("-1,1", "-1,2", "is not as long as it says"),
+    ],
+)
+def test_a_patch_that_is_none(old, new, said, tmp_path):
+    path = tmp_path / "a.patch"
+    path.write_text(PATCH.replace(old, new, 1))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        suite._read(path)
+
+
+def test_a_patch_that_applies_no_more(tmp_path):
+    path = tmp_path / "a.patch"
+    path.write_text(PATCH)
+    with pytest.raises(
+        ValueError, match=re.escape("a.patch does not apply to examples/votes.cu: it has no '// Votes'")
+    ):
+        _ = suite._read(path).text
+
+
+def test_lines_may_have_moved():
+    """The nearest place that has the hunk's lines."""
+    broken = named("02-no-first-barrier")
+    hunk = broken.hunks[0]
+    moved = replace(broken, hunks=(replace(hunk, line=hunk.line + 7),))
+    assert moved.text == broken.text
+
+
+# ---- as programs -----------------------------------------------------------------------------------------------------
+
+
+def as_program(broken: Broken, text: str) -> emulator.Report:
+    text, arguments, defines = suite.program(broken, text)
+    path = suite._kept("programs", f"{broken.name}-{len(text)}.cu", text)
+    return emulator.program(path, arguments, defines=defines, counters=False)
+
+
+@pytest.mark.parametrize("name", ["02-no-trailing-barrier", "13-tile-too-far-ahead", "16-parts-overlap"])
+def test_the_drivers(name):
+    """Each driver runs its kernel to the end with nothing to find, and what is broken is found the same way."""
+    broken = named(name)
+    assert str(as_program(broken, (ROOT / broken.source).read_text())) == "no findings"
+    report = as_program(broken, broken.text)
+    assert report.findings[0].kind == broken.kind
+    assert {line for finding in report.findings for line in _lines(finding)} & broken.lines
+
+
+# ---- under compute-sanitizer -----------------------------------------------------------------------------------------
+
+FAKE = """#!{python}
+import sys, time
+if "--help" in sys.argv: print("--leak-check --racecheck-report")
+elif "--version" in sys.argv: print("NVIDIA (R) Compute Sanitizer\\nVersion 2025.3.1")
+else:
+    tool, broken = sys.argv[sys.argv.index("--tool") + 1], "unbroken" not in sys.argv[-1]
+    print("========= COMPUTE-SANITIZER\\nPASS", flush=True)
+    assert "--initcheck-address-space" not in sys.argv, "an option that this release does not have"
+    if tool == "memcheck" and broken:
+        print("========= Invalid __global__ read of size 4 bytes\\n=========     at f(int)+0x70 in /x/votes.cu:7")
+    if tool == "initcheck": sys.exit("========= Error: Device not supported")
+    if tool == "racecheck": time.sleep(60)
+    print(f"========= ERROR SUMMARY: {{int(tool == 'memcheck' and broken)}} errors")
+    sys.exit(9 if tool == "memcheck" and broken else 0)
+"""
+
+
+def test_the_record_of_compute_sanitizer(tmp_path):
+    """With a compute-sanitizer that does all that one can do: find something, nothing, hang, fail."""
+    fake, record = tmp_path / "compute-sanitizer", tmp_path / "record.json"
+    fake.write_text(FAKE.format(python=sys.executable))
+    fake.chmod(0o755)
+    words = ["--only", "votes", "--unbroken", "--jobs", 2, "--timeout", 3, "--arch", "sm_90"]
+    command = [sys.executable, "-m", "tests.emulator.sanitizers", "--json", record, "--sanitizer", fake, *words]
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 programs built" in done.stdout
+    saved = json.loads(record.read_text())
+    assert saved["about"]["sanitizer"] == "2025.3.1"
+    broken, unbroken = (saved["programs"][name] for name in ("votes-wrong-group", "votes-wrong-group/unbroken"))
+    verdicts = {"memcheck": "found", "racecheck": "timeout", "initcheck": "failed", "synccheck": "clean"}
+    assert {tool: result["verdict"] for tool, result in broken.items()} == verdicts
+    assert broken["memcheck"]["message"] == "Invalid __global__ read of size 4 bytes"
+    assert broken["memcheck"]["at"] == "votes.cu:7" and broken["memcheck"]["status"] == 9
+    assert unbroken["memcheck"]["verdict"] == "clean" and unbroken["memcheck"]["output"][1] == "PASS"
+    judged = sanitizers.judged(saved)
+    assert "output" not in judged["programs"]["votes-wrong-group"]["memcheck"]
+    row = next(line for line in sanitizers.table(judged, SUITE).split("\n") if "[votes-wrong-group]" in line)
+    assert row.endswith("| lane outside its mask | invalid global read | *hangs* | *failed* | – |")
+
+
+def test_a_tool_that_does_not_work_here_is_not_tried_again_and_again(tmp_path):
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text("#!/bin/sh\necho called >>$0.log\necho '========= Error: Device not supported'\n")
+    fake.chmod(0o755)
+    words = ["--only", "votes", "--arch", "sm_90", "--json", str(tmp_path / "record.json"), "--sanitizer", str(fake)]
+    with pytest.raises(SystemExit, match="Device not supported"):
+        sanitizers.main(words)
+    calls = (tmp_path / "compute-sanitizer.log").read_text().split()
+    assert len(calls) == 3  # --version, --help, and one program
+
+
+def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
+    for words, result in (
+        (["--arch", "sm_1"], {"build": "failed"}),
+        (["--arch", "sm_90", "--budget", "0"], {"build": "not reached"}),
+    ):
+        record = tmp_path / "record.json"
+        arguments = ["--only", "votes", "--json", str(record), "--sanitizer", "true", *words]
+        assert sanitizers.main(arguments) == 0
+        results = json.loads(record.read_text())["programs"]["votes-wrong-group"]
+        assert {tool: each["verdict"] for tool, each in results.items()} == result
+
+
+def test_a_program_that_hangs_is_ended(tmp_path):
+    """With all that it has started, in whatever session."""
+    program = tmp_path / "program"
+    shutil.copy(shutil.which("sleep"), program)
+    script = f"import subprocess; subprocess.Popen([{str(program)!r}, '60'], start_new_session=True).wait()"
+    status, _ = sanitizers.execute([sys.executable, "-c", script], tmp_path, 1)
+    assert status is None
+    deadline = time.monotonic() + 10
+    while (
+        running := [p for p in Path("/proc").glob("[0-9]*") if _program(p) == program]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running
+
+
+def _program(process: Path) -> Path | None:
+    try:
+        return (process / "exe").readlink()
+    except OSError:
+        return None
+
+
+def test_the_table_is_up_to_date():
+    """Of the suite as it is, and of the record, if there is one."""
+    text = sanitizers.DOCUMENT.read_text()
+    assert sanitizers.with_table(text, sanitizers.recorded()) == text, "python -m tests.emulator.sanitizers --table"
+    assert all(f"/{broken.name}.patch)" in text for broken in SUITE)
+
+
+REPORTS = {
+    "race": (
+        """\
+========= Error: Race reported between Write access at sum(int *)+0x90 in block_error.cu:41
+=========     and Read access at sum(int *)+0x100 in block_error.cu:51 [508 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+""",
+        ("found", "block_error.cu:41", "race"),
+    ),
+    "copy": (
+        """\
+========= Error: Potential RAW hazard detected at __shared__ 0x0 in block (0,0,0) :
+=========     Write Thread (0,0,0) at k(int *)+0xb0 in copy.cu:9 (invalid memcpy_async synchronization)
+=========     Read Thread (1,0,0) at k(int *)+0x110 in copy.cu:12
+=========     Current Value : 0
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+""",
+        ("found", "copy.cu:9", "copy in flight"),
+    ),
+    "barrier": (
+        """\
+========= Barrier error detected. Divergent thread(s) in block
+=========     at ThreadDivergence(int *, int)+0xf0 in divergence.cu:79
+=========     by thread (37,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "divergence.cu:79", "divergent thread(s) in block"),
+    ),
+    "refused": (
+        """\
+========= Program hit cudaErrorInvalidValue (error 1) due to "invalid argument" on CUDA API call to cudaLaunchKernel.
+=========
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "", "`cudaErrorInvalidValue`"),
+    ),
+    "nothing": ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", ("clean", "", "–")),
+    "wrong result": (
+        "========= COMPUTE-SANITIZER\nFAIL\n========= Target application returned an error\n"
+        "========= ERROR SUMMARY: 0 errors\n",
+        ("clean", "", "–"),
+    ),
+    "leak": (
+        """\
+========= Leaked 400 bytes at 0x7f1
+=========
+========= LEAK SUMMARY: 400 bytes leaked in 1 allocations
+========= ERROR SUMMARY: 1 error
+""",
+        ("found", "", "leak"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_of_compute_sanitizer(name):
+    """As its manual shows them."""
+    report, (verdict, at, words) = REPORTS[name]
+    result = sanitizers.digest(0, report)
+    assert (result["verdict"], result["at"], sanitizers.cell(result)) == (verdict, at, words)

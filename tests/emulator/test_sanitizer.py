@@ -1,4 +1,5 @@
-"""The sanitizer: correct kernels are clean, and each way of breaking one is found at its line, block and thread."""
+"""The sanitizer: correct kernels are clean, and what a pipeline of copies can get wrong is found at its line, block and
+thread. test_broken.py has the stages and examples, broken."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import torch
 
 from common import emulator
 from common.problem import TORCH_DTYPES
-from tests.emulator import broken, sources
+from tests.emulator import sources
+from tests.emulator.suite import suite
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,14 +48,14 @@ def test_correct_kernels_are_clean(stage, dtype):
     assert (c.double() - expected).norm() <= tolerance * expected.norm()
 
 
-def patched(name: str) -> Path:
-    """The stage that a patch of broken/ breaks, by itself."""
-    return sources.source(broken.read(broken.FOLDER / f"{name}.patch").text, f"broken_{name}")
+def broken(name: str) -> Path:
+    """A kernel of the suite of broken ones, which test_broken.py goes through."""
+    return next(each.path for each in suite() if each.name == name)
 
 
 def test_the_first_thread_out_of_bounds_is_named():
     """70 x 45 in tiles of 32 x 32: with every row one too low, block 4 (tile row 2) has rows 64 ... 69 -> 70 is out."""
-    report, _, _ = gemm(patched("02-row_off_in_epilogue"), (70, 45, 96), threads=1)
+    report, _, _ = gemm(broken("02-row-plus-one"), (70, 45, 96), threads=1)
     (finding,) = report.findings
     assert finding.block == (4, 0, 0) and finding.thread == (5 * 32, 0, 0)  # row 69 of C, column 0
     assert "just past the end of C" in finding.message
@@ -72,7 +74,7 @@ def test_misaligned_pointer():
 
 
 def test_findings_do_not_depend_on_the_number_of_cores():
-    source = patched("02-no_barrier_after_store")
+    source = broken("02-no-first-barrier")
     one, two = (gemm(source, (70, 45, 96), threads=threads)[0] for threads in (1, 2))
     assert one.findings == two.findings
     assert one.counters == two.counters

@@ -248,3 +248,35 @@ def test_registers_are_those_of_the_first_output():
     """Attention that also returns log-sum-exp: a thread's elements of O."""
     traced = trace.run(kernels.load("16").kernel("fp16", {"CAUSAL": 1}))
     assert traced.outputs == ("O", "LSE") and "elements of O" in headline(traced.registers())
+
+
+# ---- what figures say ----
+
+
+def test_a_statement_over_several_lines_is_quoted_whole():
+    """The machine code of a store belongs to the line of its right-hand side, which looks like a load."""
+    store = trace.run(kernels.load("05")).patterns(verb="store")[0]
+    assert store.text.startswith("*reinterpret_cast<Chunk *>(&A_tile") and "&A_block[" in store.text
+    assert store.text.endswith(";") and "  " not in store.text
+
+
+def words(picture) -> list[str]:
+    """All that is written in a picture's axes and its legend."""
+    labels = [text.get_text() for legend in picture.legends for text in legend.get_texts()]
+    ticks = [tick.get_text() for axes in picture.axes for tick in axes.get_yticklabels()]
+    return labels + ticks + [axes.get_ylabel() for axes in picture.axes]
+
+
+def test_figures_say_what_their_rows_are(snippet, naive):
+    """However short they are."""
+    (column,) = snippet.patterns(verb="load")
+    tall, short = words(snippet.banks(column)), words(snippet.banks(snippet.patterns(verb="store")[0]))
+    assert {"byte offset", "wavefront"} <= set(tall)
+    assert {"byte offset 0", "wavefront 1"} <= set(short)
+    assert "line +0" in words(naive.sectors("B"))
+
+
+def test_bytes_of_a_sector_that_a_store_leaves_alone_are_not_moved():
+    traced = trace.run(kernels.load("05"))
+    assert "touched with its sector, not written" in words(traced.sectors("C"))
+    assert "moved with its sector, unused" in words(traced.sectors("A"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from recorded import row, run
 
-from common.results import runs, tables
+from common.results import plot, runs, tables
 from common.results.bound import Bounds
 from common.results.runs import Record
 
@@ -221,6 +221,22 @@ def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     assert missing == "*No run of 07_cp_async fp16 at 4096 is recorded yet.*"
 
 
+def test_a_warp_s_time_is_shared_out_whole_and_clocks_do_not_depend_on_power(bound_of):
+    """0.5 + 3 + 9 + 1.25 + 0.01 warps wait while one issues; 2 ms at 1.5 GHz are 3 million clocks."""
+    bound = bound_of(measured(10.0), profile(metrics={"duration": 2e6, "SM clock": 1.5e9}))
+    assert sum(bound.waits().values()) == pytest.approx(1) and bound.waits()["barrier"] == pytest.approx(0.5 / 14.76)
+    assert bound.clocks == pytest.approx(3e6)
+    text = tables.waits("gemm", ("09_swizzle",), "fp16", "4096")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert cells[2] == ["not selected", "61%"] and ["issuing", "7%"] in cells and "barrier" not in text
+    assert cells[-3:] == [
+        ["**tensor pipe busy**", "61%"],
+        ["**issue slots busy**", "17%"],
+        ["**clocks of an SM**", "3,000,000"],
+    ]
+    assert "No run of 07_cp_async" in tables.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
+
+
 @pytest.mark.parametrize(
     "value, unit, text",
     [
@@ -248,3 +264,25 @@ def test_no_recorded_run_is_faster_than_its_bound():
         if bound.share > 1 + TOLERANCE
     }
     assert faster == {}
+
+
+# ---- as a figure ----
+
+
+def test_a_stage_stands_below_the_roofs_of_its_levels(bound_of):
+    """Its intensities are its FLOP over what each level delivered; roofs rise with the measured rates to the peak."""
+    bound = bound_of(measured(10.0))
+    axes = plot.roofline([bound], "a title").axes[0]
+    flop = 2 * SIZE**3
+    points = sorted(float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "os^")
+    device = 3 * SIZE**2 * 2  # each matrix once
+    assert points == pytest.approx([flop / (4e8 * 128), flop / (4e9 * 2.2), flop / device])
+    speed = flop / 10e-3 / 1e12
+    slopes = {line.get_label().split(":")[0]: line.get_xydata()[-1] for line in axes.lines if ":" in line.get_label()}
+    peak = 2048 * SMS * 2 * MHZ * 1e6 / 1e12
+    ridges = {"shared memory and L1": 128 * SMS * 2 * MHZ * 1e6, "L2 → SMs": 4e12, "device memory": 2e12}
+    assert set(slopes) == set(ridges)
+    for name, (x, y) in slopes.items():
+        assert y == pytest.approx(min(peak, x * ridges[name] / 1e12))
+    assert "09" in [text.get_text() for text in axes.texts]
+    assert all(line.get_ydata()[0] == pytest.approx(speed) for line in axes.lines if line.get_marker() in "os^")

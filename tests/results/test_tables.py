@@ -217,9 +217,11 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "share": ["01_naive", "fp16", "4096"],
         "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
+        "uses": ["01_naive", "fp16", "4096"],
         "limits": [],
         "levels": [],
         "latencies": [],
+        "flight": [],
         "bounds": ["gemm", "fp16", "4096"],
         "profile": ["01_naive"],
         "runs": [],
@@ -236,6 +238,12 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["L1", "what shared memory leaves", "38", "100", "20 TB/s"],
         ["L2", "60 MB", "260 (200 to 350)", "20", "5 TB/s"],
         ["device memory", "141 GB", "600", "20", "4 TB/s"],
+    ]
+    assert cells(made["flight"]) == [  # latency × rate; lines of 128 bytes, and warps' loads of 512
+        ["shared memory", "29", "128", "3,763", "30", "8"],
+        ["L1", "38", "100", "3,800", "30", "8"],
+        ["L2", "260", "20", "5,200", "41", "11"],
+        ["device memory", "600", "20", "12,000", "94", "24"],
     ]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
@@ -256,7 +264,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
 
 
 def test_tables_say_that_nothing_is_recorded(record):
-    made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies")]
+    made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies", "flight")]
     made += [TABLES["ladder"]("gemm", "fp16"), TABLES["profile"]("01_naive"), TABLES["bounds"]("gemm", "fp16", "4096")]
     assert made == [tables.NOTHING] * len(made)
 
@@ -268,3 +276,13 @@ def test_the_projects_own_documents_are_up_to_date():
 def test_the_figures_that_are_there_are_shown_somewhere():
     shown = "".join(document.read_text(encoding="utf-8") for document in tables.documents())
     assert [path.name for path in runs.RESULTS.glob("*.svg") if path.name not in shown] == []
+
+
+def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record):
+    rows = [row("03_thread_tile", 20.0, size, dtype="fp32") for size in (1024, 2048)]
+    record("one", run(*rows, *(row("cuBLAS", 40.0, size, role="peer", dtype="fp32") for size in (1024, 2048))))
+    text = tables.uses_table("03_thread_tile", "fp32", "1024", "2048")
+    assert text.startswith("| size | time | TFLOP/s | TB/s | × cuBLAS |")
+    speed = 3 * 4 * 1024**2 / (2 * 1024**3 / 20e12) / 1e12
+    assert cells(text)[0] == ["1024", "0.107 ms", "20.0", f"{speed:.2f}", "0.50"]
+    assert tables.uses_table("03_thread_tile", "fp32", "1024", "77") == tables.NOTHING

@@ -89,7 +89,8 @@ struct Instr {
 };
 
 // What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
-// if it goes on. findings.py has the sentences.
+// if it goes on. findings.py has the sentences. Reports keep this order, causes before what comes of them: what a missing
+// barrier lets somebody read too early is a race, and often also a value that nobody has written yet.
 #define PROBLEMS(X)                                       \
   X(GLOBAL_BOUNDS, "out of bounds global", 700)           \
   X(SHARED_BOUNDS, "out of bounds shared", 700)           \
@@ -112,13 +113,6 @@ struct Instr {
   X(BARRIER_SKIPPED, "barrier divergence", 0)             \
   X(WARP_DIVERGENCE, "warp divergence", 0)                \
   X(OUTSIDE_MASK, "lane outside its mask", 0)             \
-  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
-  X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
-  X(UNDEFINED_PRODUCT, "undefined value", 0)              \
-  X(UNDEFINED_ADDRESS, "undefined value", 0)              \
-  X(UNDEFINED_BRANCH, "undefined value", 0)               \
-  X(UNDEFINED_STORE, "undefined value", 0)                \
-  X(SHARED_UNDEFINED, "undefined value", 0)               \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                  \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)              \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)              \
@@ -126,6 +120,13 @@ struct Instr {
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)            \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)            \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)           \
+  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
+  X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
+  X(UNDEFINED_PRODUCT, "undefined value", 0)              \
+  X(UNDEFINED_ADDRESS, "undefined value", 0)              \
+  X(UNDEFINED_BRANCH, "undefined value", 0)               \
+  X(UNDEFINED_STORE, "undefined value", 0)                \
+  X(SHARED_UNDEFINED, "undefined value", 0)               \
   X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
