@@ -14,7 +14,7 @@ from common.emulator import engine
 from common.emulator.kernel import Region
 
 REPEATED = 16  # in the body of the loop
-TURNS = 2000
+TURNS = 20_000
 
 # What is measured. %r1 is the lane, %rd1 an address of global memory for each lane, %r3 one of shared memory.
 INSTRUCTIONS = {

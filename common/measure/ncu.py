@@ -171,7 +171,8 @@ def collect(command: Sequence[str], names: Sequence[str]) -> tuple[list[Launch],
 def totals(launches: Sequence[Launch]) -> dict[str, float]:
     """One value per metric: sums over the launches, and of ratios that of the longest launch.
 
-    Tensor instructions of a launch whose tensor cores were idle are none: ncu counts some per warp in such kernels."""
+    Tensor instructions of a launch whose tensor cores were idle are none: ncu counts `HFMA2.MMA` among them, by which
+    ptxas zeroes registers."""
     if not launches:
         raise UserError("ncu saw no kernel launch")
     values = [dict(launch.values) for launch in launches]
