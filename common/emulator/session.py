@@ -137,8 +137,7 @@ class Session(Device):
                 packed.append(pack(arg, kind, name))
         return packed
 
-    # ---- what host code asks
-    # ------------------------------------------------------------------------------------------
+    # ---- what host code asks -----------------------------------------------------------------------------------------
 
     def describe(self, kernel: str) -> KernelDescription | None:
         if kernel not in self.module.kernel_names:
