@@ -487,6 +487,35 @@ def waits(
     return markdown(head, body, [bound.profile for bound in bounds])
 
 
+def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = None) -> str:
+    """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
+    times amount to. At every size that is profiled."""
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    bounds = Bounds()
+    for record in sorted(
+        ladder(part, dtype, gpu), key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0
+    ):
+        bound = bounds.of(record) if record.row["name"] in stages else None
+        if bound is None or bound.clocks is None:
+            continue
+        least = bound.ms * 1e-3 * bound.mhz * 1e6
+        ghz = bound.clocks / record.row["ms"]["median"] / 1e6
+        share = f"{least / bound.clocks:.0%}"
+        body.append(
+            [
+                f"{record.row['name']}, {record.row['size']}",
+                f"{least:,.0f}",
+                f"{bound.clocks:,.0f}",
+                share,
+                f"{ghz:.2f} GHz",
+            ]
+        )
+        sources += [record, bound.profile]
+    head = [f"{dtype}", "bound, clocks", "an SM took", "% of bound in clocks", "clock while timed"]
+    return markdown(head, body, sources) if body else NOTHING
+
+
 def _bound(
     part: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
 ) -> Bound | str:
