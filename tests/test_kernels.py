@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+from bundle import parts
 
 import kernels
-from bundle import parts
 from common import accuracy, emulator, hardware
 from common.compiler import toolchain
 from common.emulator import Counters
