@@ -11,9 +11,9 @@ in the same dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -181,43 +181,78 @@ class Result:
 def check(
     kernel: Kernel, shape: Shape, device: str, seed: int = 0, pattern: str = "normal", counters: bool = False
 ) -> Result:
-    """Run a kernel once on random inputs, on the "gpu" or in the "emulator" with its sanitizer, and judge it.
+    """Run a kernel on random inputs, on the "gpu" or in the "emulator" with its sanitizer, and judge it: once, and once
+    for each other launch that its problem has for the shape. The result is that of the worst of them.
 
     A kernel that cannot be launched or that breaks a rule has failed; UserError if it cannot be built."""
     spec = kernel.stage.spec
     title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
-    reports = []
-    lines = None
+    place = torch.device("cpu" if device == "emulator" else "cuda")
+    launch = _emulate if device == "emulator" else _launch
     if device == "gpu":
         from common.compiler import gpu
 
         kernel.load()  # what does not compile is no failed check
         try:
             with gpu.errors(kernel.label):
-                instance = make(kernel, shape, "cuda", seed, pattern)
-                outputs = instance.outputs()
-                kernel.bind(instance.inputs, outputs)()
-                torch.cuda.synchronize()
+                instance = make(kernel, shape, place, seed, pattern)
         except UserError as error:
             return Result(kernel, shape, device, (), f"{title}: {error}")
     else:
-        instance = make(kernel, shape, "cpu", seed, pattern)
-        outputs = instance.outputs()
-        report = kernel.emulate(instance.inputs, outputs, counters=counters, refused_is_error=False)
-        source = kernel.source.resolve()
-        if counters:
-            ran = (number for (file, number), c in report.lines.items() if file == str(source) and c["instructions"])
-            lines = frozenset(ran) - {0}
-        if report.findings:
-            reports.append(f"{title}: the sanitizer found\n{report}")
-        if report.status:  # stopped half-way: there is no result to judge
-            refused = f"{title}: CUDA error {report.status}: {report.error}"
-            return Result(kernel, shape, device, (), "\n".join(reports or [refused]), lines=lines)
+        instance = make(kernel, shape, place, seed, pattern)
+    launches: dict[str, Mapping[str, Any]] = {title: {}}
+    for what, changed in spec.other_launches(shape, kernel.variants, place).items():
+        launches[f"{title}, {what}"] = changed
+    results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
+    lines = [result.lines for result in results if result.lines is not None]
+    return replace(max(results, key=_badness), lines=frozenset().union(*lines) if lines else None)
+
+
+def _badness(result: Result) -> tuple[bool, float]:
+    return not result.ok, max((each.error / (each.limit or 1) for each in result.accuracies), default=math.inf)
+
+
+def _launch(
+    kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool = False
+) -> Result:
+    """Run a kernel once on the GPU; `changed` are arguments of the launcher as Kernel.arguments takes them."""
+    from common.compiler import gpu
+
+    try:
+        with gpu.errors(kernel.label):
+            outputs = instance.outputs()
+            kernel.bind(instance.inputs, outputs, changed)()
+            torch.cuda.synchronize()
+    except UserError as error:
+        return Result(kernel, instance.shape, "gpu", (), f"{title}: {error}")
+    accuracies, reports = _judge(kernel, instance, outputs, title)
+    return Result(kernel, instance.shape, "gpu", accuracies, "\n".join(reports))
+
+
+def _emulate(kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool) -> Result:
+    """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
+    outputs = instance.outputs()
+    report = kernel.emulate(instance.inputs, outputs, changed=changed, counters=counters, refused_is_error=False)
+    lines = None
+    if counters:
+        source = str(kernel.source.resolve())
+        ran = (number for (file, number), c in report.lines.items() if file == source and c["instructions"])
+        lines = frozenset(ran) - {0}
+    broken = [f"{title}: the sanitizer found\n{report}"] if report.findings else []
+    if report.status:  # stopped half-way: there is no result to judge
+        refused = f"{title}: CUDA error {report.status}: {report.error}"
+        return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), lines=lines)
+    accuracies, reports = _judge(kernel, instance, outputs, title)
+    return Result(kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), lines=lines)
+
+
+def _judge(kernel: Kernel, instance: Instance, outputs: Tensors, title: str) -> tuple[tuple[Accuracy, ...], list[str]]:
+    """The accuracy of each output, and what is wrong with them and with the inputs."""
     accuracies = tuple(instance.judge(outputs))
-    reports += [f"{title}: {said}" for said in instance.overwritten()]
+    reports = [f"{title}: {said}" for said in instance.overwritten()]
     if not all(accuracy.ok for accuracy in accuracies):
-        reports.append(explain(kernel, shape, accuracies, title))
-    return Result(kernel, shape, device, accuracies, "\n".join(reports), lines=lines)
+        reports.append(explain(kernel, instance.shape, accuracies, title))
+    return accuracies, reports
 
 
 def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accuracy]:

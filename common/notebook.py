@@ -201,6 +201,11 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
 
 
+def in_clocks(*stages: Stage, dtype: str = "fp16") -> Markdown:
+    """How near stages come to their bounds in clocks, and at which clock that was timed."""
+    return _recorded(tables.in_clocks(stages[-1].spec.part, [stage.name for stage in stages], dtype))
+
+
 def _compared(
     stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
 ) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:

@@ -189,6 +189,13 @@ class Problem(ABC):
             found.append(Tolerance(self.slack * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
         return tuple(found)
 
+    def other_launches(
+        self, shape: Shape, variants: Variants, device: torch.device
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """Launches that compute the same in another way, for a check to try, too, by what they are: the launcher's
+        arguments that differ."""
+        return {}
+
     # ---- time --------------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -428,12 +428,17 @@ class Kernel:
 
         return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
 
-    def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Callable[[], None]:
+    def bind(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None = None
+    ) -> Callable[[], None]:
         """Build the kernel and tie it to CUDA tensors: each call of the result launches it on torch's current stream.
 
-        A call does not wait for the kernel. UserError if the source does not build, or if a launch is refused."""
+        `changed` are arguments of the launcher as `arguments` takes them. A call does not wait for the kernel.
+        UserError if the source does not build, or if a launch is refused."""
         device = inputs[0].device
-        arguments = self.arguments(inputs, outputs)  # its tensors live as long as the closure: so do their addresses
+        arguments = self.arguments(
+            inputs, outputs, changed
+        )  # its tensors live as long as the closure: so do their addresses
         count = len(self.stage.spec.tensor_names(self.variants))
         addresses = [each if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
         launch = self.launcher(device).bind(device.index, list(arguments.values())[count:])

@@ -22,7 +22,8 @@ __global__ void sum(const int *in, int *sums, int *total, int n) {
     int block_sum = 0;
     for (int i = 0; i < THREADS; ++i) block_sum += values[i];
     sums[blockIdx.x] = block_sum;
-    __threadfence();  // whoever sees the counter sees the sum
+    // Whoever sees the counter must see the sum:
+    __threadfence();
     last = atomicInc(&finished, gridDim.x - 1) == gridDim.x - 1;  // and back to 0 for the next launch
   }
   __syncthreads();  // all know whether they are in the last block

@@ -8,9 +8,9 @@
 #include <vector>
 
 __global__ void saxpy(int n, float a, const float *__restrict__ x, float *__restrict__ y) {
+  // __ldg: through the read-only cache; the compiler does so itself for const __restrict__
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    y[i] = a * __ldg(x + i) +
-           y[i];  // __ldg: through the read-only cache; the compiler does so itself for const __restrict__
+    y[i] = a * __ldg(x + i) + y[i];
 }
 
 int main() {

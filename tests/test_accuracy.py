@@ -252,6 +252,23 @@ def test_a_written_input_fails_even_if_the_result_is_right():
     assert accuracy.verify(kernel, instance, (c,))[0].ok
 
 
+# More than one launch.
+
+
+def test_other_launches_are_judged_and_named(monkeypatch):
+    kernel = NAIVE.kernel()
+    tried = []
+
+    def other_launches(shape, variants, device):
+        tried.append((shape, device.type))
+        return {"as ever": {}, "half of the sum": {"K": 32}}
+
+    monkeypatch.setattr(kernel.stage.spec, "other_launches", other_launches)
+    result = accuracy.check(kernel, SHAPE, "emulator")
+    assert tried == [(SHAPE, "cpu")] and not result.ok
+    assert result.report.startswith("01_naive fp16, 96x80x64, half of the sum: wrong result")
+
+
 # The report.
 
 

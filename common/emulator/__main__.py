@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)"
     )
+    parser.add_argument("--leaks", action="store_true", help="memory that is never freed is a finding, too")
     parser.add_argument("--no-counters", action="store_true", help="do not count (faster)")
     parser.add_argument("--counters", action="store_true", help="all counters of each kernel, not only the main ones")
     parser.add_argument("--lines", action="store_true", help="the main counters of each source line, too")
@@ -108,6 +109,7 @@ def _run(args: argparse.Namespace) -> int:
             trace=Trace(max_rows=args.trace_rows) if args.trace else None,
             threads=args.threads,
             patience=args.timeout,
+            leaks=args.leaks,
             own_terminal=True,
             progress=bar,
             on_finding=_tell,

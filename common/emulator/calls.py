@@ -149,6 +149,7 @@ def program(
     flags: Sequence[str] = (),
     include: Sequence[Path | str] = (),
     patience: float | None = None,
+    leaks: bool = False,
     own_terminal: bool = False,
     on_finding: Callable[[Finding | HostFinding], None] | None = None,
     on_refusal: Callable[[int, str], None] | None = None,
@@ -156,7 +157,8 @@ def program(
 ) -> Report:
     """Run a whole CUDA program, a source with a `main`, with the arguments `argv`; the rest is as in `run`.
 
-    The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `own_terminal`: the
+    The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `leaks`: memory that
+    is never freed is a finding too, if the program has come to its end and nothing else was found. `own_terminal`: the
     program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear
     of each at once; `into` gets the session, which has what there is even if this raises."""
     source, gpu = Path(source), hardware.model(arch)
@@ -185,6 +187,8 @@ def program(
         name = str(source.with_suffix(""))
         host = Host(build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal)
         ended = host.run()
+        if leaks and not session.findings and not ended.crashed:
+            host.find_leaks()
         code = 128 - ended.code if ended.code < 0 else ended.code
         ending = f"the program ended with status {code}" if code else ""
         return session.report(code, ending, ending)

@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from common.emulator import engine
+from common.emulator.kernel import Region
 
 REPEATED = 16  # in the body of the loop
 TURNS = 2000
@@ -72,7 +73,7 @@ def seconds(body: str, counters: bool, sanitize: bool) -> float:
     module = engine.Module(KERNEL.format(fill=FILL, body=body, turns=TURNS))
     data = np.zeros(32 * 64 + 4, np.uint32)
     data = data[-data.ctypes.data // 4 % 4 :]
-    memory = [engine.Allocation(data.ctypes.data, data.nbytes, "data")]
+    memory = [Region(data.ctypes.data, data.nbytes, "data")]
     best = float("inf")
     for _ in range(5):
         start = time.perf_counter()

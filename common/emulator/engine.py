@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import numpy as np
 from common.compiler import toolchain
 from common.emulator import lower, ptx
 from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Finding, Memory, Problem, explain
+from common.emulator.kernel import KernelInfo, Place, Region
 from common.emulator.lower import core
 from common.emulator.ptx import PtxError
 
@@ -137,35 +138,6 @@ def problems() -> tuple[Problem, ...]:
     return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """Global memory that a kernel may touch: `size` bytes at address `base`. `written`: one byte per byte, 0 where
-    nobody has written yet (np.uint8, changed by the launch), or None if all of it is initialised."""
-
-    base: int
-    size: int
-    name: str
-    written: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """One instruction of a kernel: `pc` is its index. `file` and `line` are the place in the outermost function
-    (through inlined calls), `own_line` that in its own code, lambdas included, `inner_file` and `inner_line` the place
-    where the code stands; line 0 if the PTX has no line information. `category`: the kind under which it is counted.
-    `problem`: why the machine cannot execute it, and what to do instead."""
-
-    pc: int
-    text: str
-    category: str
-    file: str
-    line: int
-    inner_file: str
-    inner_line: int
-    own_line: int = 0
-    problem: str = ""
-
-
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
@@ -192,23 +164,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@dataclass
-class KernelInfo:
-    """A kernel of a module. `params`: (name, size, alignment, offset in the parameter block), in bytes."""
-
-    name: str
-    params: list[tuple[str, int, int, int]]
-    param_bytes: int
-    static_shared: int
-    shared: list[tuple[str, int, int]]  # the shared variables' names, offsets and sizes, in order
-    max_threads: int | None
-    instructions: list[Place]
-    local_bytes: int
-    frame_bytes: int
-    cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
-    handle: int = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -346,7 +301,7 @@ class Module:
         block: Sequence[int],
         dynamic_shared: int,
         params: bytes,
-        memory: Sequence[Allocation],
+        memory: Sequence[Region],
         *,
         counters: bool = True,
         sanitize: bool = True,
@@ -371,7 +326,7 @@ class Module:
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
-        allocations = [*memory, *(Allocation(v.address, v.size, v.name) for v in self.variables.values())]
+        allocations = [*memory, *(Region(v.address, v.size, v.name) for v in self.variables.values())]
         table = np.array(
             [(a.base, a.size, 0 if a.written is None else a.written.ctypes.data) for a in allocations], np.uint64
         ).reshape(-1, 3)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from common.emulator.engine import Allocation, KernelInfo, Place
+from common.emulator.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
 HARMLESS = "same value written"  # the kind of those that are notes, not findings
-SHARED_WINDOW = 1 << 56  # vm.h: generic addresses of shared memory have this bit
+SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 
 
 class Problem(NamedTuple):
@@ -72,15 +71,24 @@ class Finding:
         return f" at line {line}" if line else f" by '{self.other_place.text}'"
 
 
+def count(size: int) -> str:
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def signed(offset: int) -> int:
+    """An offset in shared or local memory: one before the beginning is a large number."""
+    return offset - (1 << 32) if offset >> 31 else offset
+
+
 class Memory:
     """Names for addresses, from nothing but the machine's own knowledge. `report` knows better ones."""
 
-    def __init__(self, kernel: KernelInfo, allocations: Sequence[Allocation]):
-        self.kernel, self.allocations = kernel, allocations
+    def __init__(self, kernel: KernelInfo, regions: Sequence[Region]):
+        self.kernel, self.regions = kernel, regions
 
     def globally(self, address: int, size: int) -> str:
         """`size` bytes at an address of global memory."""
-        return f"{size} bytes at 0x{address:x}, {self.nearest(address, size)}"
+        return f"{count(size)} at 0x{address:x}, {self.nearest(address, size)}"
 
     @staticmethod
     def past(address: int, size: int, end: int) -> str:
@@ -88,9 +96,9 @@ class Memory:
         return f", {address + size - end} of them past its end" if address + size > end else ""
 
     def nearest(self, address: int, size: int) -> str:
-        if not self.allocations:
+        if not self.regions:
             return "where nothing is allocated"
-        nearest = min(self.allocations, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
+        nearest = min(self.regions, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
         beyond = address - nearest.base - nearest.size
         if address + size <= nearest.base:
             return f"{nearest.base - address} bytes before {nearest.name}"
@@ -102,14 +110,23 @@ class Memory:
     def shared(self, offset: int) -> str:
         """A byte of the block's shared memory."""
         found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
-        return f"byte {offset} of shared memory" + (f" ({self.variable(*found, offset)})" if found else "")
+        known = self.variable(*found, offset) if found else ""
+        return f"byte {offset} of shared memory" + (f" ({known})" if known else "")
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         """That byte, as one of the variable that begins at `start`."""
         return f"{name} + {offset - start}"
 
+    def generically(self, address: int, size: int) -> str:
+        """`size` bytes at a generic address."""
+        if address & SHARED_WINDOW:
+            return f"{count(size)} at {self.shared(address & ~SHARED_WINDOW)}"
+        if address & LOCAL_WINDOW:
+            return f"{count(size)} at offset {signed(address & ~LOCAL_WINDOW)} of the thread's local memory"
+        return self.globally(address, size)
+
     def at(self, address: int) -> str:
-        """Whatever lies at a generic address."""
+        """Whatever lies at an address of shared (generic) or global memory."""
         return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
 
 
@@ -130,20 +147,23 @@ def _undefined(f: Finding, what: str) -> str:
     return f"{what} holds, {lanes}, a value that nobody has set"
 
 
+def _outside(f: Finding, what: str) -> str:
+    where = "before" if f.address >> 31 else "beyond"
+    return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
+
+
 MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
-    "SHARED_BOUNDS": lambda f, at: f"{f.size} bytes at offset {f.address}, beyond the block's shared memory",
+    "SHARED_BOUNDS": lambda f, at: _outside(f, "the block's shared memory"),
     "SHARED_PAST_END": lambda f, at: (
-        f"{f.size} bytes at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
+        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
         "notice, for it gives blocks shared memory in units of 128 bytes"
     ),
-    "LOCAL_BOUNDS": lambda f, at: (
-        f"{f.size} bytes at offset {f.address}, beyond the thread's {at.kernel.local_bytes} bytes of local memory"
-    ),
+    "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
     "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),
-    "MISALIGNED": lambda f, at: f"{at.globally(f.address, f.size)}: the address is no multiple of {f.size}",
+    "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
     "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
-    "SHARED_UNINITIALISED": lambda f, at: f"{f.size} bytes at {at.shared(f.address)}, which no thread has written",
+    "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which no thread has written",
     "RACE_READ_AFTER_WRITE": lambda f, at: (
         f"{at.shared(f.address)} is read here and written by {f.someone}{f.there}, with no barrier between them"
     ),

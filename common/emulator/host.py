@@ -205,6 +205,7 @@ class Host:
         self.ended = Ended()
         self._kinds = {0: "cudaMalloc", 1: "cudaMallocManaged", 2: "cudaMallocHost"}
         self._allocated = 0
+        self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
 
     def run(self) -> Ended:
         """Run the host code to its end, serving its requests. What a request raises ends it, and comes out here."""
@@ -354,6 +355,7 @@ class Host:
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free")
             return struct.pack("=Q", 0)
         made.called = lambda: self._name_of(made.name, offsets)
+        self._callers[made.base] = offsets
         return struct.pack("=Q", made.base)
 
     def _name_of(self, name: str, offsets: Sequence[int]) -> str:
@@ -365,6 +367,17 @@ class Host:
             r"(?:Malloc\w*|HostAlloc)\s*\(\s*(?:\([^()]*\)\s*)?&\s*([\w.\[\]>-]+)", _source_line(file, line)
         )
         return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})"
+
+    def find_leaks(self) -> None:
+        """Report the memory that the host code has asked for and not freed, now that it has ended."""
+        arena = self.device.arena
+        for allocation in arena.allocations:
+            if allocation.base in self._callers and not allocation.variable:
+                message = f"{arena.describe(allocation.base).removesuffix(' + 0 bytes')}: {allocation.size:,} bytes"
+                place = self._locate(self._callers[allocation.base])
+                self.device.found(
+                    HostFinding("leak", f"{message}, which nobody has freed when the program ends", *place)
+                )
 
     def _release(self, reader: _Reader) -> bytes:
         (address,) = reader.take("Q")

@@ -108,7 +108,10 @@ class AddressMap:
                 return f"{allocation.describe(address)}, which was freed"
         near = self.nearest(address)
         if near is None:
-            return "a null pointer" if address < PAGE else f"address {address:#x}, far from every tensor"
+            if address < PAGE:
+                return "a null pointer"
+            device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
+            return f"address {address:#x}, " + ("far from every tensor" if device else "which is not the device's")
         return near.describe(address)
 
     def snapshot(self) -> AddressMap:

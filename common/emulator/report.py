@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from common.compiler.symbols import readable
-from common.emulator import arrays, engine, findings
-from common.emulator.engine import TRACE_KINDS, TRACE_SPACES, Place
+from common.emulator import arrays, findings
+from common.emulator.engine import TRACE_KINDS, TRACE_SPACES
 from common.emulator.host import HostFinding
+from common.emulator.kernel import KernelInfo, Place
 from common.emulator.memory import AddressMap, Allocation
 from common.errors import CheckFailed
 
@@ -283,14 +284,16 @@ def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tupl
 class _Memory(findings.Memory):
     """Addresses in the words of the tensors and of the source's variables."""
 
-    def __init__(self, kernel: engine.KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
+    def __init__(self, kernel: KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
         super().__init__(kernel, ())
         self.arena, self.source, self.defines = arena, source, defines
 
     def globally(self, address: int, size: int) -> str:
         found = self.arena.find(address)
         past = self.past(address, size, found.base + found.size) if found else ""
-        return f"{size} bytes at {self.arena.describe(address)}{past}"
+        where = self.arena.describe(address)
+        outside = where[0].isdigit() or where.startswith("just ")  # "8 bytes past the end of C"
+        return f"{findings.count(size)}{', ' if outside else ' at '}{where}{past}"
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
@@ -303,7 +306,7 @@ class _Memory(findings.Memory):
 
 
 def explain(
-    found: findings.Finding, kernel: engine.KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+    found: findings.Finding, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
 ) -> Finding:
     """A finding of the machine in the words of the source, which was compiled with these macros."""
     place = found.place

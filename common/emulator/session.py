@@ -15,6 +15,7 @@ from common.compiler.symbols import readable
 from common.emulator import engine
 from common.emulator.arguments import check_array, is_tensor, pack
 from common.emulator.host import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
+from common.emulator.kernel import Region
 from common.emulator.memory import Allocation, Arena
 from common.emulator.report import Counters, Finding, Launch, Report, Trace, count, explain
 from common.errors import UserError
@@ -187,7 +188,7 @@ class Session(Device):
             left = self.trace.max_rows - sum(map(len, self.rows))
             traced = {"trace": self.trace.blocks or range(grid[0] * grid[1] * grid[2]), "trace_rows": left}
         table = [
-            engine.Allocation(a.base, a.size, a.name, a.written)
+            Region(a.base, a.size, a.name, a.written)
             for a in self.arena.allocations
             if not a.variable  # the engine enters its own
         ]

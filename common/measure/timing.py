@@ -99,9 +99,8 @@ def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:
 
 
 def estimate(call: Call) -> float:
-    """Roughly, ms per run: the second of two runs, or the first if that took long."""
-    first = timed_runs(call, 0, 1)[0]
-    return first if first > ROUND_MS else timed_runs(call, 0, 1)[0]
+    """Roughly, ms per run: the second of two runs. The first may build or choose a kernel, as a library's does."""
+    return timed_runs(call, 1, 1)[0]
 
 
 def sustain(call: Call, ms_per_run: float, seconds: float) -> float:

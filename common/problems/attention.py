@@ -30,7 +30,7 @@ class Attention(Problem):
     settings: tuple[str, ...] = ("HEAD_DIM",)
     input_names = ("Q", "K", "V")
     slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
-    patterns = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")
+    patterns: tuple[str, ...] = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O",)

@@ -30,6 +30,7 @@ class Sdpa(Attention):
     axes = ("B", "H", "H_KV", "N", "N_KV", "D")
     settings = ("HEAD_DIM", "CAUSAL")
     scratch_names = ("partial_O", "partial_LSE")
+    patterns = (*Attention.patterns, "absent", "strided")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O", "LSE")
@@ -89,8 +90,14 @@ class Sdpa(Attention):
             "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
             "a small tile": (1, 1, 1, 50, 128),
             "more tiles than any ring holds, ragged": (1, 1, 1, 330, 401),
+            "grouped heads, many queries": (2, 4, 2, 140, 200),
         }
         return {why: (*shape, d) for why, shape in shapes.items()}
+
+    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        d = variants["HEAD_DIM"]
+        heads = 2**31 // (65536 * d) + 2
+        return {"more elements of Q than 32 bits count": (1, heads, heads, 65536, 65, d)}
 
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         return 1, 1, 1, 256, 256, variants["HEAD_DIM"]
@@ -107,6 +114,21 @@ class Sdpa(Attention):
     def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
         b, h, h_kv, n, n_kv, d = shape
         return (b, h, n, d), (b, h_kv, n_kv, d), (b, h_kv, n_kv, d)
+
+    def inputs(
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
+    ) -> Tensors:
+        make = {"absent": _absent, "strided": _strided}.get(pattern)
+        normal = "normal" if make else pattern
+        inputs = super().inputs(shape, dtype, variants, seed=seed, device=device, pattern=normal)
+        return make(*inputs) if make else inputs
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
@@ -166,7 +188,9 @@ class Sdpa(Attention):
         lse = torch.logsumexp(scores * scale, dim=-1)
         if q.is_cuda and not (variants["CAUSAL"] and q.shape[2] != k.shape[2]):
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                return torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"])), lse
+                o = torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"]))
+            if o.isfinite().all():  # its kernels have NaN where all scores of a tile are -inf
+                return o, lse
         return flash(scores, v, scale, q.dtype), lse
 
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
@@ -177,6 +201,14 @@ class Sdpa(Attention):
         unit = max(1.0, finite.amax().item() if len(finite) else 0.0) * 2.0**-23
         count = references[1].numel()
         return o, type(lse)(max(lse.whole, 4 * unit * math.sqrt(count)), max(lse.element, 16 * unit))
+
+    def other_launches(
+        self, shape: Shape, variants: Variants, device: torch.device
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """Small sizes leave a block no more than a tile of keys. All keys in one part: as large sizes have it."""
+        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
+            return {}
+        return {"keys not split": {"splits": 1, **dict.fromkeys(self.scratch_names)}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -196,6 +228,21 @@ class Sdpa(Attention):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
         return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize + 4 * b * h * n
+
+
+def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Keys whose scores are -inf, as if they were not there: the first half, and the last head has no others."""
+    q[..., 0] = 1
+    k[:, :, : (k.shape[2] + 1) // 2, 0] = -torch.inf
+    k[:, -1, :, 0] = -torch.inf
+    return q, k, v
+
+
+def _strided(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """The same values, each tensor with strides of its own, as views of what a person might have."""
+    q = q.transpose(1, 2).contiguous().transpose(1, 2)  # [B, N, H, D]
+    k = torch.stack((k, k.neg()), dim=3)[:, :, :, 0]  # every other row
+    return q, k, v.transpose(0, 2).contiguous().transpose(0, 2)  # [N_KV, H_KV, B, D]
 
 
 def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:

@@ -14,12 +14,15 @@ from common.results.runs import Record, sizes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PEER_MARKERS = "s^Dv"
 SUFFIXES = (".png", ".svg", ".pdf")  # what a plot can be saved as
 
 
 def plot(records: Sequence[Record], title: str) -> Figure:
     """TFLOP/s over size with the band from the 20th to the 80th percentile; limits dashed, peers dotted."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -30,11 +33,17 @@ def plot(records: Sequence[Record], title: str) -> Figure:
         row = record.row
         label = row["name"] if row["role"] == "peer" or row.get("default") else row["label"]
         lines.setdefault(f"{label} {row['dtype']}" if several else label, []).append(record)
+    peers = 0
+    own = [label for label, points in lines.items() if points[0].row["role"] != "peer"]
+    colours = dict(zip(own, colormaps["turbo"]([(i + 0.5) / len(own) for i in range(len(own))])))
     for label, points in lines.items():
         points.sort(key=lambda r: place[r.row["size"]])
         x, rows = [place[p.row["size"]] for p in points], [p.row for p in points]
-        style: dict[str, Any] = {"linestyle": ":", "color": "black"} if rows[0]["role"] == "peer" else {}
-        (line,) = axes.plot(x, [row["tflops"] for row in rows], marker="o", label=label, **style)
+        style: dict[str, Any] = {"marker": "o", "color": colours.get(label)}
+        if rows[0]["role"] == "peer":
+            style = {"linestyle": ":", "color": "black", "marker": PEER_MARKERS[peers % len(PEER_MARKERS)]}
+            peers += 1
+        (line,) = axes.plot(x, [row["tflops"] for row in rows], label=label, **style)
         slow, fast = ([row["tflops"] * row["ms"]["median"] / row["ms"][p] for row in rows] for p in ("p80", "p20"))
         axes.fill_between(x, slow, fast, color=line.get_color(), alpha=0.2, linewidth=0)
     limits = {record.row["limit"]: record.limit for record in records if record.limit}
@@ -48,10 +57,11 @@ def plot(records: Sequence[Record], title: str) -> Figure:
     if max(speeds) > 20 * min(speeds):  # a whole ladder
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.grid(axis="y", which="both", alpha=0.25)
     else:
         axes.set_ylim(0)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False, reverse=True)
     return figure
 
 

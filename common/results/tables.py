@@ -7,6 +7,7 @@ and no figure of anybody's own:
     results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
+    results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
@@ -31,6 +32,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from common import problem
 from common.errors import UserError
 from common.hardware import GPUS, Gpu
 from common.results import plot
@@ -249,6 +251,32 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
     return markdown(["run", *shown, "geometric mean"], body)
 
 
+@table("uses")
+def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """A stage's default kernel at each of these sizes, a row each: time, TFLOP/s, TB/s of inputs and outputs, × peers.
+
+    All of the newest run that has them all."""
+    wanted = not_zero(_settings(settings))
+    for run in runs(kind="bench", gpu=gpu):
+        rows = records(run, name=name, dtype=dtype, default=True)
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted}
+        if set(shown) <= set(at):
+            break
+    else:
+        return NOTHING
+    found = [at[size] for size in shown]
+    peers = list(dict.fromkeys(peer.row["name"] for record in found for peer in record.peers))
+    body: list[list[object]] = []
+    for record in found:
+        row, by_name = record.row, {peer.row["name"]: peer for peer in record.peers}
+        moved = problem.load(row["problem"]).bytes(tuple(row["shape"].values()), dtype, row["variants"])
+        ratios = [record.times(by_name[peer]) if peer in by_name else None for peer in peers]
+        speed = f"{moved / row['ms']['median'] / 1e9:.2f}"
+        cells = [milliseconds(row["ms"]["median"]), tflops(row["tflops"]), speed, *map(number, ratios)]
+        body.append([row["size"], *cells])
+    return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
+
+
 def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
     """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
     run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
@@ -457,6 +485,35 @@ def waits(
     body.append(["**clocks of an SM**", *(number(bound.clocks, "{:,.0f}") for bound in bounds)])
     head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
     return markdown(head, body, [bound.profile for bound in bounds])
+
+
+def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = None) -> str:
+    """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
+    times amount to. At every size that is profiled."""
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    bounds = Bounds()
+    for record in sorted(
+        ladder(part, dtype, gpu), key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0
+    ):
+        bound = bounds.of(record) if record.row["name"] in stages else None
+        if bound is None or bound.clocks is None:
+            continue
+        least = bound.ms * 1e-3 * bound.mhz * 1e6
+        ghz = bound.clocks / record.row["ms"]["median"] / 1e6
+        share = f"{least / bound.clocks:.0%}"
+        body.append(
+            [
+                f"{record.row['name']}, {record.row['size']}",
+                f"{least:,.0f}",
+                f"{bound.clocks:,.0f}",
+                share,
+                f"{ghz:.2f} GHz",
+            ]
+        )
+        sources += [record, bound.profile]
+    head = [f"{dtype}", "bound, clocks", "an SM took", "% of bound in clocks", "clock while timed"]
+    return markdown(head, body, sources) if body else NOTHING
 
 
 def _bound(

@@ -45,11 +45,11 @@ run variants-09 kernels.09_swizzle bench --variant all --sizes 4096 8192
 run variants-10 kernels.10_register_double_buffer bench --variant all --sizes 2048 4096 8192
 run steps-10 kernels.10_register_double_buffer bench --variant DOUBLE_BUFFER=all --variant BLOCK_K=all \
   --variant SERPENTINE=all --sizes 2048 4096 8192 --repeat 3
-run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 3
+run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
 for d in 128 64; do
-  run variants-13-$d kernels.13_split_q bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 3
-  run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 3
-  run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 3
+  run variants-13-$d kernels.13_split_q bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
+  run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
+  run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
 done
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
@@ -59,8 +59,8 @@ done
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
-  16x32x8x1x8192 16x32x8x1x65536 1x32x8x4x65536 1x32x8x16x65536 --repeat 2
-run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 512 1024 4096 16384 --repeat 2
+  16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
+run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run ragged kernels.11_any_shape bench --sizes 2048 2040 2047x2047x2040 4096 4088 4095x4095x4088 8192 8184 \
   8191x8191x8184 --repeat 2
 run ladder-gemm-tf32 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8192 --repeat 2

@@ -3,7 +3,7 @@
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; DTYPE in and out, fp32 accumulation.
 // Idea      The 1024 threads of a block need only 32 rows of A and 32 columns of B between them. They fetch a
 //           K slice of both together, once, into shared memory, and then each reads from there 32 times.
-//           Global traffic falls by 32; a barrier on each side keeps readers and writers of the tiles apart.
+//           They ask for a 32nd of the bytes; a barrier on each side keeps readers and writers of the tiles apart.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice     | who
 //   -------+-------------------+-------------------------------+-------------------------------

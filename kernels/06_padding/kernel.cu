@@ -3,7 +3,7 @@
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      ldmatrix reads 8 rows of 16 bytes at once; they are served in one go if they fall into different
 //           banks. Rows of 64 or 512 bytes start in few of the 32 banks (128 bytes); rows of 64 + 16 or 512 + 16
-//           bytes start 16 bytes further round each time and fill all 32. The price: bytes that hold nothing, and
+//           bytes, odd multiples of 16, start in 8 different groups of four. The price: bytes that hold nothing, and
 //           a thought for the writers of A, who write two rows at once: rows 4 apart still meet in no bank.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who

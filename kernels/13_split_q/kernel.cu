@@ -157,6 +157,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 template <int COLUMNS>
 __device__ __forceinline__ int swizzle(int row, int col) {
   constexpr int CHUNKS = COLUMNS / VECTOR;
+  static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
   constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
   constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;

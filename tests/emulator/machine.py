@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from common.emulator import engine
+from common.emulator.kernel import Region
 
 REGISTERS = """
     .reg .pred %p<8>;
@@ -41,7 +42,7 @@ def launch(
     """Run it; the arrays change in place. `unwritten`: numbers of the arrays that count as not yet written."""
     built = module(body, len(arrays), outside)
     memory = [
-        engine.Allocation(
+        Region(
             array.ctypes.data, array.nbytes, f"array {n}", np.zeros(array.nbytes, np.uint8) if n in unwritten else None
         )
         for n, array in enumerate(arrays)

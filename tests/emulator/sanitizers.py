@@ -104,7 +104,9 @@ def build(program: Program, folder: Path, arch: str) -> Path:
 
 
 def execute(command: Sequence[object], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """Exit status, None if it had to be killed, and what it printed on either stream."""
+    """Exit status, None if it had to be killed, and what it printed on either stream.
+
+    Whatever program of `folder` still runs then is ended: one that hangs would keep the GPU busy for the others."""
     with tempfile.TemporaryFile("w+", errors="replace", dir=folder) as output:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -125,8 +127,19 @@ def execute(command: Sequence[object], folder: Path, seconds: float) -> tuple[in
                     process.wait(10)
                 except subprocess.TimeoutExpired:  # not even now: the driver holds it
                     status = None
+            end_programs_of(folder)
         output.seek(0)
         return status, output.read(1 << 20)
+
+
+def end_programs_of(folder: Path) -> None:
+    """Kill the processes whose program lies in this folder, which is this run's own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(process / "exe")).is_relative_to(folder.resolve()):
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:  # it has ended, or is somebody else's
+            continue
 
 
 def digest(status: int | None, output: str) -> dict[str, Any]:
@@ -211,11 +224,8 @@ class Run:
 
         def rank(work: tuple[Program, str]) -> tuple[bool, bool, bool]:
             program, tool = work
-            return (
-                program.name.endswith("/unbroken"),
-                program.broken.kind == "deadlock",
-                tool not in program.broken.tools,
-            )
+            hangs = program.broken.kind == "deadlock"
+            return hangs, program.name.endswith("/unbroken"), tool not in program.broken.tools
 
         work = sorted(((program, tool) for program in chosen if program.name in built for tool in tools), key=rank)
         ports: SimpleQueue[int] = SimpleQueue()
@@ -230,7 +240,9 @@ class Run:
             port, began = ports.get(), self.seconds
             try:
                 _, arguments, _ = suite.program(program.broken, program.text)
-                path = built[program.name]
+                path = built[program.name].parent / tool / "program"  # a folder for each run: see execute
+                path.parent.mkdir()
+                os.link(built[program.name], path)
                 options = ["--tool", tool, *tools[tool], *OPTIONS, "--port", port]
                 status, output = execute(
                     [self.args.sanitizer, *options, path, *arguments], path.parent, self.args.timeout
@@ -244,8 +256,14 @@ class Run:
             finally:
                 ports.put(port)
 
+        for program, tool in work[:1]:  # alone: does the tool work here at all?
+            one((program, tool))
+            first = self.record["programs"][program.name][tool]
+            if first["verdict"] == "failed":
+                said = "\n".join(first.get("output", [first.get("message", "")]))
+                raise SystemExit(f"{self.args.sanitizer} cannot do its work here:\n{said}")
         with ThreadPoolExecutor(self.args.jobs) as pool:
-            list(pool.map(one, work))
+            list(pool.map(one, work[1:]))
 
 
 def options_of(sanitizer: str) -> dict[str, tuple[str, ...]]:

@@ -169,7 +169,7 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
 def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
     if broken.is_program:
-        return emulator.program(broken.path, broken.run, counters=False, patience=60)
+        return emulator.program(broken.path, broken.run, counters=False, patience=60, leaks=True)
     kernel, shape = broken.kernel(broken.path), broken.shape
     spec = kernel.stage.spec
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants)

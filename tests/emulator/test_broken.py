@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_what_the_suite_has():
         *("uninitialised global read", "uninitialised shared read", "undefined value", "copy in flight"),
         *("shared race", "global race", "barrier divergence", "warp divergence", "lane outside its mask"),
         *("deadlock", "stack overflow", "assertion failed", "wrong stream", "device pointer on the host"),
-        *("managed memory too early", suite.REFUSED),
+        *("managed memory too early", "leak", suite.REFUSED),
     } <= {broken.kind for broken in SUITE}
     assert len({broken.text for broken in SUITE}) == len(SUITE)
 
@@ -192,6 +193,17 @@ def test_the_record_of_compute_sanitizer(tmp_path):
     assert row.endswith("| lane outside its mask | invalid global read | *hangs* | *failed* | – |")
 
 
+def test_a_tool_that_does_not_work_here_is_not_tried_again_and_again(tmp_path):
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text("#!/bin/sh\necho called >>$0.log\necho '========= Error: Device not supported'\n")
+    fake.chmod(0o755)
+    words = ["--only", "votes", "--arch", "sm_90", "--json", str(tmp_path / "record.json"), "--sanitizer", str(fake)]
+    with pytest.raises(SystemExit, match="Device not supported"):
+        sanitizers.main(words)
+    calls = (tmp_path / "compute-sanitizer.log").read_text().split()
+    assert len(calls) == 3  # --version, --help, and one program
+
+
 def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
     for words, result in (
         (["--arch", "sm_1"], {"build": "failed"}),
@@ -202,6 +214,28 @@ def test_what_cannot_be_built_or_is_not_reached_is_recorded(tmp_path):
         assert sanitizers.main(arguments) == 0
         results = json.loads(record.read_text())["programs"]["votes-wrong-group"]
         assert {tool: each["verdict"] for tool, each in results.items()} == result
+
+
+def test_a_program_that_hangs_is_ended(tmp_path):
+    """With all that it has started, in whatever session."""
+    program = tmp_path / "program"
+    shutil.copy(shutil.which("sleep"), program)
+    script = f"import subprocess; subprocess.Popen([{str(program)!r}, '60'], start_new_session=True).wait()"
+    status, _ = sanitizers.execute([sys.executable, "-c", script], tmp_path, 1)
+    assert status is None
+    deadline = time.monotonic() + 10
+    while (
+        running := [p for p in Path("/proc").glob("[0-9]*") if _program(p) == program]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running
+
+
+def _program(process: Path) -> Path | None:
+    try:
+        return (process / "exe").readlink()
+    except OSError:
+        return None
 
 
 def test_the_table_is_up_to_date():

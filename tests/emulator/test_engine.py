@@ -10,6 +10,7 @@ import pytest
 
 from common.emulator import engine, ptx
 from common.emulator.build import compile_host
+from common.emulator.kernel import Region
 from common.errors import UserError
 from tests.emulator.machine import executed, kinds, launch, module
 
@@ -549,9 +550,7 @@ def test_module_variables():
     built = module(body, 1, outside)
     c = out()
     for launches in (1, 2):
-        built.launch(
-            "k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [engine.Allocation(c.ctypes.data, c.nbytes, "c")]
-        )
+        built.launch("k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [Region(c.ctypes.data, c.nbytes, "c")])
         calls = built.variables["calls"]
         assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.address))[0] == 96 * launches
     assert (c == np.float32(3.0).view(np.uint32) | 105 << 24).all()
@@ -857,7 +856,7 @@ extern "C" __global__ void k(const float *a, float *b) {
 """)
     built = engine.Module(compile_host(source).ptx)
     a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
-    memory = [engine.Allocation(x.ctypes.data, x.nbytes, "") for x in (a, b)]
+    memory = [Region(x.ctypes.data, x.nbytes, "") for x in (a, b)]
     result = built.launch("k", (1,), (32,), 0, np.array([x.ctypes.data for x in (a, b)], np.uint64).tobytes(), memory)
     assert not result.findings and np.array_equal(b, (a * 3) ** 2 + 1)
     (load,) = [place for place in built.kernel("k").instructions if re.match(r"ld\.global", place.text)]
@@ -875,7 +874,7 @@ extern "C" __global__ void k(const float *a) {
 """)
     built = engine.Module(compile_host(source).ptx)
     a = np.ones(1, np.float32)
-    memory = [engine.Allocation(a.ctypes.data, a.nbytes, "a")]
+    memory = [Region(a.ctypes.data, a.nbytes, "a")]
     result = built.launch("k", (3,), (32,), 0, a.ctypes.data.to_bytes(8, "little"), memory)
     assert not result.findings
     lines = [f"block {n} of 3: half 0.500    -7|z   |ff%" for n in range(3)]

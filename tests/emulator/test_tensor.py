@@ -11,6 +11,7 @@ import torch
 
 from common.emulator import engine
 from common.emulator.build import compile_host
+from common.emulator.kernel import Region
 from tests.emulator.machine import executed, kinds, launch
 
 LANE = np.arange(32)
@@ -435,7 +436,7 @@ def test_wmma(shape, kind, accumulator, columns, from_global, tmp_path):
         a, b = ((x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b))
     tensors = [(x.T if by_columns else x).contiguous() for x, by_columns in zip((a, b, c), columns, strict=True)]
     d = torch.full_like(tensors[2], torch.nan if kind in FLOATS else -1)
-    memory = [engine.Allocation(x.data_ptr(), x.nbytes, "") for x in (*tensors, d)]
+    memory = [Region(x.data_ptr(), x.nbytes, "") for x in (*tensors, d)]
     pointers = np.array([x.data_ptr() for x in (*tensors, d)], np.uint64).tobytes()
     result = built.launch("k", (1,), (32,), 0, pointers, memory)
     assert not result.findings, result.findings[0]

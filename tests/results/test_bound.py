@@ -237,6 +237,14 @@ def test_a_warp_s_time_is_shared_out_whole_and_clocks_do_not_depend_on_power(bou
     assert "No run of 07_cp_async" in tables.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
 
 
+def test_in_clocks_the_power_limit_has_no_say(bound_of):
+    """8 ms of products at 1 GHz, 12.5 million clocks in all, timed at 10 ms: 64 % of the bound, at 1.25 GHz."""
+    bound_of(measured(10.0), profile(metrics={"duration": 2e7, "SM clock": 0.625e9}))
+    text = tables.in_clocks("gemm", ("09_swizzle",), "fp16")
+    assert "| 09_swizzle, 4096 | 8,000,000 | 12,500,000 | 64% | 1.25 GHz |" in text
+    assert tables.in_clocks("gemm", ("08_multi_stage",), "fp16") == tables.NOTHING
+
+
 @pytest.mark.parametrize(
     "value, unit, text",
     [

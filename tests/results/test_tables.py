@@ -217,6 +217,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "share": ["01_naive", "fp16", "4096"],
         "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
+        "uses": ["01_naive", "fp16", "4096"],
         "limits": [],
         "levels": [],
         "latencies": [],
@@ -275,3 +276,13 @@ def test_the_projects_own_documents_are_up_to_date():
 def test_the_figures_that_are_there_are_shown_somewhere():
     shown = "".join(document.read_text(encoding="utf-8") for document in tables.documents())
     assert [path.name for path in runs.RESULTS.glob("*.svg") if path.name not in shown] == []
+
+
+def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record):
+    rows = [row("03_thread_tile", 20.0, size, dtype="fp32") for size in (1024, 2048)]
+    record("one", run(*rows, *(row("cuBLAS", 40.0, size, role="peer", dtype="fp32") for size in (1024, 2048))))
+    text = tables.uses_table("03_thread_tile", "fp32", "1024", "2048")
+    assert text.startswith("| size | time | TFLOP/s | TB/s | × cuBLAS |")
+    speed = 3 * 4 * 1024**2 / (2 * 1024**3 / 20e12) / 1e12
+    assert cells(text)[0] == ["1024", "0.107 ms", "20.0", f"{speed:.2f}", "0.50"]
+    assert tables.uses_table("03_thread_tile", "fp32", "1024", "77") == tables.NOTHING

@@ -108,10 +108,10 @@ const Allocation *find(const Launch &l, u64 address, u32 bytes) {
 bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
                   const Pattern &p) {
   Block &b = *w.block;
-  const auto fail = [&](Problem problem, auto is_bad) {
+  const auto fail = [&](Problem problem, auto is_bad, u64 window = 0) {
     for (int lane = 0; lane < LANES; ++lane)
       if ((mask >> lane & 1) && is_bad(address[lane])) {
-        b.report(problem, i.pc, b.thread(w, lane), address[lane], bytes);
+        b.report(problem, i.pc, b.thread(w, lane), address[lane] | window, bytes);
         break;
       }
     b.halt();
@@ -144,7 +144,10 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
         return x + bytes > size;
       });
   }
-  if (p.bits & (align - 1)) return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; });
+  if (p.bits & (align - 1)) {
+    const u64 window = space == Space::SHARED ? SHARED_WINDOW : space == Space::LOCAL ? LOCAL_WINDOW : 0;
+    return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; }, window);
+  }
   return true;
 }
 

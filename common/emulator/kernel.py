@@ -1,0 +1,55 @@
+"""What the machine and those who tell of it both speak of: a kernel, its instructions, and the memory it may touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Region:
+    """Global memory that a kernel may touch: `size` bytes at address `base`. `written`: one byte per byte, 0 where
+    nobody has written yet (np.uint8, changed by the launch), or None if all of it is initialised."""
+
+    base: int
+    size: int
+    name: str
+    written: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """One instruction of a kernel.
+
+    `pc`: its index. `category`: the kind under which it is counted. `file` and `line`: the place in the outermost
+    function (through inlined calls); `own_line`: that in its own code, lambdas included; `inner_file` and `inner_line`:
+    where the code stands; line 0 if the PTX has no line information. `problem`: why the machine cannot execute it, and
+    what to do instead."""
+
+    pc: int
+    text: str
+    category: str
+    file: str
+    line: int
+    inner_file: str
+    inner_line: int
+    own_line: int = 0
+    problem: str = ""
+
+
+@dataclass
+class KernelInfo:
+    """A kernel of a module. `params`: (name, size, alignment, offset in the parameter block), in bytes."""
+
+    name: str
+    params: list[tuple[str, int, int, int]]
+    param_bytes: int
+    static_shared: int
+    shared: list[tuple[str, int, int]]  # the shared variables' names, offsets and sizes, in order
+    max_threads: int | None
+    instructions: list[Place]
+    local_bytes: int
+    frame_bytes: int
+    cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
+    handle: int = field(repr=False)
