@@ -334,6 +334,13 @@ def test_views_of_one_tensor():
         assert_right(PLAIN, (each, k, v), (o, lse))
 
 
+@pytest.mark.parametrize("kernel", [PLAIN, CAUSAL], ids=lambda kernel: kernel.short)
+def test_few_queries_of_grouped_heads_with_strides(kernel):
+    """Packed into one tile: rows of it are neither neighbours nor in one head, and batches lie far apart."""
+    tensors = SPEC.inputs((2, 4, 2, 3, 150, kernel.variants["HEAD_DIM"]), "fp16", kernel.variants, pattern="strided")
+    assert_right(kernel, tensors, emulated(kernel, tensors))
+
+
 def test_random_sizes_parts_and_patterns():
     hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
