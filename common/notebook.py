@@ -55,7 +55,8 @@ def _source(stage: Stage, first: int, last: int) -> Markdown:
     lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip() and not line.startswith("#"))
     text = "\n".join(line if line.startswith("#") else line[indent:] for line in lines)
-    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, lines {first}–{last}:")
+    where = f"line {first}" if first == last else f"lines {first}–{last}"
+    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, {where}:")
 
 
 def header(stage: Stage) -> Markdown:

@@ -315,6 +315,7 @@ REFUSED = {
     "no heads of k": ((Q, K[:, :0], V[:, :0]), {"enable_gqa": True}, "q's 2 heads are a multiple .* of 0"),
     "device": ((Q, K.to("meta"), V), {}, "k is on the device of q, cpu, not on meta"),
     "sparse": ((Q.to_sparse(), K, V), {}, "q is a dense tensor, and here of the layout torch.sparse_coo"),
+    "nested": ((Q, K, torch.nested.as_nested_tensor([V[0]])), {}, "v is a dense tensor, and here nested"),
     "flag": ((Q, K, V), {"is_causal": 1}, "is_causal is True or False, not 1"),
     "other flag": ((Q, K, V), {"return_lse": None}, "return_lse is True or False, not None"),
     "scale of words": ((Q, K, V), {"scale": "0.1"}, "scale is a number or None, not '0.1'"),

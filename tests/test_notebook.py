@@ -31,8 +31,9 @@ def test_phases_are_quoted_whole_and_in_order(stage):
 def test_quotes_are_of_the_lines_asked_for():
     stage = kernels.load("02")
     one = notebook.quote(stage, "__syncthreads();  // everybody waits for all writers").data
-    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, lines " in one
+    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, line " in one
     several = notebook.quote(stage, 'extern "C"', "\n}").data
+    assert f"`kernels/{stage.name}/kernel.cu`, lines " in several
     assert several.rstrip("`\n").endswith("}") and "return cudaGetLastError();" in several
     for start, end in (("nowhere to be found", None), ('extern "C"', "nowhere to be found")):
         with pytest.raises(UserError, match="has no line with"):
@@ -83,6 +84,19 @@ def test_recorded_tables_name_their_files_as_such():
     assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
     text = notebook.speed(kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
+
+
+def test_recorded_comparisons_are_of_the_stages_asked_for():
+    before, stage = kernels.load("09"), kernels.load("10")
+    text = notebook.needs(before, stage).data
+    assert f"| least time, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
+    text = notebook.waits(before, stage, size="2048").data
+    assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
+    text = notebook.in_clocks(before, stage).data
+    assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
+    text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
+    assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
+    assert "`docs/results/" in text and "](" not in text
 
 
 @pytest.fixture

@@ -147,6 +147,17 @@ def _undefined(f: Finding, what: str) -> str:
     return f"{what} holds, {lanes}, a value that nobody has set"
 
 
+def _shared_race(f: Finding, at: Memory, here: str, there: str) -> str:
+    """`there`: what the other thread did, if it is not the same."""
+    other = f"{there} by".lstrip()
+    return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, with no barrier between them"
+
+
+def _global_race(f: Finding, at: Memory, here: str, there: str) -> str:
+    other = f"{there} by".lstrip()
+    return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
+
+
 def _outside(f: Finding, what: str) -> str:
     where = "before" if f.address >> 31 else "beyond"
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
@@ -164,24 +175,12 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
     "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
     "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which no thread has written",
-    "RACE_READ_AFTER_WRITE": lambda f, at: (
-        f"{at.shared(f.address)} is read here and written by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "RACE_WRITE_AFTER_READ": lambda f, at: (
-        f"{at.shared(f.address)} is written here and read by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "RACE_WRITE_AFTER_WRITE": lambda f, at: (
-        f"{at.shared(f.address)} is written here and by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "GLOBAL_READ_AFTER_WRITE": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are read here and written by {f.someone}{f.there}, {f.unordered}"
-    ),
-    "GLOBAL_WRITE_AFTER_READ": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are written here and read by {f.someone}{f.there}, {f.unordered}"
-    ),
-    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are written here and by {f.someone}{f.there}, {f.unordered}"
-    ),
+    "RACE_READ_AFTER_WRITE": lambda f, at: _shared_race(f, at, "read", "written"),
+    "RACE_WRITE_AFTER_READ": lambda f, at: _shared_race(f, at, "written", "read"),
+    "RACE_WRITE_AFTER_WRITE": lambda f, at: _shared_race(f, at, "written", ""),
+    "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
+    "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
+    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "what is written is what was there already, so that it does no harm"
@@ -198,6 +197,10 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     ),
     "BARRIER_DIVERGENCE": lambda f, at: (
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
+    ),
+    "BARRIER_SKIPPED": lambda f, at: (
+        f"barrier {f.address}: threads wait here, and {f.someone} of the same warp goes round it to its end; all "
+        "threads of a block must come to a barrier, unless they have returned before"
     ),
     "BARRIER_DEADLOCK": lambda f, at: (
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"

@@ -108,7 +108,8 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
     if spec.flops(shape, kernel.variants) <= spec.flops(spec.emulator_shapes(kernel.variants)[0], kernel.variants) * 64:
         arch, traced = _arch(stage), Trace(blocks=range(1))
         report = counts.emulate(kernel, shape, seed, sanitize=False, arch=arch, trace=traced)
-        counted, merged = report.counters.flat(), shared_loads.merged(kernel, report, arch)
+        counted = {**report.counters.flat(), ncu.LAUNCHES: len(report.launches)}
+        merged = shared_loads.merged(kernel, report, arch)
     return {
         "name": stage.name,
         "label": kernel.label,

@@ -244,8 +244,9 @@ def _check_tensors(q: object, k: object, v: object) -> None:
             raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise UserError(f"attention has no rule for torch.func: {name} is inside a vmap, grad or jvp")
-        if tensor.layout != torch.strided:
-            raise UserError(f"attention: {name} is a dense tensor, and here of the layout {tensor.layout}")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            layout = "nested" if tensor.is_nested else f"of the layout {tensor.layout}"
+            raise UserError(f"attention: {name} is a dense tensor, and here {layout}")
 
 
 def _check_grad(q: Tensor, k: Tensor, v: Tensor) -> None:

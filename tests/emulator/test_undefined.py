@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from common import emulator
+from tests.emulator import sources
 from tests.emulator.machine import kinds, launch
-from tests.emulator.test_sanitizer import mutant
 
 KERNELS = r"""
 #include <cuda_fp16.h>
@@ -111,7 +111,7 @@ LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
 
 def run(name: str, n: int, text: str = KERNELS, key: str = "undefined"):
     a, out = torch.ones(256).half(), torch.full((256,), -1.0)
-    return emulator.run(mutant(key, text), f"launch_{name}", [a, out, n], names=["a", "out", "n"]), out
+    return emulator.run(sources.source(text, key), f"launch_{name}", [a, out, n], names=["a", "out", "n"]), out
 
 
 def line(text: str, mark: str, name: str) -> int:
