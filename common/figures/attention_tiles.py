@@ -197,7 +197,7 @@ def _name(traced: Traced) -> str:
 
 def _chunks(traced: Traced, name: str) -> int:
     """Of 16 bytes, in a row of a tensor of 16-bit elements."""
-    tensor = traced.tensors[name].tensor
+    tensor = traced.tensors[name].array
     assert tensor is not None, "memory of a module's own has no tensor"
     return int(tensor.shape[-1]) * 2 // 16
 
