@@ -135,6 +135,7 @@ SHORT = {
     "instructions.cp.async": "cp.async",
     "instructions.shuffle": "shuffles",
     "instructions.barrier": "barriers",
+    "instructions.integer": "integer",
     "instructions.load.global": "global loads",
     "instructions.store.shared": "shared stores",
 }

@@ -215,6 +215,9 @@ def _unlinked(error: UserError, source: Path) -> UserError:
 # ---- inline PTX: what nvcc copies unseen, ptxas must accept ----------------------------------------------------------
 
 
+_accepted: set[Path] = set()  # builds that this process has asked about before
+
+
 class PtxCheck:
     """ptxas's word on the inline assembly of a source, asked for in the background: nvcc passes it on unread.
 
@@ -225,7 +228,7 @@ class PtxCheck:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._build = build
-        if _own_assembly(build.ptx, build.nvcc):
+        if build.so not in _accepted and _own_assembly(build.ptx, build.nvcc):
             self._thread = threading.Thread(target=self._check, daemon=True)
             self._thread.start()
 
@@ -243,6 +246,7 @@ class PtxCheck:
     def _check(self) -> None:
         try:
             check_ptx(self._build)
+            _accepted.add(self._build.so)
         except BaseException as error:
             self._error = error
 

@@ -183,7 +183,7 @@ class Report:
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: AddressMap = field(repr=False)
-    notes: list[Finding] = field(default_factory=list)
+    notes: list[Finding | HostFinding] = field(default_factory=list)
     outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 

@@ -103,7 +103,7 @@ class Session(Device):
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}
-        self.notes: dict[tuple, Finding] = {}  # what looks harmless
+        self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
         self.started = time.monotonic()
@@ -175,6 +175,10 @@ class Session(Device):
         if self.on_finding and earlier is None:
             self.on_finding(finding)
 
+    def noted(self, finding: Finding | HostFinding) -> None:
+        earlier = self.notes.get(finding.where)
+        self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+
     # ---- launches ----------------------------------------------------------------------------------------------------
 
     def execute(
@@ -205,9 +209,7 @@ class Session(Device):
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
-            explained = explain(note, info, self.arena, self.defines)
-            known = self.notes.get(explained.where)
-            self.notes[explained.where] = explained if known is None else known.more(explained.count)
+            self.noted(explain(note, info, self.arena, self.defines))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

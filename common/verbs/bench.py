@@ -287,8 +287,10 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
         elif before := course.counterpart(course.previous(stage), asked[0]):
             columns.insert(0, before)
+        own = count.takes(columns, stage, shape)
+        columns = list(own)
         try:
-            reports = [_emulated(kernel, shape, args.seed, say=kernel in asked) for kernel in columns]
+            reports = [_emulated(kernel, own[kernel], args.seed, say=kernel in asked) for kernel in columns]
         except CheckFailed as failure:
             wrong = True
             terminal.err.print(str(failure), markup=False, soft_wrap=True)
@@ -343,7 +345,7 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
                 verdicts[stage.name] = Text("ok", style="green")
             except CheckFailed as failure:
                 wrong.append(str(failure))
-                verdicts[stage.name] = Text("wrong", style="red")
+                verdicts[stage.name] = Text("no", style="red")
             update(advance=1)
     for part in dict.fromkeys(stage.spec.part for stage in stages):
         mine = [stage for stage in stages if stage.spec.part == part]

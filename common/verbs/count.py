@@ -20,6 +20,7 @@ from common.verbs import options
 
 if TYPE_CHECKING:
     from common.emulator import Report
+    from common.problem import Shape
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -95,18 +96,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
     for kernel in options.kernels(stage, args):
-        beside = compared(kernel)
         for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator"):
             reports = []
+            own = takes(compared(kernel), stage, shape)
+            beside = list(own)
             for each in beside:
                 with terminal.progress(f"counting {each.label} {stage.spec.format(shape)}"):
-                    reports.append(counts.emulate(each, shape, args.seed))
+                    reports.append(counts.emulate(each, own[each], args.seed))
             counted = [report.counters.flat() for report in reports]
             terminal.out.print(table(beside, counted, shape, stage.counters))
             if args.lines:
                 terminal.out.print(line_table(kernel, reports[-1]))
             saved += [
-                {"kernel": each.label, "shape": dict(zip(stage.spec.axes, shape)), "counters": dict(found)}
+                {"kernel": each.label, "shape": dict(zip(each.stage.spec.axes, own[each])), "counters": dict(found)}
                 for each, found in zip(beside, counted)
             ]
     if args.json:
@@ -115,6 +117,22 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f"cannot write {args.json}: {error.strerror}") from None
     return 0
+
+
+def takes(kernels: Sequence[Kernel], stage: Stage, shape: Shape) -> dict[Kernel, Shape]:
+    """The shape of each kernel's own problem that is the same computation as the stage's at `shape`; kernels of other
+    stages that cannot compute it are left out."""
+    found = {}
+    for kernel in kernels:
+        try:
+            own = kernel.stage.spec.like(stage.spec, shape)
+            kernel.check_shape(*own)
+        except UserError:
+            if kernel.stage is stage:
+                raise
+        else:
+            found[kernel] = own
+    return found
 
 
 def compared(kernel: Kernel) -> list[Kernel]:

@@ -60,6 +60,7 @@ def table(rows: Sequence[tuple[Gpu, Taken]]) -> Table:
     local = any(taken.usage.stack or taken.usage.spill_stores for _, taken in rows)
     made.add_column("GPU", no_wrap=True)
     heads = ["threads", "regs", *(["spilled", "stack"] if local else []), "shared", "blocks", "warps", "occupancy"]
+    shorter = {"shared memory": "shared", "registers": "regs"}
     for head in heads:
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limited by")
@@ -74,7 +75,7 @@ def table(rows: Sequence[tuple[Gpu, Taken]]) -> Table:
             continue
         threads = prod(launch.block)
         fit = hardware.occupancy(gpu, threads, usage.registers, launch.shared)
-        limiters = ", ".join(fit.limiters).replace("shared memory", "shared")
+        limiters = ", ".join(shorter.get(name, name) for name in fit.limiters)
         made.add_row(
             device,
             str(threads),
@@ -109,5 +110,5 @@ def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> 
         launches |= {launch.kernel: launch for launch in report.launches}
     for said in dict.fromkeys(refusals):
         terminal.err.print(f"{gpu.capability}: {said}", style="yellow", markup=False)
-    why = "the launcher refuses" if refusals and not launches else "not launched here"
+    why = "the launcher refuses" if refusals and not launches else "not launched"
     return {name: Taken(usage, launches.get(name), "" if name in launches else why) for name, usage in found.items()}

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from printed import shown
+from rich.text import Text
 
 import kernels
 from common import accuracy
@@ -248,6 +249,16 @@ def test_the_ladder_without_a_gpu_is_one_screen(recorded, command):
     assert "recorded: 4096 on NVIDIA H200, 2026-11-21" in " ".join(out.split()) and "next: python -m kernels." in out
 
 
+@pytest.mark.parametrize("number", [1, 12])
+def test_the_ladder_of_a_part_stays_whole_at_eighty_columns(number, parse):
+    stages = [stage for stage in kernels.ladder() if stage.spec.part == kernels.load(number).spec.part]
+    counters = {stage.counters[0]: 1_230_000 for stage in stages}
+    counted = dict.fromkeys([stage.name for stage in stages], counters)
+    text = shown(bench._ladder_table(stages, counted, {s.name: Text("ok") for s in stages}, "256", parse(bench)))
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert text.count(" 1.23M → 1.23M ") == len(stages) - 1 and text.count(" ok ") == len(stages)
+
+
 @without_gpu
 def test_without_a_gpu_a_wrong_kernel_shows_no_counters(edited, command):
     stage = kernels.load("02")
@@ -267,7 +278,7 @@ def test_in_the_ladder_a_wrong_stage_is_named_and_the_others_go_on(recorded, com
     status, out, err = command("kernels", "bench", "01", "02", "--sizes", "64")
     assert status == 1 and "01_naive fp16, 64: wrong result" in err
     verdicts = [line.split()[1] for line in out.splitlines() if line[:3] in ("01_", "02_")]
-    assert verdicts == ["wrong", "ok"]
+    assert verdicts == ["no", "ok"]
 
 
 @without_gpu

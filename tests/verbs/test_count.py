@@ -22,6 +22,19 @@ def test_a_stage_is_compared_with_the_one_before_and_a_variant_with_its_default(
     assert [k.source for k in count.compared(second.kernel(source=mine))] == [second.source, mine]
 
 
+def test_stages_of_two_problems_are_compared_where_both_compute_the_same():
+    last, before = kernels.load("16"), kernels.load("15")
+    both = [before.kernel(), last.kernel()]
+    assert list(count.takes(both, last, (1, 2, 2, 256, 256, 128)).values()) == [
+        (1, 2, 256, 128),
+        (1, 2, 2, 256, 256, 128),
+    ]
+    for shape in ((1, 2, 1, 256, 256, 128), (1, 2, 2, 250, 250, 128)):  # grouped heads; no whole tiles
+        assert count.takes(both, last, shape) == {both[1]: shape}
+    with pytest.raises(UserError, match="N a multiple of 128"):
+        count.takes(both[:1], before, (1, 2, 250, 128))
+
+
 def test_the_command_prints_both_stages_saves_them_and_quotes_lines(command, tmp_path):
     path = tmp_path / "counts.json"
     status, out, _ = command("kernels.02_block_tile", "count", "--sizes", "64", "--lines", "--json", path)

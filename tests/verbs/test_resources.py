@@ -58,7 +58,7 @@ def test_each_instance_of_a_template_is_shown_as_it_is_launched(command, edited)
     assert [found[f"gemm_kernel<{n}>"].launch.block for n in (128, 32)] == [(128, 1, 1), (32, 1, 1)]
     found = resources.measure(kernel, hardware.model("8.0"), [(8, 4, 1)])
     assert found["gemm_kernel<32>"].launch is not None
-    assert (found["gemm_kernel<128>"].launch, found["gemm_kernel<128>"].why) == (None, "not launched here")
+    assert (found["gemm_kernel<128>"].launch, found["gemm_kernel<128>"].why) == (None, "not launched")
     status, out, _ = command(naive.package, "resources", "--source", source, "--arch", "8.0", "--sizes", "64x64x1")
     assert status == 0 and f"01_naive fp16 ({source}): gemm_kernel<128>" in " ".join(out.split())
 
@@ -72,7 +72,7 @@ def test_a_launch_that_a_gpu_refuses_is_said(edited):
 
 def test_spills_have_a_column_only_where_there_are_any():
     usage = resources.Usage("kernel", 255, 16, 12, 16, 0)
-    rows = [(hardware.model("9.0"), resources.Taken(usage, None, "not launched here"))]
+    rows = [(hardware.model("9.0"), resources.Taken(usage, None, "not launched"))]
     assert "spilled" in shown(resources.table(rows)) and " 28 " in shown(resources.table(rows))
     without = resources.Usage("kernel", 255, 0, 0, 0, 0)
     assert "spilled" not in shown(resources.table([(rows[0][0], resources.Taken(without, None, "x"))]))

@@ -85,6 +85,7 @@ def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited
     assert status == 1 and err == "" and "Traceback" not in out
     assert "1 of 9 checks failed" in out
     assert "01_naive fp16" in out and "150x128x128: CUDA error" in out
+    assert "gemm_kernel: 2048 threads per block, at most 1024" in out  # the kernel, the value, the limit
     verdicts = [line.split()[-1] for line in out.splitlines() if line.startswith("fp16")]
     assert verdicts.count("ok") == 8 and verdicts.index("stopped") == 2
 
