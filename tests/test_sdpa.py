@@ -133,6 +133,28 @@ def test_references_are_torchs_own():
     each()
 
 
+@pytest.mark.parametrize("pattern", ["low", "rising"])
+def test_the_limits_of_the_log_sum_exp_leave_room_for_how_tensor_cores_add(pattern):
+    """An A100, the worst: 8 products and the sum so far are aligned to the largest, and what lies more than one bit
+    behind its last place is cut off. In these patterns most products of a score have one sign."""
+
+    def cut(x: Tensor, largest: Tensor, bits: int) -> Tensor:
+        unit = 2 ** (largest.abs().log2().floor() - bits)
+        return (x / unit).trunc() * unit
+
+    tensors = SPEC.inputs((1, 1, 1, 8, 2000, 128), "fp16", {"CAUSAL": 0}, pattern=pattern)
+    q, k = (each[0, 0].double() for each in tensors[:2])
+    scores = torch.zeros(8, 2000).double()
+    for column in range(0, 128, 8):
+        terms = torch.stack((scores, *(q[:, None, at] * k[None, :, at] for at in range(column, column + 8))))
+        total = cut(terms, terms.abs().amax(0), 24).sum(0)
+        scores = cut(total, total, 23)
+    references = SPEC.reference(tensors, {"CAUSAL": 0})
+    _, tolerance = SPEC.tolerances(tensors, "fp16", {"CAUSAL": 0}, references)
+    off = (scores * 128**-0.5).logsumexp(-1) - references[1][0, 0]
+    assert 0.1 * tolerance.whole < off.norm() < tolerance.whole and off.abs().max() < tolerance.element
+
+
 def test_a_check_launches_with_all_keys_in_one_part_as_well():
     """Of the sizes that the emulator is given most parts are one tile: there, nothing is ever corrected."""
     cpu, shape = torch.device("cpu"), (2, 4, 2, 140, 200, 64)
