@@ -9,6 +9,7 @@ import torch
 
 from common import emulator
 from common.errors import UserError
+from tests.emulator.sources import launchers, with_one_launcher
 from tests.emulator.test_sanitizer import mutant
 
 SOURCE = r"""
@@ -170,8 +171,9 @@ extern "C" cudaError_t launch_keep(int *out, int n, int) {
 
 def run(name: str, n: int, threads: int = 64, fill: int = 0, size: int = 64, **options):
     out = torch.full((size,), fill, dtype=torch.int32)
-    source = mutant("calls", SOURCE)
-    report = emulator.run(source, f"launch_{name}", [out, n, threads], names=["out", "n", "threads"], **options)
+    source = mutant("calls", with_one_launcher(SOURCE))
+    arguments = {"number": launchers(SOURCE).index(name), "out": out, "n": n, "threads": threads}
+    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], **options)
     return report, out.numpy()
 
 

@@ -8,6 +8,7 @@ import torch
 
 from common import emulator
 from tests.emulator.machine import kinds, launch
+from tests.emulator.sources import launchers, with_one_launcher
 from tests.emulator.test_sanitizer import mutant
 
 KERNELS = r"""
@@ -111,7 +112,9 @@ LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
 
 def run(name: str, n: int, text: str = KERNELS, key: str = "undefined"):
     a, out = torch.ones(256).half(), torch.full((256,), -1.0)
-    return emulator.run(mutant(key, text), f"launch_{name}", [a, out, n], names=["a", "out", "n"]), out
+    arguments = {"number": launchers(text).index(name), "a": a, "out": out, "n": n}
+    source = mutant(key, with_one_launcher(text))
+    return emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments]), out
 
 
 def line(text: str, mark: str, name: str) -> int:
