@@ -175,7 +175,7 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     names = [*stage.spec.tensor_names({}), *stage.spec.axes, "stream"]
     defines = stage.kernel().defines
     for place in range(3):
-        pointers = [pointer if place == at else 1 << 40 for at in range(3)]
+        pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
         report = emulator.run(stage.source, stage.spec.symbol, [*pointers, *shape, None], names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
