@@ -112,6 +112,8 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(f"Stage {stage.name}", style="bold", markup=False)
         out.print(f"{stage.idea}\n", markup=False)
         out.print(f"takes: {stage.limits}\nsource: {_relative(stage.source)}", markup=False)
+        if stage.function:
+            out.print(f"in Python: from kernels import {stage.function}", markup=False)
         declared = macros(stage.source)
         for name, values in stage.variants.items():
             choices = " | ".join(map(str, values))

@@ -55,7 +55,8 @@ def _source(stage: Stage, first: int, last: int) -> Markdown:
     lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip() and not line.startswith("#"))
     text = "\n".join(line if line.startswith("#") else line[indent:] for line in lines)
-    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, lines {first}–{last}:")
+    where = f"line {first}" if first == last else f"lines {first}–{last}"
+    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, {where}:")
 
 
 def header(stage: Stage) -> Markdown:
@@ -246,11 +247,34 @@ def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
-    per_clock = {key: row["per_clock"]["value"] for key, row in rates(ceilings).items() if "per_clock" in row}
-    per_clock |= {key: rates(ceilings)[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
+    per_clock = _per_clock(ceilings)
     return attention_tiles.costs(
         {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
     )
+
+
+def estimates(compared: Sequence[Kernel], function: str = "") -> Markdown:
+    """TFLOP/s of kernels at the highest clock of the recorded GPU, from `costs`: if all hides behind the resource that
+    is needed longest, and if only fragments hide behind products, and each other resource waits for its turn."""
+    ceilings = newest_ceilings()
+    if ceilings is None:
+        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    body = []
+    for each in compared:
+        found = attention_tiles.cost(each, _per_clock(ceilings), function=function)
+        row = [each.label]
+        for name, clocks in (attention_tiles.hidden(found), attention_tiles.in_turn(found)):
+            rate = attention_tiles.tflops(clocks, each, ceilings["sms"], ceilings["highest_mhz"])
+            row += [f"{clocks:,.0f} ({name})", f"{rate:.3g}"]
+        body.append(row)
+    return table(["clocks per tile", "if all else hides", "TFLOP/s", "if nothing hides", "TFLOP/s"], body)
+
+
+def _per_clock(ceilings: Mapping) -> dict[str, float]:
+    """What an SM does per clock, by the keys of a ceiling run."""
+    known = rates(ceilings)
+    found = {key: row["per_clock"]["value"] for key, row in known.items() if "per_clock" in row}
+    return found | {key: known[key]["value"] for key in ("ldmatrix", "ldmatrix + cp.async")}
 
 
 def _short(report: str, findings: int = 2) -> str:
@@ -268,6 +292,13 @@ def findings(report: Report) -> None:
 def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
     """The recorded speed of the values of one macro, all of one run."""
     return _recorded(tables.variants_table(stage.name, macro, *sizes))
+
+
+def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
+    """The recorded time and rate of a stage at sizes that are no rung of the ladder, × each library; `settings` as in
+    `speed`."""
+    shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
+    return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
 
 
 def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
@@ -297,9 +328,9 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
     return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
 
 
-def ladder(part: str, dtype: str, *sizes: str) -> Markdown:
-    """The recorded speed of all stages of a part in one dtype."""
-    return _recorded(tables.ladder_table(part, dtype, *sizes))
+def ladder(part: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of all stages of a part and of the libraries, in one dtype; `settings` as in `speed`."""
+    return _recorded(tables.ladder_table(part, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
 
 
 def levels() -> Markdown:

@@ -31,8 +31,9 @@ def test_phases_are_quoted_whole_and_in_order(stage):
 def test_quotes_are_of_the_lines_asked_for():
     stage = kernels.load("02")
     one = notebook.quote(stage, "__syncthreads();  // everybody waits for all writers").data
-    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, lines " in one
+    assert one.count("__syncthreads") == 1 and f"`kernels/{stage.name}/kernel.cu`, line " in one
     several = notebook.quote(stage, 'extern "C"', "\n}").data
+    assert f"`kernels/{stage.name}/kernel.cu`, lines " in several
     assert several.rstrip("`\n").endswith("}") and "return cudaGetLastError();" in several
     for start, end in (("nowhere to be found", None), ('extern "C"', "nowhere to be found")):
         with pytest.raises(UserError, match="has no line with"):
@@ -70,6 +71,11 @@ def test_a_check_says_what_is_right_and_what_is_not(edited):
 
 
 def test_recorded_tables_name_their_files_as_such():
+    text = notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=64).data
+    assert text.startswith("| size | time |") and "| × FA2 |" in text and "| 1024 |" in text
+    assert text != notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=128).data
+    text = notebook.ladder("attention", "fp16", "4096", HEAD_DIM=64).data
+    assert "| 13_split_q |" in text and "| unfused |" in text
     text = notebook.ladder("gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
@@ -78,6 +84,19 @@ def test_recorded_tables_name_their_files_as_such():
     assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
     text = notebook.speed(kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
+
+
+def test_recorded_comparisons_are_of_the_stages_asked_for():
+    before, stage = kernels.load("09"), kernels.load("10")
+    text = notebook.needs(before, stage).data
+    assert f"| least time, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
+    text = notebook.waits(before, stage, size="2048").data
+    assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
+    text = notebook.in_clocks(before, stage).data
+    assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
+    text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
+    assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
+    assert "`docs/results/" in text and "](" not in text
 
 
 @pytest.fixture
@@ -166,6 +185,14 @@ def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
     assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
+    assert "python -m common.measure.ceiling" in notebook.estimates([kernel]).data
+
+
+def test_estimates_are_a_ceiling_and_a_floor():
+    rows = notebook.estimates([kernels.load(number).kernel() for number in ("13", "15")]).data.splitlines()[2:]
+    for row, what in zip(rows, ("shared memory", "tensor cores")):
+        ceiling, floor = (float(cell) for cell in row.split("|")[3:6:2])
+        assert f"({what})" in row and 100 < floor < ceiling < 989
 
 
 def test_assembly_is_of_the_code_and_of_the_generation_asked_for():

@@ -140,8 +140,7 @@ def _bfloat16(value: float) -> bytes:
     return (bits >> 16 & 0xFFFF).to_bytes(2, "little")
 
 
-# ---- what a kernel takes, by its mangled name and its PTX
-# --------------------------------------------------------------
+# ---- what a kernel takes, by its mangled name and its PTX ------------------------------------------------------------
 
 
 def kernel_types(symbol: str, params: Sequence[tuple[str, int]]) -> list[ParameterType]:

@@ -23,8 +23,9 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that a kernel must not do; the first occurrence, and how many there were at the same instruction.
+class Violation:
+    """Something that a kernel did and must not do, as the machine has it: the first time at an instruction, and how
+    often. report.Finding tells it in the words of the source.
 
     What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
     `other_place` are those of the earlier access of a race, or of the other place of a divergence."""
@@ -130,7 +131,7 @@ class Memory:
         return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
 
 
-def _waiting(f: Finding, at: Memory) -> str:
+def _waiting(f: Violation, at: Memory) -> str:
     what = f" at {at.at(f.address)}," if f.address else ""
     message = (
         f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
@@ -140,19 +141,30 @@ def _waiting(f: Finding, at: Memory) -> str:
     return message
 
 
-def _undefined(f: Finding, what: str) -> str:
+def _undefined(f: Violation, what: str) -> str:
     lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
     if f.other_place is not None:  # a shuffle
         return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
     return f"{what} holds, {lanes}, a value that nobody has set"
 
 
-def _outside(f: Finding, what: str) -> str:
+def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
+    """`there`: what the other thread did, if it is not the same."""
+    other = f"{there} by".lstrip()
+    return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, with no barrier between them"
+
+
+def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
+    other = f"{there} by".lstrip()
+    return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
+
+
+def _outside(f: Violation, what: str) -> str:
     where = "before" if f.address >> 31 else "beyond"
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
 
 
-MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
+MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: _outside(f, "the block's shared memory"),
     "SHARED_PAST_END": lambda f, at: (
@@ -164,24 +176,12 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
     "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
     "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which no thread has written",
-    "RACE_READ_AFTER_WRITE": lambda f, at: (
-        f"{at.shared(f.address)} is read here and written by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "RACE_WRITE_AFTER_READ": lambda f, at: (
-        f"{at.shared(f.address)} is written here and read by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "RACE_WRITE_AFTER_WRITE": lambda f, at: (
-        f"{at.shared(f.address)} is written here and by {f.someone}{f.there}, with no barrier between them"
-    ),
-    "GLOBAL_READ_AFTER_WRITE": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are read here and written by {f.someone}{f.there}, {f.unordered}"
-    ),
-    "GLOBAL_WRITE_AFTER_READ": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are written here and read by {f.someone}{f.there}, {f.unordered}"
-    ),
-    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: (
-        f"{at.globally(f.address, f.size)} are written here and by {f.someone}{f.there}, {f.unordered}"
-    ),
+    "RACE_READ_AFTER_WRITE": lambda f, at: _shared_race(f, at, "read", "written"),
+    "RACE_WRITE_AFTER_READ": lambda f, at: _shared_race(f, at, "written", "read"),
+    "RACE_WRITE_AFTER_WRITE": lambda f, at: _shared_race(f, at, "written", ""),
+    "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
+    "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
+    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "what is written is what was there already, so that it does no harm"
@@ -198,6 +198,10 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
     ),
     "BARRIER_DIVERGENCE": lambda f, at: (
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
+    ),
+    "BARRIER_SKIPPED": lambda f, at: (
+        f"barrier {f.address}: threads wait here, and {f.someone} of the same warp goes round it to its end; all "
+        "threads of a block must come to a barrier, unless they have returned before"
     ),
     "BARRIER_DEADLOCK": lambda f, at: (
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
@@ -233,6 +237,6 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
 }
 
 
-def explain(finding: Finding, memory: Memory) -> str:
+def explain(finding: Violation, memory: Memory) -> str:
     """A finding's message, with `memory`'s names for addresses."""
     return MESSAGES[finding.problem](finding, memory)

@@ -155,6 +155,10 @@ class Device:
     def found(self, finding: HostFinding) -> None:
         raise NotImplementedError
 
+    def noted(self, finding: HostFinding) -> None:
+        """Something that may be meant: it is told, but is no finding."""
+        raise NotImplementedError
+
 
 @dataclass
 class Ended:
@@ -419,7 +423,19 @@ class Host:
             target, where = places[to]
             origin = places.get(source)
             target.written[where] = 1 if origin is None else origin[0].written[origin[1]]
+        elif source in places:
+            self._look_at_copied(call, *places[source])
         return struct.pack("=i", SUCCESS)
+
+    def _look_at_copied(self, call: str, allocation: Any, where: slice) -> None:
+        """Note what nobody has written and is copied to the host, but for single bytes: they pad structures."""
+        written = allocation.written[where]
+        words = written[: len(written) // 4 * 4].reshape(-1, 4).any(axis=1)
+        if not words.all():
+            first = self.device.arena.describe(allocation.base + where.start + 4 * int(words.argmin()))
+            size = 4 * int((~words).sum())
+            message = f"{call}: {size:,} of {len(written):,} bytes have never been written, the first at {first}"
+            self.device.noted(HostFinding("uninitialised copy to the host", message))
 
     def _symbol(self, reader: _Reader) -> bytes:
         return struct.pack("=QQ", *(self.device.symbol(reader.text()) or (0, 0)))

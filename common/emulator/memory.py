@@ -54,10 +54,6 @@ class Allocation:
     called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
 
     @property
-    def tensor(self) -> Array | None:
-        return self.array
-
-    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.array.shape) if self.array is not None else (self.size,)
 

@@ -114,15 +114,17 @@ class Finding:
     ptx: str
     count: int = 1
     call_line: int = 0  # of the lambda, if the line is in one
+    inner_line: int = 0  # where the code stands, if it was inlined from another function of that file
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
         called = f" (called at line {self.call_line})" if self.call_line else ""
+        called += f" (in the function at line {self.inner_line})" if self.inner_line else ""
         lines = [
             f"{self.kind}: {self.message}",
             f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
         ]
-        for line in filter(None, (self.call_line, self.line)):
+        for line in filter(None, (self.call_line, self.line, self.inner_line)):
             if text := linecache.getline(self.file, line).strip():
                 lines.append(f"    {line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
@@ -181,7 +183,7 @@ class Report:
     seconds: float
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: AddressMap = field(repr=False)
-    notes: list[Finding] = field(default_factory=list)
+    notes: list[Finding | HostFinding] = field(default_factory=list)
     outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 
@@ -306,7 +308,7 @@ class _Memory(findings.Memory):
 
 
 def explain(
-    found: findings.Finding, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+    found: findings.Violation, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
 ) -> Finding:
     """A finding of the machine in the words of the source, which was compiled with these macros."""
     place = found.place
@@ -315,4 +317,5 @@ def explain(
         *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
         *(place.file, place.own_line, place.text, found.count),
         place.line if place.line != place.own_line else 0,
+        place.inner_line if place.inner_file == place.file and place.inner_line != place.own_line else 0,
     )

@@ -35,7 +35,7 @@ class _Loaded:
         self.arena = Arena()
         self.module = engine.Module(ptx, self.arena.place)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
-            self.arena.allocations.append(Allocation(heap.name, heap.address, heap.size, variable=True))
+            self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
     def close(self) -> None:
         del self.module  # its variables go with the arena
@@ -103,7 +103,7 @@ class Session(Device):
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}
-        self.notes: dict[tuple, Finding] = {}  # what looks harmless
+        self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
         self.started = time.monotonic()
@@ -137,8 +137,7 @@ class Session(Device):
                 packed.append(pack(arg, kind, name))
         return packed
 
-    # ---- what host code asks
-    # ------------------------------------------------------------------------------------------
+    # ---- what host code asks -----------------------------------------------------------------------------------------
 
     def describe(self, kernel: str) -> KernelDescription | None:
         if kernel not in self.module.kernel_names:
@@ -168,13 +167,17 @@ class Session(Device):
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         variable = self.module.variables.get(name)
-        return (variable.address, variable.size) if variable else None
+        return (variable.base, variable.size) if variable else None
 
     def found(self, finding: Finding | HostFinding) -> None:
         earlier = self.findings.get(finding.where)
         self.findings[finding.where] = finding if earlier is None else earlier.more(finding.count)
         if self.on_finding and earlier is None:
             self.on_finding(finding)
+
+    def noted(self, finding: Finding | HostFinding) -> None:
+        earlier = self.notes.get(finding.where)
+        self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 
@@ -206,9 +209,7 @@ class Session(Device):
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
-            explained = explain(note, info, self.arena, self.defines)
-            known = self.notes.get(explained.where)
-            self.notes[explained.where] = explained if known is None else known.more(explained.count)
+            self.noted(explain(note, info, self.arena, self.defines))
         total, lines = count(result.counters, info.instructions)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

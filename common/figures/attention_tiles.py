@@ -116,8 +116,8 @@ def online_steps(scores: np.ndarray, values: np.ndarray, tile: int) -> Picture:
 
 def read_by(traced: Traced) -> dict[str, np.ndarray]:
     """For Q, K, V, and P if it passes through shared memory: [rows, chunks of 16 bytes, warps], whether a warp reads
-    that chunk with `ldmatrix`. Chunks are named by where their copies took them from; of P, which no copy brings, by
-    the XOR layout of rows of 128 bytes.
+    that chunk with `ldmatrix`. Chunks are named by where their copies took them from; those of P, which no copy brings,
+    by where they lie in rows of 128 bytes.
 
     UserError if a chunk of shared memory is filled twice: trace one tile per buffer."""
     origin: dict[int, tuple[str, int]] = {}  # where a chunk landed -> its tensor, its number in it
@@ -141,7 +141,6 @@ def read_by(traced: Traced) -> dict[str, np.ndarray]:
             else:
                 name = "P"
                 row, chunk = divmod((address - first) // 16, layout.LINE // 16)
-                chunk ^= row % (layout.LINE // 16)
             chunks.setdefault(name, []).append((row, chunk, request.warp))
     found = {}
     for name, places in chunks.items():
@@ -198,7 +197,7 @@ def _name(traced: Traced) -> str:
 
 def _chunks(traced: Traced, name: str) -> int:
     """Of 16 bytes, in a row of a tensor of 16-bit elements."""
-    tensor = traced.tensors[name].tensor
+    tensor = traced.tensors[name].array
     assert tensor is not None, "memory of a module's own has no tensor"
     return int(tensor.shape[-1]) * 2 // 16
 
@@ -326,9 +325,9 @@ COLOURS = dict(zip((name for name, _ in PURPOSES), (FREE, HUES[0], HUES[5], HUES
 
 def costs(of: Mapping[str, Cost]) -> Picture:
     """What a tile asks of each resource, kernel by kernel: the longest bar is what binds if all else hides."""
-    longest = {name: max(RESOURCES, key=each.of) for name, each in of.items()}
     takeaway = "Binds if all else hides behind it: " + ", ".join(
-        f"{name}: {resource}, {of[name].of(resource):,.0f} clocks" for name, resource in longest.items()
+        f"{name}: {resource}, {clocks:,.0f} clocks"
+        for name, (resource, clocks) in ((name, hidden(each)) for name, each in of.items())
     )
     with styled():
         figure = picture(11, 0.75 + 0.27 * len(RESOURCES) * len(of) + 0.32 * len(of), takeaway)
@@ -356,3 +355,22 @@ def costs(of: Mapping[str, Cost]) -> Picture:
         handles = [Patch(color=COLOURS[what], label=what) for what in used]
         figure.legend(handles=handles, loc="outside lower left", ncols=5)
     return figure
+
+
+def hidden(each: Cost) -> tuple[str, float]:
+    """(the resource that is needed longest, its clocks): the least that a tile can take."""
+    name = max(RESOURCES, key=each.of)
+    return name, each.of(name)
+
+
+def in_turn(each: Cost) -> tuple[str, float]:
+    """What a tile takes if only fragments are loaded while tensor cores multiply: (what is added up, its clocks)."""
+    products = max(("tensor cores", SHARED), key=each.of)
+    softmax = ("exp2 (XU)", "FMA pipe", "ALU pipe")
+    return f"{products}, softmax's pipes", each.of(products) + sum(each.of(name) for name in softmax)
+
+
+def tflops(clocks: float, kernel: Kernel, sms: int, mhz: float) -> float:
+    """The rate of a GPU whose schedulers take so many clocks for each tile of 16 queries and 64 keys."""
+    flops = 4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"] * SCHEDULERS
+    return flops / clocks * sms * mhz * 1e6 / 1e12

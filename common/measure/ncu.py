@@ -207,7 +207,7 @@ CAVEATS = (
         ("instructions.mma",),
         lambda counts: counts.get(LAUNCHES, 1) > 1,
         lambda count, _: (count, 2 * count),
-        "ncu counts some per warp in kernels that have none, as the second one here: 16_final's, which combines parts",
+        "ptxas sets registers by HFMA2.MMA, which ncu counts among them: 20 for each block of 16_final's second kernel",
     ),
     Caveat(
         ("cp_async_sectors",),

@@ -238,10 +238,17 @@ def check(
         raise UserError(f"attention: scale is finite in fp32, times log2 e, and here {scale}")
 
 
-def _check_tensors(q: object, k: object, v: object) -> None:
+def _check_kinds(q: object, k: object, v: object) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
+        if tensor.is_nested:
+            raise UserError(f"attention: {name} is a dense tensor, and here nested")
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    _check_kinds(q, k, v)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise UserError(f"attention has no rule for torch.func: {name} is inside a vmap, grad or jvp")
         if tensor.layout != torch.strided:
@@ -263,9 +270,7 @@ def _check_grad(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _dispatch(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
+    _check_kinds(q, k, v)
     if torch.is_grad_enabled():
         _check_grad(q, k, v)
     o, lse = torch.ops.gpu_kernels_course.attention(q, k, v, is_causal, scale, enable_gqa, return_lse)

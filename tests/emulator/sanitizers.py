@@ -7,7 +7,7 @@
 Each kernel becomes a program: an example has its main, a stage gets one of the drivers in broken/. Each program runs
 under each tool. The record is written anew again and again, with what the tools printed: whatever fails, hangs or is
 not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken,
-too. sanitizers.json has the verdicts without the printed lines.
+too; `--rest` only what sanitizers.json, which has the verdicts without the printed lines, does not know yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -151,11 +151,14 @@ def digest(status: int | None, output: str) -> dict[str, Any]:
     trouble = [lines[number][1:] for number in first if TROUBLE.search(lines[number])]
     messages = [number for number in first if lines[number][1:] not in trouble]
     counted = sum(int(count) for count in SUMMARY.findall("\n".join(lines)))
-    at = ""
-    if messages:
-        behind = " ".join(lines[messages[0] : (messages[1:] or [len(lines)])[0]])
-        found = re.search(r" in (?:\S*/)?([^\s/]+\.cu:\d+)", behind)
-        at = found[1] if found else ""
+    own = [
+        number for number in messages if not lines[number].startswith(" Program hit")
+    ]  # more than a call that failed
+    at, said = "", (trouble or [""])[0]
+    for number in (own or messages)[:1]:
+        end = next((other for other in first if other > number), len(lines))
+        found = re.search(r" in (?:\S*/)?([^\s/]+\.cu:\d+)", " ".join(lines[number:end]))
+        at, said = found[1] if found else "", lines[number][1:]
     if messages or counted:
         verdict = "found"
     elif status is None:
@@ -164,7 +167,6 @@ def digest(status: int | None, output: str) -> dict[str, Any]:
         verdict = "failed"
     else:
         verdict = "clean"
-    said = lines[messages[0]][1:] if messages else (trouble or [""])[0]
     return {
         "verdict": verdict,
         "message": said,
@@ -219,15 +221,22 @@ class Run:
             list(pool.map(one, longest))
         return built
 
-    def run_all(self, chosen: Sequence[Program], built: Mapping[str, Path], tools: Mapping[str, Sequence[str]]) -> None:
-        """Each under each tool: those that should find something first, those that hang last."""
+    def run_all(
+        self,
+        chosen: Sequence[Program],
+        built: Mapping[str, Path],
+        tools: Mapping[str, Sequence[str]],
+        known: Set[tuple[str, str]],
+    ) -> None:
+        """Each under each tool: those that should find something first, those that hang last, and not what is known."""
 
         def rank(work: tuple[Program, str]) -> tuple[bool, bool, bool]:
             program, tool = work
             hangs = program.broken.kind == "deadlock"
             return hangs, program.name.endswith("/unbroken"), tool not in program.broken.tools
 
-        work = sorted(((program, tool) for program in chosen if program.name in built for tool in tools), key=rank)
+        wanted = ((program, tool) for program in chosen if program.name in built for tool in tools)
+        work = sorted(((program, tool) for program, tool in wanted if (program.name, tool) not in known), key=rank)
         ports: SimpleQueue[int] = SimpleQueue()
         for number in range(self.args.jobs):
             ports.put(FIRST_PORT + number * PORTS)
@@ -313,13 +322,39 @@ def judged(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"about": record["about"], "programs": programs}
 
 
+def ran(record: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:
+    """The programs and tools that have a verdict."""
+    programs = record["programs"].items() if record else ()
+    return frozenset(
+        (name, tool)
+        for name, results in programs
+        for tool, result in results.items()
+        if result["verdict"] not in ("not reached", "failed")
+    )
+
+
+def joined(earlier: Mapping[str, Any] | None, later: Mapping[str, Any]) -> dict[str, Any]:
+    """Two records of the same GPU and software as one; of any other, only the later one."""
+    parts = ("gpu", "driver", "cuda", "sanitizer")
+    if earlier is None or any(earlier["about"][part] != later["about"][part] for part in parts):
+        return dict(later)
+    done, programs = ran(later), {name: dict(results) for name, results in earlier["programs"].items()}
+    for name, results in later["programs"].items():
+        mine = programs.setdefault(name, {})
+        mine |= {tool: result for tool, result in results.items() if (name, tool) in done or tool not in mine}
+    return {"about": later["about"], "programs": programs}
+
+
 WORDS = (  # what a tool's message comes to in the table
-    (r"(Invalid|Uninitialized) __(\w+)__ (?:memory )?(\w+)", r"\1 \2 \3"),
+    (r"Invalid __(\w+)__ (\w+)", r"invalid \1 \2"),
+    (r"Uninitialized __(\w+)__ memory read", r"uninitialised \1 read"),
+    (r"Host API memory access error", "uninitialised copy to the host"),
     (r".*Potential (\w+) hazard.*", r"\1 hazard"),
     (r".*Race reported.*", "race"),
     (r"Barrier error detected\. (.*?)\.?$", r"\1"),
     (r"Program hit (\w+).*", r"\1"),
     (r"Leaked .*", "leak"),
+    (r"Warp assert", "assertion"),
 )
 VERDICTS = {"clean": "–", "timeout": "*hangs*", "failed": "*failed*", "not reached": "*not run*"}
 
@@ -327,7 +362,7 @@ VERDICTS = {"clean": "–", "timeout": "*hangs*", "failed": "*failed*", "not rea
 def cell(result: Mapping[str, Any] | None) -> str:
     """A tool's verdict, as the table has it."""
     if result is None:
-        return ""
+        return VERDICTS["not reached"]
     if result["verdict"] != "found":
         return VERDICTS[result["verdict"]]
     said = "copy in flight" if result.get("in flight") else result["message"]
@@ -335,7 +370,9 @@ def cell(result: Mapping[str, Any] | None) -> str:
         if match := re.match(pattern, said):
             said = match.expand(words)
             break
-    return said[:1].lower() + said[1:] if not said.startswith("cuda") else f"`{said}`"
+    if said.startswith("cuda"):
+        return f"`{said}`"
+    return said if said[1:2].isupper() else said[:1].lower() + said[1:]
 
 
 def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
@@ -349,8 +386,10 @@ def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
         cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
         rows.append(cells)
     if record:
-        caught = [sum(found.get(b.name, {}).get(tool, {}).get("verdict") == "found" for b in entries) for tool in tools]
-        rows.append(["**found**", "", *(f"**{number}**" for number in (len(entries), *caught))])
+        verdicts = [[found.get(b.name, {}).get(tool, {}).get("verdict") for b in entries] for tool in tools]
+        done = [[verdict for verdict in each if verdict in ("found", "clean", "timeout")] for each in verdicts]
+        totals = [f"**{each.count('found')} of {len(each)}**" for each in done]
+        rows.append(["**found**", "", f"**{len(entries)} of {len(entries)}**", *totals])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     if record:
         of = record["about"]
@@ -378,6 +417,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="raw", type=Path, help="run nothing: write sanitizers.json and the table of it")
     parser.add_argument("--table", action="store_true", help="run nothing: write the table of sanitizers.json")
     parser.add_argument("--unbroken", action="store_true", help="run the kernels before they were broken, too")
+    parser.add_argument("--rest", action="store_true", help="run only what sanitizers.json does not know")
     parser.add_argument("--only", nargs="*", default=[], help="pieces of names: only those kernels")
     parser.add_argument("--jobs", type=int, default=12, help="programs that run at a time")
     parser.add_argument("--timeout", type=float, default=15, help="seconds for one program under one tool")
@@ -386,7 +426,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sanitizer", help="compute-sanitizer (default: found on the PATH, or beside nvcc)")
     args = parser.parse_args(argv)
     if args.raw:
-        record = judged(json.loads(args.raw.read_text()))
+        record = joined(recorded(), judged(json.loads(args.raw.read_text())))
         args.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     if args.raw or args.table:
         DOCUMENT.write_text(with_table(DOCUMENT.read_text(), recorded()))
@@ -396,7 +436,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("no compute-sanitizer found: it is part of the CUDA toolkit")
     args.json = args.json.absolute()
     entries = [b for b in suite.suite() if not args.only or any(piece in b.name for piece in args.only)]
-    chosen = programs(entries, args.unbroken)
+    known = ran(recorded()) if args.rest else frozenset()
+    chosen = [p for p in programs(entries, args.unbroken) if any((p.name, tool) not in known for tool in TOOLS)]
     run = Run(args, about(args.sanitizer))
     tools = options_of(args.sanitizer)
     run.record["about"]["options"] = {tool: " ".join([*options, *OPTIONS]) for tool, options in tools.items()}
@@ -404,7 +445,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         built = run.build_all(chosen, Path(folder))
         print(f"{len(built)} of {len(chosen)} programs built, {run.seconds:.0f} s", flush=True)
         try:
-            run.run_all(chosen, built, tools)
+            run.run_all(chosen, built, tools, known)
         finally:
             run.write()
     verdicts = [result["verdict"] for results in run.record["programs"].values() for result in results.values()]

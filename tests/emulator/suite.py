@@ -15,19 +15,17 @@ test_broken.py holds the emulator to the suite, sanitizers.py runs it under comp
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from common import course, emulator
-from common.compiler import toolchain
 from common.emulator.report import Report
 from common.problem import TORCH_DTYPES
 from common.stage import Kernel
+from tests.emulator.sources import source as kept
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("broken")
@@ -38,11 +36,10 @@ OPTIONAL = ("Run",)
 
 @dataclass(frozen=True)
 class Hunk:
-    """A piece of a unified diff: from `line` on, `old` stands in the source; `new` comes in its place."""
+    """A piece of a unified diff: whole lines that stand in the source once, and those that come in their place."""
 
-    line: int  # from 1
-    old: tuple[str, ...]
-    new: tuple[str, ...]
+    old: str
+    new: str
 
 
 @dataclass(frozen=True)
@@ -67,23 +64,17 @@ class Broken:
     @cached_property
     def text(self) -> str:
         """The broken source. ValueError if the patch does not apply to today's."""
-        lines = (ROOT / self.source).read_text().split("\n")
-        shift = 0
+        text = (ROOT / self.source).read_text()
         for hunk in self.hunks:
-            at = hunk.line - 1 + shift
-            places = [i for i in range(len(lines)) if tuple(lines[i : i + len(hunk.old)]) == hunk.old]
-            if not places:
-                gone = next((line for line in hunk.old if line not in lines), hunk.old[0])
-                raise ValueError(f"{self.name}.patch does not apply to {self.source}: it has no '{gone.strip()}' there")
-            at = min(places, key=lambda place: abs(place - at))
-            lines[at : at + len(hunk.old)] = hunk.new
-            shift = at - (hunk.line - 1) + len(hunk.new) - len(hunk.old)
-        return "\n".join(lines)
+            if (times := text.count(hunk.old)) != 1:
+                raise ValueError(f"{self.name}.patch: {self.source} has this {times} times:\n{hunk.old}")
+            text = text.replace(hunk.old, hunk.new)
+        return text
 
     @property
     def path(self) -> Path:
         """The broken source as a file that stays: what is compiled from it is found in the cache the next time."""
-        return _kept(self.name, Path(self.source).name, self.text)
+        return kept(self.text, f"broken_{self.name}")
 
     @property
     def lines(self) -> set[int]:
@@ -92,31 +83,15 @@ class Broken:
 
     def kernel(self, source: Path) -> Kernel:
         """The stage's kernel, of that source, as `run` asks for it."""
-        return _kernel(self, source)
+        words = self.run[1:]
+        dtype = next((word for word in words if word in TORCH_DTYPES), None)
+        variants = {name: int(value) for name, _, value in (word.partition("=") for word in words if word != dtype)}
+        return course.load(Path(self.source).parent.name).kernel(dtype, variants, source)
 
     @property
     def shape(self) -> tuple[int, ...]:
         kernel = self.kernel(ROOT / self.source)
         return kernel.stage.spec.parse(self.run[0], kernel.variants)
-
-
-def _kept(folder: str, name: str, text: str) -> Path:
-    path = toolchain.cache_dir() / "tests" / "broken" / folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != text:
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    return path
-
-
-def _kernel(broken: Broken, source: Path) -> Kernel:
-    stage = course.load(Path(broken.source).parent.name)
-    words = broken.run[1:]
-    dtype = next((word for word in words if word in TORCH_DTYPES), None)
-    variants = {name: int(value) for name, _, value in (word.partition("=") for word in words if word != dtype)}
-    return stage.kernel(dtype, variants, source)
 
 
 @lru_cache
@@ -157,12 +132,11 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
     hunks = []
     for piece in re.split(r"^(?=@@ )", diff[header.end() :], flags=re.M)[1:]:
         first, *lines = piece.rstrip("\n").split("\n")
-        numbers = re.match(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@", first)
-        old = tuple(line[1:] for line in lines if line[:1] != "+")
-        new = tuple(line[1:] for line in lines if line[:1] != "-")
-        if not numbers or (len(old), len(new)) != (int(numbers[2] or 1), int(numbers[3] or 1)):
+        lengths = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", first)
+        old, new = ([line[1:] + "\n" for line in lines if line[:1] != other] for other in "+-")
+        if not lengths or (len(old), len(new)) != tuple(int(length or 1) for length in lengths.groups()):
             raise ValueError(f"{name}: the piece '{first}' is not as long as it says")
-        hunks.append(Hunk(int(numbers[1]), old, new))
+        hunks.append(Hunk("".join(old), "".join(new)))
     return header[1], tuple(hunks)
 
 

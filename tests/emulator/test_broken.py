@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from common import course, emulator
 from common.emulator.host import HostFinding
 from tests.emulator import sanitizers, suite
+from tests.emulator.sources import source as kept
 from tests.emulator.suite import ROOT, Broken
 
 SUITE = suite.suite()
@@ -117,18 +117,8 @@ def test_a_patch_that_is_none(old, new, said, tmp_path):
 def test_a_patch_that_applies_no_more(tmp_path):
     path = tmp_path / "a.patch"
     path.write_text(PATCH)
-    with pytest.raises(
-        ValueError, match=re.escape("a.patch does not apply to examples/votes.cu: it has no '// Votes'")
-    ):
+    with pytest.raises(ValueError, match="a.patch: examples/votes.cu has this 0 times:\n// Votes"):
         _ = suite._read(path).text
-
-
-def test_lines_may_have_moved():
-    """The nearest place that has the hunk's lines."""
-    broken = named("02-no-first-barrier")
-    hunk = broken.hunks[0]
-    moved = replace(broken, hunks=(replace(hunk, line=hunk.line + 7),))
-    assert moved.text == broken.text
 
 
 # ---- as programs -----------------------------------------------------------------------------------------------------
@@ -136,7 +126,7 @@ def test_lines_may_have_moved():
 
 def as_program(broken: Broken, text: str) -> emulator.Report:
     text, arguments, defines = suite.program(broken, text)
-    path = suite._kept("programs", f"{broken.name}-{len(text)}.cu", text)
+    path = kept(text, f"program_{broken.name}_{len(text)}")
     return emulator.program(path, arguments, defines=defines, counters=False)
 
 
@@ -236,6 +226,18 @@ def _program(process: Path) -> Path | None:
         return (process / "exe").readlink()
     except OSError:
         return None
+
+
+def test_records_are_joined():
+    """What is known stays known, what was not reached is filled in; another GPU begins anew."""
+    about = {"gpu": "H200", "driver": "580", "cuda": "13.0", "sanitizer": "2025.3"}
+    found, clean, not_reached = ({"verdict": verdict} for verdict in ("found", "clean", "not reached"))
+    earlier = {"about": about, "programs": {"a": {"memcheck": found, "racecheck": not_reached}}}
+    later = {"about": about, "programs": {"a": {"memcheck": not_reached, "racecheck": clean}, "b": {"memcheck": clean}}}
+    programs = sanitizers.joined(earlier, later)["programs"]
+    assert programs == {"a": {"memcheck": found, "racecheck": clean}, "b": {"memcheck": clean}}
+    assert sanitizers.ran(earlier) == {("a", "memcheck")}
+    assert sanitizers.joined(earlier, {**later, "about": {**about, "gpu": "H100"}})["programs"] == later["programs"]
 
 
 def test_the_table_is_up_to_date():

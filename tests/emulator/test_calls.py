@@ -9,8 +9,7 @@ import torch
 
 from common import emulator
 from common.errors import UserError
-from tests.emulator.sources import launchers, with_one_launcher
-from tests.emulator.test_sanitizer import mutant
+from tests.emulator import sources
 
 SOURCE = r"""
 #include <cassert>
@@ -171,8 +170,8 @@ extern "C" cudaError_t launch_keep(int *out, int n, int) {
 
 def run(name: str, n: int, threads: int = 64, fill: int = 0, size: int = 64, **options):
     out = torch.full((size,), fill, dtype=torch.int32)
-    source = mutant("calls", with_one_launcher(SOURCE))
-    arguments = {"number": launchers(SOURCE).index(name), "out": out, "n": n, "threads": threads}
+    source = sources.source(sources.with_one_launcher(SOURCE), "calls")
+    arguments = {"number": sources.launchers(SOURCE).index(name), "out": out, "n": n, "threads": threads}
     report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], **options)
     return report, out.numpy()
 
@@ -296,10 +295,10 @@ extern "C" cudaError_t launch(unsigned *out) { kernel<<<4, 1>>>(out); return cud
 
 def test_clusters():
     out = torch.zeros(4, dtype=torch.int32)
-    report = emulator.run(mutant("cluster_of_one", CLUSTER % 1), "launch", [out], names=["out"], arch="9.0")
+    report = emulator.run(sources.source(CLUSTER % 1, "cluster_of_one"), "launch", [out], names=["out"], arch="9.0")
     assert report.ok and (out == 10).all(), report
     with pytest.raises(UserError, match=r"kernel.*clusters of 2 x 1 x 1 blocks.*does not have"):
-        emulator.run(mutant("cluster_of_two", CLUSTER % 2), "launch", [out], names=["out"], arch="9.0")
+        emulator.run(sources.source(CLUSTER % 2, "cluster_of_two"), "launch", [out], names=["out"], arch="9.0")
 
 
 UNSUPPORTED = {

@@ -391,6 +391,34 @@ def test_threads_at_different_barriers():
     assert kinds(result) == ["barrier divergence"] and result.findings[0].place.text == "bar.sync 0"
 
 
+def test_lanes_that_go_round_a_barrier():
+    """To the end of the kernel, so that nobody waits for ever: it is wrong all the same."""
+    body = "setp.lt.u32 %p0, %r0, 16; {} bar.sync 0; ROUND: add.u32 %r5, %r0, 1; " + OUT.format("%r5")
+    for how in ("@!%p0 bra ROUND;", "@%p0"):
+        c = out()
+        result = launch(body.format(how), c)
+        (finding,) = result.findings
+        assert finding.kind == "barrier divergence" and finding.place.text.endswith("bar.sync 0")
+        assert finding.thread == (0, 0, 0) and finding.other_thread == (16, 0, 0)
+        assert "thread (16, 0, 0) of the same warp goes round it" in finding.message
+        assert (c == np.arange(32) + 1).all() and result.code == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "setp.lt.u32 %p0, %r0, 16; @!%p0 bra END; bar.sync 0; END:",  # an early return
+        # One with work to do, which the compiler put behind all the rest.
+        "setp.lt.u32 %p0, %r0, 16; @!%p0 bra LAST; bar.sync 0; add.u32 %r5, %r0, 1; exit; LAST: add.u32 %r5, %r0, 2;",
+        # Even lanes come to the barrier in the first turn, odd ones in the second: they wait for each other.
+        "and.b32 %r6, %r1, 1; mov.u32 %r5, 0; TOP: setp.eq.u32 %p0, %r5, %r6; @!%p0 bra NEXT; bar.sync 0;"
+        "NEXT: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 2; @%p1 bra TOP;",
+    ],
+)
+def test_lanes_that_do_not_go_round_a_barrier(body):
+    assert launch(body, out()).findings == []
+
+
 def test_half_a_warp_at_a_barrier_blocks_for_ever():
     result = launch(
         "setp.lt.u32 %p0, %r0, 16; @%p0 bra B; shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; B: bar.sync 1, 64;",
@@ -552,7 +580,7 @@ def test_module_variables():
     for launches in (1, 2):
         built.launch("k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [Region(c.ctypes.data, c.nbytes, "c")])
         calls = built.variables["calls"]
-        assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.address))[0] == 96 * launches
+        assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.base))[0] == 96 * launches
     assert (c == np.float32(3.0).view(np.uint32) | 105 << 24).all()
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from common import emulator
+from tests.emulator import sources
 from tests.emulator.machine import executed, kinds, launch
-from tests.emulator.test_sanitizer import mutant
 
 LANE = np.arange(32)
 SHOW = "mad.wide.u32 %rd1, %r1, 4, %rd0; st.global.u32 [%rd1], %r3;"
@@ -171,7 +171,9 @@ extern "C" cudaError_t launch(int *out, const int *labels) {
 def test_cooperative_groups():
     labels = torch.arange(64, dtype=torch.int32) * 7 % 5
     out = torch.full((6, 64), -1, dtype=torch.int32)
-    report = emulator.run(mutant("cooperative_groups", COOPERATIVE_GROUPS), "launch", [out, labels], names=["o", "l"])
+    report = emulator.run(
+        sources.source(COOPERATIVE_GROUPS, "cooperative_groups"), "launch", [out, labels], names=["o", "l"]
+    )
     assert report.ok, report
     t, label = np.arange(64), labels.numpy()
     warp, third = t // 32, t % 3 == 0

@@ -8,7 +8,7 @@ import torch
 
 from common import emulator
 from common.emulator import arrays
-from tests.emulator.test_sanitizer import mutant
+from tests.emulator import sources
 
 LAMBDAS = """
 #include <cuda_runtime.h>
@@ -40,12 +40,12 @@ def line(text: str, mark: str) -> int:
 
 def test_the_line_in_a_lambda_and_the_line_of_its_call():
     out = torch.zeros(32)
-    report = emulator.run(mutant("lambdas", LAMBDAS), "launch", [out, 32], names=["out", "threads"])
+    report = emulator.run(sources.source(LAMBDAS, "lambdas"), "launch", [out, 32], names=["out", "threads"])
     (race,) = report.findings
     assert (race.line, race.call_line) == (line(LAMBDAS, "// read"), 0)
     assert f"written by thread (31, 0, 0) at line {line(LAMBDAS, '// written')}" in race.message
     assert "of shared memory (tile[1][31])" in race.message
-    report = emulator.run(mutant("lambdas", LAMBDAS), "launch", [torch.zeros(20), 32], names=["out", "threads"])
+    report = emulator.run(sources.source(LAMBDAS, "lambdas"), "launch", [torch.zeros(20), 32], names=["out", "threads"])
     (finding,) = (finding for finding in report.findings if finding.kind == "out of bounds global")
     assert (finding.line, finding.call_line) == (line(LAMBDAS, "// not a lambda"), line(LAMBDAS, "// the outer call"))
     shown = str(report)
@@ -66,7 +66,7 @@ extern "C" cudaError_t launch(const float4 *a, float4 *out, int threads) {
 
 def test_an_access_that_begins_inside_says_how_far_it_goes_past_the_end():
     report = emulator.run(
-        mutant("past_the_end", PAST_THE_END),
+        sources.source(PAST_THE_END, "past_the_end"),
         "launch",
         [torch.zeros(7, 6), torch.zeros(44), 11],
         names=["a", "out", "n"],
@@ -99,7 +99,7 @@ extern "C" cudaError_t launch(float *out, int at) {
 
 
 def test_elements_of_shared_arrays_are_named():
-    report = emulator.run(mutant("shapes", SHARED), "launch", [torch.zeros(64), 2], names=["out", "at"])
+    report = emulator.run(sources.source(SHARED, "shapes"), "launch", [torch.zeros(64), 2], names=["out", "at"])
     messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
     for name in ("first[2][2]", "second[2][3]", "third[2][3][1]", "dynamic[17]"):
         assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)

@@ -490,3 +490,26 @@ def test_the_program_dies_with_the_one_that_runs_it():
 def test_a_source_that_is_none():
     with pytest.raises(UserError, match="no such file"):
         emulator.load("nothing.cu")
+
+
+def test_what_is_copied_to_the_host_and_nobody_has_written_is_noted():
+    """A word or more: single bytes pad structures."""
+    text = r"""
+struct Padded { short a; int b; };
+__global__ void few(int *out, Padded *padded) { out[threadIdx.x] = 1, padded[threadIdx.x] = {1, 2}; }
+int main() {
+  int *d_out, out[64];
+  Padded *d_padded, padded[60];
+  cudaMalloc(&d_out, sizeof out);
+  cudaMalloc(&d_padded, sizeof padded);
+  few<<<1, 60>>>(d_out, d_padded);
+  cudaMemcpy(padded, d_padded, sizeof padded, cudaMemcpyDeviceToHost);
+  return cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost);
+}
+"""
+    report = emulator.program(source(text, "copied"))
+    assert report.ok
+    (note,) = report.notes
+    assert note.message == (
+        "cudaMemcpy: 16 of 256 bytes have never been written, the first at d_out (cudaMalloc 1, line 7) + 240 bytes"
+    )

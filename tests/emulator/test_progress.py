@@ -11,9 +11,8 @@ import torch
 from common import emulator
 from common.emulator import engine
 from common.emulator.build import compile_host
+from tests.emulator import sources
 from tests.emulator.machine import kinds, launch
-from tests.emulator.sources import launchers, with_one_launcher
-from tests.emulator.test_sanitizer import mutant
 
 KERNELS = r"""
 #include <cooperative_groups.h>
@@ -229,9 +228,9 @@ extern "C" cudaError_t launch_grid_sync(int *a, int *b, int *c, int blocks, int 
 def run(name: str, blocks: int, threads: int, cores: int | None = None):
     """A kernel's report, and its three arrays."""
     arrays = [torch.zeros(2 * blocks + 2, dtype=torch.int32) for _ in range(3)]
-    source = mutant("progress", with_one_launcher(KERNELS))
+    source = sources.source(sources.with_one_launcher(KERNELS), "progress")
     compile_host(source, call="launch_number"), engine.library()  # what is to be timed is the launch
-    arguments = {"number": launchers(KERNELS).index(name), **dict(zip("abc", arrays)), "blocks": blocks}
+    arguments = {"number": sources.launchers(KERNELS).index(name), **dict(zip("abc", arrays)), "blocks": blocks}
     arguments["threads"] = threads
     started = time.process_time()
     report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], threads=cores)
@@ -325,12 +324,8 @@ def test_a_cooperative_launch_that_does_not_fit_is_refused():
 
 
 def test_grid_sync_without_a_cooperative_launch_traps():
-    source = mutant(
-        "progress_plain",
-        KERNELS.replace("(look_back)", "(look_back) LAUNCHER(grid_sync)").split(
-            'extern "C" cudaError_t launch_grid_sync'
-        )[0],
-    )
+    text = KERNELS.replace("(look_back)", "(look_back) LAUNCHER(grid_sync)")
+    source = sources.source(text.split('extern "C" cudaError_t launch_grid_sync')[0], "progress_plain")
     arrays = [torch.zeros(8, dtype=torch.int32) for _ in range(3)]
     report = emulator.run(source, "launch_grid_sync", [*arrays, 2, 32], names=["a", "b", "c", "blocks", "threads"])
     assert report.status == 719 and [finding.kind for finding in report.findings] == ["trap"]

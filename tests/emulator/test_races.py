@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common import emulator
-from tests.emulator.test_sanitizer import mutant
+from tests.emulator import sources
 
 # Each kernel is right. `BREAKS` names the piece to replace, by what, and what must be said of it.
 KERNELS = {
@@ -204,7 +204,7 @@ CALLS = {
 
 def run(kernel: str, text: str, name: str, **options) -> tuple[emulator.Report, Path]:
     text = "#include <cuda_runtime.h>\n" + text + LAUNCH % CALLS.get(kernel, f"{kernel}<<<6, 128>>>(a, out, n)")
-    source = mutant(f"races_{name.replace(' ', '_')}", text)
+    source = sources.source(text, f"races_{name.replace(' ', '_')}")
     a, out = torch.arange(64).float() / 64, torch.zeros(8192)
     return emulator.run(source, "launch", [a, out, 64], names=["a", "out", "n"], **options), source
 

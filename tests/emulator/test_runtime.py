@@ -308,7 +308,8 @@ def test_device_queries():
 #include <cuda_runtime.h>
 __global__ void __launch_bounds__(128) kernel(int *) {}
 extern "C" int launch(int *result) {
-  int out[7];
+  int out[8];
+  size_t stack = 0;
   cudaDeviceProp properties;
   cudaFuncAttributes attributes;
   int device = -1;
@@ -321,9 +322,11 @@ extern "C" int launch(int *result) {
   out[4] = properties.major * 10 + properties.minor;
   out[5] = attributes.maxThreadsPerBlock;
   out[6] = cudaGetErrorString(cudaErrorInvalidValue)[0];
+  status |= cudaDeviceSetLimit(cudaLimitStackSize, 4096) | cudaDeviceGetLimit(&stack, cudaLimitStackSize);
+  out[7] = stack;
   return status | cudaMemcpy(result, out, sizeof out, cudaMemcpyHostToDevice);
 }
 """
-    out = torch.zeros(7, dtype=torch.int32)
+    out = torch.zeros(8, dtype=torch.int32)
     assert call(text, "queries", out, arch="8.6").status == 0
-    assert out.tolist() == [82, 99 * KB, 8, 4, 86, 128, ord("i")]
+    assert out.tolist() == [82, 99 * KB, 8, 4, 86, 128, ord("i"), 4096]

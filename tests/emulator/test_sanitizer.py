@@ -9,23 +9,11 @@ import pytest
 import torch
 
 from common import emulator
-from common.compiler import toolchain
 from common.problem import TORCH_DTYPES
+from tests.emulator import sources
 from tests.emulator.suite import suite
 
 ROOT = Path(__file__).parents[2]
-
-
-def mutant(name: str, text: str) -> Path:
-    """A file with this text that stays: what is compiled from it is found in the cache the next time."""
-    folder = toolchain.cache_dir() / "tests"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}.cu"
-    if not path.exists() or path.read_text() != text:
-        temporary = path.with_name(f"{name}.{id(text)}")
-        temporary.write_text(text)
-        temporary.rename(path)
-    return path
 
 
 def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misalign: int = 0, **options):
@@ -189,7 +177,7 @@ def pipeline(text: str, name: str):
     a, b = (torch.randn(size, generator=torch.Generator().manual_seed(1)).half() for size in ((64, 96), (96, 64)))
     c = torch.full((64, 64), torch.nan)
     names = ["A", "B", "C", "K", "stream"]
-    report = emulator.run(mutant(name, text), "launch_gemm", [a, b, c, 96, None], names=names, outputs=["C"])
+    report = emulator.run(sources.source(text, name), "launch_gemm", [a, b, c, 96, None], names=names, outputs=["C"])
     return report, torch.allclose(c, a.float() @ b.float(), rtol=1e-4, atol=1e-4)
 
 

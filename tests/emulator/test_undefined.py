@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from common import emulator
+from tests.emulator import sources
 from tests.emulator.machine import kinds, launch
-from tests.emulator.sources import launchers, with_one_launcher
-from tests.emulator.test_sanitizer import mutant
 
 KERNELS = r"""
 #include <cuda_fp16.h>
@@ -112,8 +111,8 @@ LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
 
 def run(name: str, n: int, text: str = KERNELS, key: str = "undefined"):
     a, out = torch.ones(256).half(), torch.full((256,), -1.0)
-    arguments = {"number": launchers(text).index(name), "a": a, "out": out, "n": n}
-    source = mutant(key, with_one_launcher(text))
+    arguments = {"number": sources.launchers(text).index(name), "a": a, "out": out, "n": n}
+    source = sources.source(sources.with_one_launcher(text), key)
     return emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments]), out
 
 

@@ -950,22 +950,29 @@ cudaError_t cudaDeviceReset() {
   return synchronised();
 }
 
-cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t) { return cudaSuccess; }
-
-cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
+// What is set is told again, and changes nothing: the engine's stack and heap have sizes of their own.
+static size_t limits[] = {1024, 1 << 20, 8 << 20};  // of a thread's stack, of printf, of malloc
+static size_t *limit_of(enum cudaLimit limit) {
   switch (limit) {
     case cudaLimitStackSize:
-      *value = 1024;
-      break;
+      return &limits[0];
     case cudaLimitPrintfFifoSize:
-      *value = 1 << 20;
-      break;
+      return &limits[1];
     case cudaLimitMallocHeapSize:
-      *value = 8 << 20;
-      break;
+      return &limits[2];
     default:
-      *value = 0;
+      return nullptr;
   }
+}
+
+cudaError_t cudaDeviceSetLimit(enum cudaLimit limit, size_t value) {
+  if (size_t *known = limit_of(limit)) *known = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
+  const size_t *known = limit_of(limit);
+  *value = known ? *known : 0;
   return cudaSuccess;
 }
 

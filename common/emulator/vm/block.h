@@ -152,7 +152,6 @@ struct Launch {
   std::vector<TraceRow> trace;
   std::map<u64, std::string> output;  // of each block that printed
   std::string all_output;
-  u64 stopped_by = ~0ull;  // block of the finding that ended the launch
 
   u64 version() const {  // of global memory
     u64 sum = 0;
@@ -200,12 +199,13 @@ struct Block {
   Flags flags;                           // in shared memory
   u64 seen[64] = {};                     // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  u64 changes = 0;         // of shared memory, and meetings at barriers
-  u64 executed = 0;        // instructions, of all warps
-  u64 slept = 0;           // cycles
-  u64 bytes = 0;           // of its storage
-  u64 parked_version = 0;  // of global memory, before it had to wait
-  u32 in_vain = 0;         // how often it went on since, only to wait again
+  std::unordered_map<u32, std::vector<bool>> after;  // see beyond
+  u64 changes = 0;                                   // of shared memory, and meetings at barriers
+  u64 executed = 0;                                  // instructions, of all warps
+  u64 slept = 0;                                     // cycles
+  u64 bytes = 0;                                     // of its storage
+  u64 parked_version = 0;                            // of global memory, before it had to wait
+  u32 in_vain = 0;                                   // how often it went on since, only to wait again
   std::vector<TraceRow> trace;
   std::string output;                // what the block's threads printed
   const Allocation *last = nullptr;  // the allocation that was hit last
@@ -270,6 +270,8 @@ struct Block {
   void meet_apart(Warp &, const Instr &);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
+  void note_skipped(Warp &, const Instr &, u32 mask);
+  const std::vector<bool> &beyond(u32 pc);
   void complete_barriers();
   void call(Warp &, size_t group, const Instr &, u32 active);
   void return_from(Warp &, size_t group, const Instr &, u32 active);

@@ -147,6 +147,7 @@ void Block::start(u64 block_index) {
     w.reads = w.own = w.polls = w.long_turns = 0;
     w.poll.mask = 0;
     w.watches.clear();
+    w.skipped = 0;
     w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
     if (program.stack != NO_PC) memset(w.reg<u64>(program.stack), 0, LANES * sizeof(u64));
     w.time = w.oldest = w.newest = 1;
@@ -555,6 +556,11 @@ void Block::branch(Warp &w, Group &group, const Instr &i, u32 taken) {
 }
 
 void Block::exit(Warp &w, Group &group, u32 mask) {
+  if (const u32 never = mask & w.skipped) {
+    const u32 number = w.reg<u32>(program.code[w.skipped_pc].o[0])[w.skipped_by % LANES] & 15;
+    report(Problem::BARRIER_SKIPPED, w.skipped_pc, w.skipped_by, number, 0, thread(w, __builtin_ctz(never)));
+    w.skipped &= ~mask;
+  }
   for (Copy &copy : w.copies) copy.mask &= ~mask;  // nobody will wait for them
   ++group.pc;
   group.mask &= ~mask;
@@ -598,7 +604,48 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     group.waiting = number;
     if (others.mask) w.groups.push_back(others);
   }
+  if (launch.sanitize && i.o[5] && !expected) note_skipped(w, i, mask);
   complete_barriers();
+}
+
+// Lanes arrive at a barrier, and others of their warp are beyond it, in code that follows it. Those may still come to it
+// by a loop. If they end first, they went round it: that is no early return.
+void Block::note_skipped(Warp &w, const Instr &i, u32 mask) {
+  w.skipped &= ~mask;
+  if (mask == w.live) return;
+  for (const Group &g : w.groups) {
+    const bool at_barrier = g.waiting >= 0 && g.waiting < FOR_LANES;
+    if (at_barrier || g.pc <= i.pc || program.code[g.pc].kind == Kind::EXIT || !beyond(i.pc)[g.pc]) continue;
+    w.skipped |= g.mask;
+    w.skipped_pc = i.pc;
+    w.skipped_by = thread(w, __builtin_ctz(mask));
+  }
+}
+
+// Which instructions can be executed after that one, by a thread that has executed it.
+const std::vector<bool> &Block::beyond(u32 pc) {
+  const auto [at, fresh] = after.try_emplace(pc);
+  std::vector<bool> &found = at->second;
+  if (!fresh) return found;
+  found.resize(program.code.size());
+  const auto always = [&](const Instr &i) {
+    return std::any_of(program.constants.begin(), program.constants.end(), [&](const Constant &c) {
+      return c.offset == i.guard && c.width == 0 && !i.negate;
+    });
+  };
+  for (std::vector<u32> next{pc + 1}; !next.empty();) {
+    const u32 here = next.back();
+    next.pop_back();
+    if (here >= found.size() || found[here]) continue;
+    found[here] = true;
+    const Instr &i = program.code[here];
+    const bool leaves = i.kind == Kind::BRANCH || i.kind == Kind::TABLE || i.kind == Kind::EXIT;
+    if (!leaves || !always(i)) next.push_back(here + 1);
+    if (i.kind == Kind::BRANCH) next.push_back(i.target);
+    if (i.kind == Kind::TABLE)
+      next.insert(next.end(), program.tables[i.target].begin(), program.tables[i.target].end());
+  }
+  return found;
 }
 
 void Block::complete_barriers() {

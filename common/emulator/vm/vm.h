@@ -110,6 +110,7 @@ struct Instr {
   X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)      \
   X(SHARED_PAST_END, "out of bounds shared", 0)           \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)          \
+  X(BARRIER_SKIPPED, "barrier divergence", 0)             \
   X(WARP_DIVERGENCE, "warp divergence", 0)                \
   X(OUTSIDE_MASK, "lane outside its mask", 0)             \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                  \
@@ -269,6 +270,8 @@ struct Warp {
   u32 epoch = 0, epoch_time = 0;     // races.cpp
   std::vector<Copy> copies;          // in flight
   u32 copy_group[LANES] = {};        // number of the group that each lane is filling
+  // Lanes that have gone round a barrier at which others wait; where it is, and a thread that waits there.
+  u32 skipped = 0, skipped_pc = 0, skipped_by = 0;
 
   template <class T>
   T *reg(u32 offset) const {
