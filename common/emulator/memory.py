@@ -107,7 +107,7 @@ class AddressMap:
             if address < PAGE:
                 return "a null pointer"
             device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
-            return f"address {address:#x}, " + ("far from every tensor" if device else "which is not the device's")
+            return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
         return near.describe(address)
 
     def snapshot(self) -> AddressMap:
