@@ -21,7 +21,7 @@ import numpy as np
 
 from common.compiler import toolchain
 from common.emulator import lower, ptx
-from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Finding, Memory, Problem, explain
+from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
 from common.emulator.kernel import KernelInfo, Place, Region
 from common.emulator.lower import core
 from common.emulator.ptx import PtxError
@@ -114,7 +114,6 @@ def library() -> ctypes.CDLL:
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
-        ("vm_stopped_by", number, [pointer]),
         ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
@@ -145,8 +144,8 @@ class LaunchResult:
     0 if it ran to its end. `blocks`: how many ran."""
 
     counters: np.ndarray
-    findings: list[Finding]
-    notes: list[Finding]
+    findings: list[Violation]
+    notes: list[Violation]
     trace: np.ndarray
     output: str
     code: int
@@ -166,14 +165,6 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True)
-class ModuleVariable:
-    name: str
-    address: int
-    size: int
-    space: str
-
-
 class Module:
     """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
@@ -185,18 +176,18 @@ class Module:
         self._place = place
         self.target = self._ptx.target
         self._storage: list[np.ndarray] = []
-        self.variables: dict[str, ModuleVariable] = {}
+        self.variables: dict[str, Region] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._vm = library()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         self._place_variables()
-        self.heap: ModuleVariable | None = None
+        self.heap: Region | None = None
         self._heap = None
         if "malloc" in self._ptx.functions:
             base = ctypes.c_uint64()
             self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
-            self.heap = ModuleVariable("the device's heap", base.value, HEAP_BYTES, "global")
+            self.heap = Region(base.value, HEAP_BYTES, "the device's heap")
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
         ]
@@ -228,14 +219,14 @@ class Module:
                 storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing lies next to it
                 base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
                 self._storage.append(storage)
-            self.variables[variable.name] = ModuleVariable(variable.name, base, variable.size, variable.space)
+            self.variables[variable.name] = Region(base, variable.size, variable.name)
             self._addresses[variable.name] = base
         self._write_variables()
 
     def _write_variables(self) -> None:
         for name, place in self.variables.items():
             data = ptx.initial_bytes(self._ptx.variables[name], lambda name: self._addresses.get(name, 0))
-            ctypes.memmove(place.address, data, len(data))
+            ctypes.memmove(place.base, data, len(data))
 
     def reset(self) -> None:
         """Give the module's variables the values that they start with, and take back what device code has allocated."""
@@ -326,9 +317,9 @@ class Module:
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
-        allocations = [*memory, *(Region(v.address, v.size, v.name) for v in self.variables.values())]
+        regions = [*memory, *self.variables.values()]
         table = np.array(
-            [(a.base, a.size, 0 if a.written is None else a.written.ctypes.data) for a in allocations], np.uint64
+            [(r.base, r.size, 0 if r.written is None else r.written.ctypes.data) for r in regions], np.uint64
         ).reshape(-1, 3)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         spec = _Spec(
@@ -339,7 +330,7 @@ class Module:
             counters,
             sanitize,
             len(params),
-            len(allocations),
+            len(regions),
             params,
             table.ctypes.data,
             trace.start if trace else 0,
@@ -360,13 +351,13 @@ class Module:
                     progress(done.value, total)
             if progress:
                 progress(done.value, total)
-            return self._result(running, info, block, grid, allocations, counters, done.value, start)
+            return self._result(running, info, block, grid, regions, counters, done.value, start)
         finally:
             vm.vm_cancel(running)
             vm.vm_free_launch(running)
 
     def _result(
-        self, running: int, info: KernelInfo, block, grid, allocations, counters: bool, done: int, start: float
+        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -382,7 +373,7 @@ class Module:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_finding(row, info, block, grid, Memory(info, allocations)) for row in raw]
+        findings = [_violation(row, info, block, grid, Memory(info, regions)) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
         notes = [finding for finding in findings if finding.kind == HARMLESS]
@@ -400,10 +391,10 @@ def _thread(linear: int, block) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _finding(row, info: KernelInfo, block, grid, memory: Memory) -> Finding:
+def _violation(row, info: KernelInfo, block, grid, memory: Memory) -> Violation:
     problem = problems()[int(row["problem"])]
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
-    found = Finding(
+    found = Violation(
         problem=problem.name,
         kind=problem.kind,
         kernel=info.name,

@@ -23,8 +23,9 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that a kernel must not do; the first occurrence, and how many there were at the same instruction.
+class Violation:
+    """Something that a kernel did and must not do, as the machine has it: the first time at an instruction, and how
+    often. report.Finding tells it in the words of the source.
 
     What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
     `other_place` are those of the earlier access of a race, or of the other place of a divergence."""
@@ -130,7 +131,7 @@ class Memory:
         return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
 
 
-def _waiting(f: Finding, at: Memory) -> str:
+def _waiting(f: Violation, at: Memory) -> str:
     what = f" at {at.at(f.address)}," if f.address else ""
     message = (
         f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
@@ -140,30 +141,30 @@ def _waiting(f: Finding, at: Memory) -> str:
     return message
 
 
-def _undefined(f: Finding, what: str) -> str:
+def _undefined(f: Violation, what: str) -> str:
     lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
     if f.other_place is not None:  # a shuffle
         return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
     return f"{what} holds, {lanes}, a value that nobody has set"
 
 
-def _shared_race(f: Finding, at: Memory, here: str, there: str) -> str:
+def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
     """`there`: what the other thread did, if it is not the same."""
     other = f"{there} by".lstrip()
     return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, with no barrier between them"
 
 
-def _global_race(f: Finding, at: Memory, here: str, there: str) -> str:
+def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
     other = f"{there} by".lstrip()
     return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
 
 
-def _outside(f: Finding, what: str) -> str:
+def _outside(f: Violation, what: str) -> str:
     where = "before" if f.address >> 31 else "beyond"
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
 
 
-MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
+MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
     "SHARED_BOUNDS": lambda f, at: _outside(f, "the block's shared memory"),
     "SHARED_PAST_END": lambda f, at: (
@@ -236,6 +237,6 @@ MESSAGES: dict[str, Callable[[Finding, Memory], str]] = {
 }
 
 
-def explain(finding: Finding, memory: Memory) -> str:
+def explain(finding: Violation, memory: Memory) -> str:
     """A finding's message, with `memory`'s names for addresses."""
     return MESSAGES[finding.problem](finding, memory)

@@ -54,10 +54,6 @@ class Allocation:
     called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
 
     @property
-    def tensor(self) -> Array | None:
-        return self.array
-
-    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.array.shape) if self.array is not None else (self.size,)
 
@@ -111,7 +107,7 @@ class AddressMap:
             if address < PAGE:
                 return "a null pointer"
             device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
-            return f"address {address:#x}, " + ("far from every tensor" if device else "which is not the device's")
+            return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
         return near.describe(address)
 
     def snapshot(self) -> AddressMap:

@@ -308,7 +308,7 @@ class _Memory(findings.Memory):
 
 
 def explain(
-    found: findings.Finding, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+    found: findings.Violation, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
 ) -> Finding:
     """A finding of the machine in the words of the source, which was compiled with these macros."""
     place = found.place

@@ -35,7 +35,7 @@ class _Loaded:
         self.arena = Arena()
         self.module = engine.Module(ptx, self.arena.place)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
-            self.arena.allocations.append(Allocation(heap.name, heap.address, heap.size, variable=True))
+            self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
     def close(self) -> None:
         del self.module  # its variables go with the arena
@@ -167,7 +167,7 @@ class Session(Device):
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         variable = self.module.variables.get(name)
-        return (variable.address, variable.size) if variable else None
+        return (variable.base, variable.size) if variable else None
 
     def found(self, finding: Finding | HostFinding) -> None:
         earlier = self.findings.get(finding.where)

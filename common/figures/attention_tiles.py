@@ -116,8 +116,8 @@ def online_steps(scores: np.ndarray, values: np.ndarray, tile: int) -> Picture:
 
 def read_by(traced: Traced) -> dict[str, np.ndarray]:
     """For Q, K, V, and P if it passes through shared memory: [rows, chunks of 16 bytes, warps], whether a warp reads
-    that chunk with `ldmatrix`. Chunks are named by where their copies took them from; of P, which no copy brings, by
-    the XOR layout of rows of 128 bytes.
+    that chunk with `ldmatrix`. Chunks are named by where their copies took them from; those of P, which no copy brings,
+    by where they lie in rows of 128 bytes.
 
     UserError if a chunk of shared memory is filled twice: trace one tile per buffer."""
     origin: dict[int, tuple[str, int]] = {}  # where a chunk landed -> its tensor, its number in it
@@ -141,7 +141,6 @@ def read_by(traced: Traced) -> dict[str, np.ndarray]:
             else:
                 name = "P"
                 row, chunk = divmod((address - first) // 16, layout.LINE // 16)
-                chunk ^= row % (layout.LINE // 16)
             chunks.setdefault(name, []).append((row, chunk, request.warp))
     found = {}
     for name, places in chunks.items():
@@ -198,7 +197,7 @@ def _name(traced: Traced) -> str:
 
 def _chunks(traced: Traced, name: str) -> int:
     """Of 16 bytes, in a row of a tensor of 16-bit elements."""
-    tensor = traced.tensors[name].tensor
+    tensor = traced.tensors[name].array
     assert tensor is not None, "memory of a module's own has no tensor"
     return int(tensor.shape[-1]) * 2 // 16
 

@@ -580,7 +580,7 @@ def test_module_variables():
     for launches in (1, 2):
         built.launch("k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [Region(c.ctypes.data, c.nbytes, "c")])
         calls = built.variables["calls"]
-        assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.address))[0] == 96 * launches
+        assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.base))[0] == 96 * launches
     assert (c == np.float32(3.0).view(np.uint32) | 105 << 24).all()
 
 

@@ -401,7 +401,7 @@ class Lowering:
         self.param_bytes = offset
 
     def lay_out_shared(self) -> None:
-        named, dynamic = shared_variables(self.module, self.reached)
+        named, dynamic = shared_variables(self.reached)
         offset = 0
         for variable in named:
             offset = -(-offset // variable.align) * variable.align
@@ -679,7 +679,7 @@ def call_bytes(variables) -> int:
     return offset - FRAME_HEADER
 
 
-def shared_variables(module: PtxModule, functions: list[Function]) -> tuple[list[Variable], list[Variable]]:
+def shared_variables(functions: list[Function]) -> tuple[list[Variable], list[Variable]]:
     """The shared variables that the functions name: static ones in the order of their places, and dynamic ones, which
     share theirs behind them."""
     found = dict.fromkeys(

@@ -152,7 +152,6 @@ struct Launch {
   std::vector<TraceRow> trace;
   std::map<u64, std::string> output;  // of each block that printed
   std::string all_output;
-  u64 stopped_by = ~0ull;  // block of the finding that ended the launch
 
   u64 version() const {  // of global memory
     u64 sum = 0;

@@ -46,7 +46,6 @@ static void give_up(Launch &l, Worker &w) {
     for (Block *block : *queue) {
       block->worker = &w;
       block->report_deadlock(l.blocks - l.started);
-      l.stopped_by = std::min(l.stopped_by, block->index);
     }
   l.stop = true;
 }
@@ -136,10 +135,7 @@ static void work(Launch &l, Worker &worker) {
       if (!block->output.empty()) l.output[block->index].swap(block->output);
       l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
       block->trace.clear();
-      if (block->stopped) {
-        l.stop = true;
-        l.stopped_by = std::min(l.stopped_by, block->index);
-      }
+      if (block->stopped) l.stop = true;
       l.free.push_back(block);
       l.done.fetch_add(1);
     } else if (outcome == Outcome::WAITING) {
@@ -386,8 +382,6 @@ const char *vm_output(Launch *l) {
   for (const auto &[block, text] : l->output) l->all_output += text;
   return l->all_output.c_str();
 }
-
-u64 vm_stopped_by(Launch *l) { return l->stopped_by; }
 
 void vm_free_launch(Launch *l) {
   for (std::thread &t : l->host_threads) t.join();
