@@ -299,6 +299,10 @@ class _Memory(findings.Memory):
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
+        if not size:
+            member = arrays.member(self.source, self.kernel.name, plain, offset - start, self.defines)
+            if member is not None:
+                return member
         shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
         inside = not size or offset < start + size
         return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"

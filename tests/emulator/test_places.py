@@ -109,7 +109,7 @@ def test_elements_of_shared_arrays_are_named():
     ("declaration", "size", "offset", "element"),
     [
         ("__shared__ float a[4][8];", 128, 44, "[1][3]"),
-        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 bytes"),
+        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 byte"),
         ("__shared__ Unknown a[N][M];", 6 * 16 * 12, 12 * 17, "[1][1]"),
         ("__shared__ __align__(128) double b[2], a[2][2][3];", 96, 80, "[1][1][1]"),
         ("extern __shared__ int a[];", 0, 12, "[3]"),
@@ -139,3 +139,70 @@ def test_macros_from_outside_and_template_arguments(tmp_path):
     assert arrays.shape(str(source), kernel, "a", 5 * 3 * 8 * 4, {"M": "8"}) == arrays.Shape((3, 8), 4)
     assert arrays.shape(str(source), "_Z6kernelPf", "a", 64) is None
     assert arrays.shape(str(tmp_path / "nowhere.cu"), kernel, "a", 64) is None
+
+
+STRUCTURES = """
+#include <cuda_fp16.h>
+#ifndef DTYPE
+#define DTYPE half  // what is computed with
+#endif
+using Element = DTYPE;
+template <int ROWS> struct Tiles {
+  static constexpr int COLUMNS = ROWS * 2;
+  alignas(16) Element a[ROWS][COLUMNS];  // [row][column]
+  short b[16 / sizeof(Element) - 5];
+  int c[2][2];
+};
+struct Plain { double x[2]; float y[3][4]; };
+template <int N> __global__ void __launch_bounds__(32 * (N - 2)) ring_kernel(float *out, int at) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  using Ring = Tiles<N>;
+  Ring *ring = reinterpret_cast<Ring *>(bytes);
+  out[0] = float(ring[2].a[2][at + 4]);
+  out[1] = ring[0].b[at];
+  out[2] = ring[1].c[1][at];
+  bytes[at] = out[3];
+}
+__global__ void plain_kernel(float *out, int at) {
+  extern __shared__ __align__(16) char others[];
+  Plain &whole = *reinterpret_cast<Plain *>(others);
+  out[0] = whole.y[2][at];
+  whole.x[0] = out[1];
+}
+extern "C" cudaError_t launch(float *out, int at) {
+  ring_kernel<3><<<1, 1, 512>>>(out, at);
+  plain_kernel<<<1, 1, 512>>>(out, at);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_members_of_structures_in_dynamic_shared_memory_are_named():
+    """Where they lie, the compiler says: the kernel reads the ones that are named here."""
+    report = emulator.run(sources.source(STRUCTURES, "structures"), "launch", [torch.zeros(64), 1], names=["out", "at"])
+    messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
+    names = ("ring[2].a[2][5]", "ring[0].b[1]", "ring[1].c[1][1]", "whole.y[2][1]")
+    assert len(messages) == len(names)
+    for name in names:
+        assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("struct Plain", "union Plain"),
+        ("double x[2];", "double x[2]; int z;"),  # no array: it is not understood
+        ("double x[2];", "Other x[2];"),
+        ("float y[3][4];", "float y[3][WHO_KNOWS];"),
+        (
+            "void plain_kernel",
+            "void plain_kernel(float *others) { int *whole = reinterpret_cast<int *>(others); } void f",
+        ),
+    ],
+)
+def test_a_structure_that_is_not_understood_has_no_members(tmp_path, change):
+    source = tmp_path / "structure.cu"
+    for text, member in ((STRUCTURES, "whole.y[0][1]"), (STRUCTURES.replace(*change), None)):
+        source.write_text(text)
+        arrays._read.cache_clear()
+        assert arrays.member(str(source), "_Z12plain_kernelPfi", "others", 20) == member
