@@ -34,7 +34,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
-    "tune": "which tile shapes are best on this GPU? (GPU; stages with a table of tiles)",
+    "tune": "which tiles are best on this GPU? (GPU; stages with a table of them)",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile")
 

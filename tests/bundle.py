@@ -55,13 +55,12 @@ def parts(kernels: Sequence[Kernel]) -> list[Part]:
 
 
 def _text(kernels: Sequence[Kernel]) -> str:
-    source, symbol = kernels[0].source, kernels[0].stage.spec.symbol
-    text = source.read_text()
+    symbol, text = kernels[0].stage.spec.symbol, kernels[0].source.read_text()
     lines = re.findall(r"^#include <.*>$", text, re.M)  # outside of all namespaces, once
     for number, kernel in enumerate(kernels):
         macros = {**kernel.defines, symbol: f"{symbol}_{number}"}
         lines += [f"#define {name} {value}" for name, value in macros.items()]
-        lines += [f"namespace part_{number} {{", f'#include "{source}"', "}"]
+        lines += [f"namespace part_{number} {{", f'#include "{kernel.source}"', "}"]
         lines += [f"#undef {name}" for name in macros]
     declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', text, re.M)[1].split(",")
     names = [parameter.replace("*", " ").split()[-1] for parameter in declared]

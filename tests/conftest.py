@@ -1,13 +1,15 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share, and what a run says at its end."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import math
 import os
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +24,45 @@ from common.compiler import toolchain
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
+
+# ---- where the time goes: in seconds of processors, which do not depend on what else runs ----------------------------
+
+SPENT = "processor seconds"
+STARTED = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[STARTED] = _processors()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    now = _processors()
+    outcome.get_result().user_properties.append((SPENT, now - item.stash[STARTED]))
+    item.stash[STARTED] = now
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The files of tests that took most, and all of them."""
+    spent: Counter[str] = Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        for name, value in getattr(report, "user_properties", ()):
+            spent[report.nodeid.partition("::")[0]] += value if name == SPENT else 0.0
+    if spent.total() > 10:
+        terminalreporter.write_sep("=", f"{spent.total():.0f} {SPENT}")
+        for file, seconds in spent.most_common(12):
+            terminalreporter.write_line(f"{seconds:6.0f}  {file}")
+
+
+def _processors() -> float:
+    """Seconds that processors have worked for this process and for those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+# ---- fixtures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

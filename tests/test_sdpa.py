@@ -155,14 +155,17 @@ def test_the_limits_of_the_log_sum_exp_leave_room_for_how_tensor_cores_add(patte
     assert 0.1 * tolerance.whole < off.norm() < tolerance.whole and off.abs().max() < tolerance.element
 
 
-def test_a_check_launches_with_all_keys_in_one_part_as_well():
+def test_a_check_launches_with_several_tiles_in_a_part_as_well():
     """Of the sizes that the emulator is given most parts are one tile: there, nothing is ever corrected."""
-    cpu, shape = torch.device("cpu"), (2, 4, 2, 140, 200, 64)
-    arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
-    assert arguments["splits"] > 1
-    (changed,) = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
-    assert changed == {"splits": 1, "partial_O": None, "partial_LSE": None} and changed.keys() <= arguments.keys()
-    assert not SPEC.other_launches(shape, CAUSAL.variants, cpu)
+    cpu = torch.device("cpu")
+    for n_kv, splits in ((200, 1), (401, 2)):
+        shape = (2, 4, 2, 100, n_kv, 64)
+        arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
+        assert arguments["splits"] == -(-n_kv // 64)
+        (changed,) = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+        assert changed.keys() == {"splits", "partial_O", "partial_LSE"} and changed["splits"] == splits
+        assert (changed["partial_O"] is None) == (splits == 1)
+        assert not SPEC.other_launches(shape, CAUSAL.variants, cpu)
     assert not SPEC.other_launches((1, 1, 1, 1, 64, 64), PLAIN.variants, cpu)
 
 
@@ -329,6 +332,13 @@ def test_views_of_one_tensor():
         o, lse = attention(each, k, v, return_lse=True)
         assert o.stride() == torch.empty_like(each).stride()
         assert_right(PLAIN, (each, k, v), (o, lse))
+
+
+@pytest.mark.parametrize("kernel", [PLAIN, CAUSAL], ids=lambda kernel: kernel.short)
+def test_few_queries_of_grouped_heads_with_strides(kernel):
+    """Packed into one tile: rows of it are neither neighbours nor in one head, and batches lie far apart."""
+    tensors = SPEC.inputs((2, 4, 2, 3, 150, kernel.variants["HEAD_DIM"]), "fp16", kernel.variants, pattern="strided")
+    assert_right(kernel, tensors, emulated(kernel, tensors))
 
 
 def test_random_sizes_parts_and_patterns():

@@ -84,13 +84,13 @@ class Sdpa(Attention):
         shapes = {
             "one query, one key": (1, 1, 1, 1, 1),
             "a small tile, whole": (1, 1, 1, 64, 256),
-            "whole tiles, several heads and blocks": (2, 2, 2, 256, 256),
-            "queries ragged, fewer than keys": (1, 2, 1, 150, 192),
-            "keys ragged, fewer than queries": (1, 2, 2, 256, 70),
+            "whole tiles, several heads and blocks": (1, 2, 2, 256, 192),
+            "queries ragged": (1, 1, 1, 150, 128),
+            "keys ragged, fewer than queries": (1, 1, 1, 128, 70),
             "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
             "a small tile": (1, 1, 1, 50, 128),
-            "more tiles than any ring holds, ragged": (1, 1, 1, 330, 401),
-            "grouped heads, many queries": (2, 4, 2, 140, 200),
+            "more tiles than any ring holds, ragged": (1, 1, 1, 200, 401),
+            "grouped heads, many queries": (2, 4, 2, 100, 200),
         }
         return {why: (*shape, d) for why, shape in shapes.items()}
 
@@ -138,12 +138,8 @@ class Sdpa(Attention):
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[Tensor | None, ...]:
-        b, h, _, n, _, d = shape
         splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(torch.device(device)))
-        if splits == 1:
-            return None, None
-        size = (splits, b, h, n)
-        return torch.empty((*size, d), device=device), torch.empty(size, device=device)
+        return parts(shape, splits, device)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, h_kv, n, n_kv, d = shape
@@ -210,10 +206,15 @@ class Sdpa(Attention):
     def other_launches(
         self, shape: Shape, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Small sizes leave a block no more than a tile of keys. All keys in one part: as large sizes have it."""
-        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
+        """Small sizes leave a block no more than one tile of keys. As large sizes have it: several of them, in one part
+        or in two that are not alike."""
+        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device))
+        tiles = ceil_div(shape[4], BLOCK_KV)
+        if splits == 1:
             return {}
-        return {"keys not split": {"splits": 1, **dict.fromkeys(self.scratch_names)}}
+        if tiles < 5:
+            return {"keys not split": {"splits": 1, **dict(zip(self.scratch_names, parts(shape, 1, device)))}}
+        return {"keys in two parts": {"splits": 2, **dict(zip(self.scratch_names, parts(shape, 2, device)))}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -236,9 +237,10 @@ class Sdpa(Attention):
 
 
 def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """Keys whose scores are -inf, as if they were not there: the first half, and the last head has no others."""
+    """Keys whose scores are -inf, as if they were not there: two thirds of those that a causal mask leaves, the first
+    ones; the last head has no others."""
     q[..., 0] = 1
-    k[:, :, : (k.shape[2] + 1) // 2, 0] = -torch.inf
+    k[:, :, : (min(q.shape[2], k.shape[2]) * 2 + 2) // 3, 0] = -torch.inf
     k[:, -1, :, 0] = -torch.inf
     return q, k, v
 
@@ -265,6 +267,14 @@ def multiprocessors(device: torch.device) -> int:
     return hardware.model("8.0").sms
 
 
+def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Memory for the results of each part of the keys, partial_O and partial_LSE; none is needed for one part."""
+    if splits == 1:
+        return None, None
+    b, h, _, n, _, d = shape
+    return torch.empty((splits, b, h, n, d), device=device), torch.empty((splits, b, h, n), device=device)
+
+
 def splits_of(shape: Shape, causal: bool, sms: int) -> int:
     """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work."""
     b, h, h_kv, n, n_kv, d = shape
@@ -274,7 +284,7 @@ def splits_of(shape: Shape, causal: bool, sms: int) -> int:
     small = rows <= SMALL_BLOCK_Q
     blocks = b * (h // packed) * -(-rows // (SMALL_BLOCK_Q if small else BLOCK_Q))
     slots = sms * (2 if d == 128 else 3)
-    tiles = -(-n_kv // BLOCK_KV)
+    tiles = ceil_div(n_kv, BLOCK_KV)
     return 1 if causal or blocks >= slots else _splits(blocks, tiles, slots)
 
 
@@ -287,6 +297,10 @@ def _splits(blocks: int, tiles: int, slots: int) -> int:
         return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
 
     return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), splits))
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 problem = Sdpa()

@@ -162,5 +162,5 @@ def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, 
     if spec.name == "sdpa":
         inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
         splits = (spec.scalars(shape, kernel.variants, (*inputs, inputs[0]))["splits"],)
-    driver = (FOLDER / f"{spec.name}.cu").read_text()
+    driver = "\n".join((FOLDER / f"{name}.cu").read_text() for name in ("data", spec.name))
     return source + "\n" + driver, [str(n) for n in (*shape, *splits)], dict(kernel.defines)

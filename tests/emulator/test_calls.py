@@ -170,8 +170,9 @@ extern "C" cudaError_t launch_keep(int *out, int n, int) {
 
 def run(name: str, n: int, threads: int = 64, fill: int = 0, size: int = 64, **options):
     out = torch.full((size,), fill, dtype=torch.int32)
-    source = sources.source(SOURCE, "calls")
-    report = emulator.run(source, f"launch_{name}", [out, n, threads], names=["out", "n", "threads"], **options)
+    source = sources.source(sources.with_one_launcher(SOURCE), "calls")
+    arguments = {"number": sources.launchers(SOURCE).index(name), "out": out, "n": n, "threads": threads}
+    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], **options)
     return report, out.numpy()
 
 

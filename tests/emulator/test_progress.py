@@ -228,11 +228,13 @@ extern "C" cudaError_t launch_grid_sync(int *a, int *b, int *c, int blocks, int 
 def run(name: str, blocks: int, threads: int, cores: int | None = None):
     """A kernel's report, and its three arrays."""
     arrays = [torch.zeros(2 * blocks + 2, dtype=torch.int32) for _ in range(3)]
-    source = sources.source(KERNELS, "progress")
-    compile_host(source), engine.library()  # what is to be timed is the launch
-    report = emulator.run(
-        source, f"launch_{name}", [*arrays, blocks, threads], names=["a", "b", "c", "blocks", "threads"], threads=cores
-    )
+    source = sources.source(sources.with_one_launcher(KERNELS), "progress")
+    compile_host(source, call="launch_number"), engine.library()  # what is to be timed is the launch
+    arguments = {"number": sources.launchers(KERNELS).index(name), **dict(zip("abc", arrays)), "blocks": blocks}
+    arguments["threads"] = threads
+    started = time.process_time()
+    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], threads=cores)
+    assert time.process_time() - started < 5  # of processors, which others may be using
     return report, *(array.numpy() for array in arrays)
 
 
@@ -260,7 +262,6 @@ def test_what_is_legal_ends(name, blocks, threads, turns, cores):
     report, _, count, other = run(name, blocks, threads, cores)
     assert report.ok, report
     assert count[0] == blocks * threads * turns
-    assert report.seconds < 5
     if name == "look_back":
         assert np.array_equal(other[blocks : 2 * blocks], np.cumsum(np.arange(blocks) + 1))
     if name == "grid_sync":
@@ -285,7 +286,6 @@ def test_what_cannot_end_is_found_soon(name, blocks, threads, kind, at, cores):
     assert report.status == 702 and {finding.kind for finding in report.findings} == {kind}, report
     line = KERNELS[: KERNELS.index(at)].count("\n") + 1
     assert line in {finding.line for finding in report.findings}, report
-    assert report.seconds < 5
 
 
 def test_a_deadlock_says_who_waits_where():
@@ -297,7 +297,7 @@ def test_a_deadlock_says_who_waits_where():
 
 
 def test_a_loop_that_counts_through_all_numbers_is_stopped():
-    started = time.monotonic()
+    started = time.process_time()
     result = launch(
         "mov.u32 %r3, 1; L: add.u32 %r3, %r3, 2; setp.ne.u32 %p0, %r3, 0; @%p0 bra L;",
         np.zeros(32, np.uint32),
@@ -305,7 +305,7 @@ def test_a_loop_that_counts_through_all_numbers_is_stopped():
     )
     assert kinds(result) == ["endless loop"] and result.code == 702
     assert "10000000 instructions" in result.findings[0].message
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_more_blocks_than_fit_cannot_wait_for_each_other():

@@ -111,7 +111,9 @@ LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
 
 def run(name: str, n: int, text: str = KERNELS, key: str = "undefined"):
     a, out = torch.ones(256).half(), torch.full((256,), -1.0)
-    return emulator.run(sources.source(text, key), f"launch_{name}", [a, out, n], names=["a", "out", "n"]), out
+    arguments = {"number": sources.launchers(text).index(name), "a": a, "out": out, "n": n}
+    source = sources.source(sources.with_one_launcher(text), key)
+    return emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments]), out
 
 
 def line(text: str, mark: str, name: str) -> int:

@@ -1,18 +1,4 @@
-// What makes a program of stage 16: this stands behind its kernel.cu. Arguments: B H H_KV N N_KV HEAD_DIM splits.
-
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
-static Element *uploaded(size_t count) {  // numbers between -1 and 1
-  std::vector<Element> host(count);
-  static unsigned state = 1;
-  for (Element &element : host) element = Element(float((state = state * 1664525 + 1013904223) >> 8) / (1 << 23) - 1);
-  Element *device;
-  cudaMalloc(&device, count * sizeof(Element));
-  cudaMemcpy(device, host.data(), count * sizeof(Element), cudaMemcpyHostToDevice);
-  return device;
-}
+// Makes a program of stage 16: stands behind its kernel.cu and data.cu. Arguments: B H H_KV N N_KV HEAD_DIM splits.
 
 int main(int argc, char **argv) {
   if (argc != 8) return 2;
