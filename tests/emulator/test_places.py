@@ -53,6 +53,42 @@ def test_the_line_in_a_lambda_and_the_line_of_its_call():
     assert "helper(out + n, 1.0f);" in shown and "put(threadIdx.x);" in shown
 
 
+INLINED = """
+#include <cuda_runtime.h>
+__device__ float before(const float *array, int at) {
+  return array[at - 1];  // inside
+}
+__device__ void put(unsigned address, int x) {
+  asm volatile("st.shared.u32 [%0], %1;"
+               :
+               : "r"(address), "r"(x));
+}
+__global__ void kernel(float *out, int what) {
+  __shared__ float tile[32];
+  tile[threadIdx.x] = 1;
+  if (what == 0)
+    out[0] = before(tile, threadIdx.x);  // the call
+  else
+    put(unsigned(__cvta_generic_to_shared(tile)) + 4096, 1);  // assembly
+}
+extern "C" cudaError_t launch(float *out, int what) {
+  kernel<<<1, 32>>>(out, what);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_the_line_in_a_function_is_told_beside_that_of_its_call():
+    """But not one of inline assembly: the PTX says more."""
+    for what, mark, inner in ((0, "// the call", line(INLINED, "// inside")), (1, "// assembly", 0)):
+        arguments = [torch.zeros(1), what]
+        report = emulator.run(sources.source(INLINED, "inlined"), "launch", arguments, names=["out", "what"])
+        found = next(finding for finding in report.findings if finding.kind == "out of bounds shared")
+        assert (found.line, found.call_line, found.inner_line) == (line(INLINED, mark), 0, inner)
+        assert (f"inlined.cu:{found.line} (in a function, line {inner})" in str(found)) == bool(inner)
+        assert ("return array[at - 1];" in str(found)) == bool(inner)
+
+
 PAST_THE_END = """
 #include <cuda_runtime.h>
 __global__ void kernel(const float4 *a, float *out) { out[threadIdx.x] = a[threadIdx.x].w; asm volatile(""); }
