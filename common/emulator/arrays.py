@@ -2,12 +2,14 @@
 
 `__shared__ half tile[STAGES][M + PAD];` has its extents from constants of the file, from macros, or from the kernel's
 template arguments, which its mangled name spells out. What is read is believed if it makes up the bytes that the PTX
-says.
+says. Dynamic shared memory that a kernel looks at as a structure, `Tiles *ring = reinterpret_cast<Tiles *>(shared)`,
+has the structure's members, which are believed if all of it is understood.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -39,7 +41,7 @@ class Shape:
             number, position = divmod(number, extent)
             axes.insert(0, position)
         text = "".join(f"[{axis}]" for axis in (number, *axes))
-        return f"{text} + {rest} bytes" if rest else text
+        return f"{text} + {rest} byte{'s' * (rest > 1)}" if rest else text
 
 
 _DECLARATION = re.compile(r"__shared__([^;{}()]*(?:\([^()]*\)[^;{}()]*)*);")
@@ -47,15 +49,23 @@ _CONSTANT = re.compile(r"\b(?:constexpr|const)\s+[\w:]+(?:\s+[\w:]+)*?\s+(\w+\s*
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)", re.MULTILINE)
 _ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
 _TEMPLATE = re.compile(
-    r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\("
+    r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\((?:[^()]|\([^()]*\))*\))*?\b(?!__launch_bounds__)(\w+)\s*\("
 )
+
+
+_STRUCTURE = re.compile(r"(?:template\s*<([^<>]*)>\s*)?\b(struct|class|union)\s+(\w+)\s*\{([^{}]*)\}")
+_MEMBER = re.compile(r"(?:alignas\s*\(([^()]*)\)\s*)?([A-Za-z_]\w*(?:\s+\w+)*?)\s+(\w+)\s*((?:\[[^\[\]]*\]\s*)*)")
+_VIEW = re.compile(r"[&*]\s*(\w+)\s*=\s*(\*?)\s*reinterpret_cast<\s*(\w+)\s*\*\s*>\s*\(\s*(\w+)\s*\)\s*;")
+_ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*([^;]+);")
 
 
 @dataclass
 class _Source:
-    """What a file says of constants, as text."""
+    """What a file says of constants and types, as text."""
 
     constants: dict[str, str] = field(default_factory=dict)
+    structures: dict[str, list[tuple[str, list[str], str]]] = field(default_factory=dict)  # kind, parameters, body
+    views: dict[str, set[tuple[str, str, str]]] = field(default_factory=dict)  # array -> name, "*" or "", structure
     templates: dict[str, list[str]] = field(default_factory=dict)  # function -> names of its parameters
     arrays: dict[str, list[tuple[str, list[str]]]] = field(default_factory=dict)  # name -> (type, extents) of each
 
@@ -78,6 +88,13 @@ def _read(path: str, _changed: float) -> _Source:
             found.constants[name] = value
     for parameters, name in _TEMPLATE.findall(text):
         found.templates[name] = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+    for name, type_ in _ALIAS.findall(text):
+        found.constants[name] = type_
+    for parameters, kind, name, body in _STRUCTURE.findall(text):
+        names = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+        found.structures.setdefault(name, []).append((kind, names, body))
+    for name, whole, structure, array in _VIEW.findall(text):
+        found.views.setdefault(array, set()).add((name, whole, structure))
     for declaration in _DECLARATION.findall(text):
         kind = re.sub(r"\balignas\s*\([^()]*\)|__align__\s*\([^()]*\)|\b(?:extern|volatile|static)\b", " ", declaration)
         declarators = re.findall(r"(\w+)\s*((?:\[[^\[\]]*\]\s*)+)", kind)
@@ -96,6 +113,16 @@ _OPERATIONS: dict[type, Callable[..., int]] = {
 }  # fmt: skip
 
 
+def _type(name: str, constants: Mapping[str, str | int]) -> str:
+    """A type by its own name: that of `using Element = DTYPE;` with `#define DTYPE half` is half."""
+    for _ in range(8):
+        meaning = constants.get(name)
+        if not isinstance(meaning, str):
+            break
+        name = meaning.strip()
+    return name
+
+
 def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> int | None:
     """A constant expression of C++; None if it is not one of integers that are known."""
     if depth > 20:
@@ -103,7 +130,7 @@ def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> 
     if match := re.fullmatch(r"([^?]+)\?([^:]+):(.+)", text.strip().removeprefix("(").removesuffix(")")):
         condition = _evaluate(match[1], constants, depth + 1)
         return None if condition is None else _evaluate(match[2 if condition else 3], constants, depth + 1)
-    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(SIZES.get(m[1], m[0])), text)
+    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(SIZES.get(_type(m[1], constants), m[0])), text)
     python = re.sub(r"(?<=\d)[uUlL]+\b", "", sizes).replace("/", "//").replace("&&", " and ").replace("||", " or ")
     try:
         tree = ast.parse(python.strip(), mode="eval").body
@@ -145,13 +172,15 @@ def template_arguments(kernel: str) -> list[int | None]:
     return out
 
 
-def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, str] | None = None) -> Shape | None:
-    """The shape of the shared array `name` of a kernel (both mangled or not), which has `size` bytes (0: dynamic); None
-    if the source does not tell."""
+def _source(path: str) -> _Source:
     try:
-        source = _read(path, Path(path).stat().st_mtime)
+        return _read(path, Path(path).stat().st_mtime)
     except OSError:
-        return None
+        return _Source()
+
+
+def _constants(source: _Source, kernel: str, defines: Mapping[str, str] | None) -> dict[str, str | int]:
+    """The constants of a file as they are in a kernel (mangled or not), its template arguments among them."""
     constants: dict[str, str | int] = {**source.constants, **(defines or {})}
     for function, parameters in source.templates.items():
         if re.match(rf"_Z{len(function)}{function}I", kernel):
@@ -159,14 +188,21 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
             constants |= {
                 parameter: value for parameter, value in zip(parameters, values, strict=False) if value is not None
             }
+    return constants
+
+
+def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, str] | None = None) -> Shape | None:
+    """The shape of the shared array `name` of a kernel (both mangled or not), which has `size` bytes (0: dynamic); None
+    if the source does not tell."""
+    source = _source(path)
+    constants = _constants(source, kernel, defines)
     for type_, extents in source.arrays.get(name, ()):
         inner = [_evaluate(extent, constants) for extent in extents[1:]]
         if None in inner or 0 in inner:
             continue
         axes = tuple(extent for extent in inner if extent)
         first = _evaluate(extents[0], constants) if extents[0].strip() else None
-        spelt = str(constants.get(type_, type_))
-        element = SIZES.get(spelt)
+        element = SIZES.get(_type(type_, constants))
         row = 1
         for extent in axes:
             row *= extent
@@ -179,3 +215,56 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
         ):
             return Shape(axes, element)
     return None
+
+
+def member(path: str, kernel: str, name: str, offset: int, defines: Mapping[str, str] | None = None) -> str | None:
+    """What a byte of the dynamic shared array `name` is to a kernel that looks at it as a structure, or as several:
+    "tiles.by_warp[2][1]", "ring[2].A[3][16]". None if the source does not tell."""
+    source = _source(path)
+    if len(source.views.get(name, ())) != 1:
+        return None
+    ((variable, whole, type_),) = source.views[name]
+    constants = _constants(source, kernel, defines)
+    layout = _layout(source, type_, constants)
+    if layout is None:
+        return None
+    members, size = layout
+    index, offset = divmod(offset, size)
+    if whole and index:
+        return None
+    for first, last, called, shape_ in members:
+        if first <= offset < last:
+            return f"{variable}{'' if whole else f'[{index}]'}.{called}{shape_.index(offset - first)}"
+    return None
+
+
+def _layout(
+    source: _Source, type_: str, constants: Mapping[str, str | int]
+) -> tuple[list[tuple[int, int, str, Shape]], int] | None:
+    """The members of a structure, arrays all: first byte, last, name and shape; and its size. None if there is anything
+    in it that is not understood."""
+    name, _, arguments = _type(type_, constants).partition("<")
+    if len(source.structures.get(name.strip(), ())) != 1:
+        return None
+    ((kind, parameters, body),) = source.structures[name.strip()]
+    values = [_evaluate(argument, constants) for argument in arguments.removesuffix(">").split(",") if argument]
+    if kind == "union" or len(values) != len(parameters) or None in values:
+        return None
+    known: dict[str, str | int] = {**constants, **{key: n for key, n in zip(parameters, values) if n is not None}}
+    members: list[tuple[int, int, str, Shape]] = []
+    end, alignment = 0, 1
+    for statement in filter(None, map(str.strip, body.split(";"))):
+        if statement.startswith("static "):
+            continue  # its constants are those of the file
+        match = _MEMBER.fullmatch(statement)
+        element = SIZES.get(_type(match[2], known)) if match else None
+        extents = [_evaluate(extent, known) for extent in re.findall(r"\[([^\[\]]*)\]", match[4])] if match else []
+        align = _evaluate(match[1], known) if match and match[1] else element
+        if not match or not element or not align or not extents or not all(extents):
+            return None
+        sizes = [extent for extent in extents if extent]
+        first = -(-end // max(align, element)) * max(align, element)
+        end = first + element * math.prod(sizes)
+        alignment = max(alignment, align, element)
+        members.append((first, end, match[3], Shape(tuple(sizes[1:]), element)))
+    return (members, -(-end // alignment) * alignment) if members else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -119,7 +120,7 @@ class Finding:
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
         called = f" (called at line {self.call_line})" if self.call_line else ""
-        called += f" (in the function at line {self.inner_line})" if self.inner_line else ""
+        called += f" (in a function, line {self.inner_line})" if self.inner_line else ""
         lines = [
             f"{self.kind}: {self.message}",
             f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
@@ -299,6 +300,10 @@ class _Memory(findings.Memory):
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
+        if not size:
+            member = arrays.member(self.source, self.kernel.name, plain, offset - start, self.defines)
+            if member is not None:
+                return member
         shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
         inside = not size or offset < start + size
         return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"
@@ -313,9 +318,21 @@ def explain(
     """A finding of the machine in the words of the source, which was compiled with these macros."""
     place = found.place
     memory = _Memory(kernel, arena, place.file, defines or {})
+    inner = place.inner_line if place.inner_file == place.file and place.inner_line != place.own_line else 0
     return Finding(
         *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
         *(place.file, place.own_line, place.text, found.count),
         place.line if place.line != place.own_line else 0,
-        place.inner_line if place.inner_file == place.file and place.inner_line != place.own_line else 0,
+        0 if _in_assembly(place.file, inner) else inner,
     )
+
+
+def _in_assembly(file: str, line: int) -> bool:
+    """Whether a line is one of an asm statement, of which the PTX itself says more."""
+    for number in range(line, max(line - 8, 0), -1):
+        text = linecache.getline(file, number).split("//")[0].rstrip()
+        if number < line and text.endswith((";", "{", "}")):
+            return False
+        if re.search(r"\b(?:asm|__asm__)\b", text):
+            return True
+    return False

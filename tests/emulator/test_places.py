@@ -53,6 +53,42 @@ def test_the_line_in_a_lambda_and_the_line_of_its_call():
     assert "helper(out + n, 1.0f);" in shown and "put(threadIdx.x);" in shown
 
 
+INLINED = """
+#include <cuda_runtime.h>
+__device__ float before(const float *array, int at) {
+  return array[at - 1];  // inside
+}
+__device__ void put(unsigned address, int x) {
+  asm volatile("st.shared.u32 [%0], %1;"
+               :
+               : "r"(address), "r"(x));
+}
+__global__ void kernel(float *out, int what) {
+  __shared__ float tile[32];
+  tile[threadIdx.x] = 1;
+  if (what == 0)
+    out[0] = before(tile, threadIdx.x);  // the call
+  else
+    put(unsigned(__cvta_generic_to_shared(tile)) + 4096, 1);  // assembly
+}
+extern "C" cudaError_t launch(float *out, int what) {
+  kernel<<<1, 32>>>(out, what);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_the_line_in_a_function_is_told_beside_that_of_its_call():
+    """But not one of inline assembly: the PTX says more."""
+    for what, mark, inner in ((0, "// the call", line(INLINED, "// inside")), (1, "// assembly", 0)):
+        arguments = [torch.zeros(1), what]
+        report = emulator.run(sources.source(INLINED, "inlined"), "launch", arguments, names=["out", "what"])
+        found = next(finding for finding in report.findings if finding.kind == "out of bounds shared")
+        assert (found.line, found.call_line, found.inner_line) == (line(INLINED, mark), 0, inner)
+        assert (f"inlined.cu:{found.line} (in a function, line {inner})" in str(found)) == bool(inner)
+        assert ("return array[at - 1];" in str(found)) == bool(inner)
+
+
 PAST_THE_END = """
 #include <cuda_runtime.h>
 __global__ void kernel(const float4 *a, float *out) { out[threadIdx.x] = a[threadIdx.x].w; asm volatile(""); }
@@ -109,7 +145,7 @@ def test_elements_of_shared_arrays_are_named():
     ("declaration", "size", "offset", "element"),
     [
         ("__shared__ float a[4][8];", 128, 44, "[1][3]"),
-        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 bytes"),
+        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 byte"),
         ("__shared__ Unknown a[N][M];", 6 * 16 * 12, 12 * 17, "[1][1]"),
         ("__shared__ __align__(128) double b[2], a[2][2][3];", 96, 80, "[1][1][1]"),
         ("extern __shared__ int a[];", 0, 12, "[3]"),
@@ -139,3 +175,70 @@ def test_macros_from_outside_and_template_arguments(tmp_path):
     assert arrays.shape(str(source), kernel, "a", 5 * 3 * 8 * 4, {"M": "8"}) == arrays.Shape((3, 8), 4)
     assert arrays.shape(str(source), "_Z6kernelPf", "a", 64) is None
     assert arrays.shape(str(tmp_path / "nowhere.cu"), kernel, "a", 64) is None
+
+
+STRUCTURES = """
+#include <cuda_fp16.h>
+#ifndef DTYPE
+#define DTYPE half  // what is computed with
+#endif
+using Element = DTYPE;
+template <int ROWS> struct Tiles {
+  static constexpr int COLUMNS = ROWS * 2;
+  alignas(16) Element a[ROWS][COLUMNS];  // [row][column]
+  short b[16 / sizeof(Element) - 5];
+  int c[2][2];
+};
+struct Plain { double x[2]; float y[3][4]; };
+template <int N> __global__ void __launch_bounds__(32 * (N - 2)) ring_kernel(float *out, int at) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  using Ring = Tiles<N>;
+  Ring *ring = reinterpret_cast<Ring *>(bytes);
+  out[0] = float(ring[2].a[2][at + 4]);
+  out[1] = ring[0].b[at];
+  out[2] = ring[1].c[1][at];
+  bytes[at] = out[3];
+}
+__global__ void plain_kernel(float *out, int at) {
+  extern __shared__ __align__(16) char others[];
+  Plain &whole = *reinterpret_cast<Plain *>(others);
+  out[0] = whole.y[2][at];
+  whole.x[0] = out[1];
+}
+extern "C" cudaError_t launch(float *out, int at) {
+  ring_kernel<3><<<1, 1, 512>>>(out, at);
+  plain_kernel<<<1, 1, 512>>>(out, at);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_members_of_structures_in_dynamic_shared_memory_are_named():
+    """Where they lie, the compiler says: the kernel reads the ones that are named here."""
+    report = emulator.run(sources.source(STRUCTURES, "structures"), "launch", [torch.zeros(64), 1], names=["out", "at"])
+    messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
+    names = ("ring[2].a[2][5]", "ring[0].b[1]", "ring[1].c[1][1]", "whole.y[2][1]")
+    assert len(messages) == len(names)
+    for name in names:
+        assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("struct Plain", "union Plain"),
+        ("double x[2];", "double x[2]; int z;"),  # no array: it is not understood
+        ("double x[2];", "Other x[2];"),
+        ("float y[3][4];", "float y[3][WHO_KNOWS];"),
+        (
+            "void plain_kernel",
+            "void plain_kernel(float *others) { int *whole = reinterpret_cast<int *>(others); } void f",
+        ),
+    ],
+)
+def test_a_structure_that_is_not_understood_has_no_members(tmp_path, change):
+    source = tmp_path / "structure.cu"
+    for text, member in ((STRUCTURES, "whole.y[0][1]"), (STRUCTURES.replace(*change), None)):
+        source.write_text(text)
+        arrays._read.cache_clear()
+        assert arrays.member(str(source), "_Z12plain_kernelPfi", "others", 20) == member
