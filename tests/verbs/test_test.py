@@ -95,7 +95,7 @@ def test_a_launcher_that_asks_for_more_than_some_gpus_have_fails_there(command, 
     source = edited(DOUBLE_BUFFER, (ring, "STAGES * sizeof(Tiles)"))
     status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=3")
     assert status == 1 and "4 of 10 checks failed" in out
-    here, elsewhere = (line for line in out.splitlines() if line.startswith("fp16"))
+    here, elsewhere = (line.rstrip() for line in out.splitlines() if line.startswith("fp16"))
     assert here.endswith(" ok") and " emulator 8.6 " in elsewhere and elsewhere.endswith("stopped in 4")
 
 
