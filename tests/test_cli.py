@@ -137,4 +137,4 @@ def test_no_nvcc(command, monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setattr("common.compiler.toolchain._pip_tool", lambda name: None)
     status, _, err = command("kernels.01_naive", "test", "--device", "emulator")
-    assert status == 2 and 'pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]"' in err
+    assert status == 2 and 'pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump' in err

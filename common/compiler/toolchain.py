@@ -24,13 +24,13 @@ from pathlib import Path
 from common.errors import UserError
 
 NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed):
-    pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]"
+    pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 or point CUDA_HOME to a toolkit, or put nvcc on the PATH"""
 CXX_HELP = """no C++ compiler found. Install one:
     apt install g++        (Debian, Ubuntu; elsewhere: GCC's C++ compiler)
 or point CXX to one"""
 TOOL_HELP = """no {name} found. Install it from pip:
-    pip install "cuda-toolkit[nvcc,cccl,cuobjdump,nvdisasm]\""""
+    pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
 
 OLDEST_NVCC = (12, 0)  # C++17 as the kernels use it, and compute capability 9.0
