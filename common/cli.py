@@ -34,7 +34,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
-    "tune": "which tiles are best on this GPU? (GPU; stages with a table of them)",
+    "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile")
 

@@ -97,7 +97,7 @@ def test_rules_equal_the_emulators_counters(stage):
 
 
 def test_a_snippet_runs_and_is_traced(snippet):
-    assert torch.equal(snippet.tensors["y"].tensor, snippet.tensors["x"].tensor[:, 3])
+    assert torch.equal(snippet.tensors["y"].array, snippet.tensors["x"].array[:, 3])
     assert snippet.outputs == ("y",)
     assert len(snippet.requests("x")) == len(snippet.requests(verb="store")) == 32
     (column,) = snippet.patterns(verb="load")
