@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -184,11 +185,14 @@ def check(
     """Run a kernel on random inputs, on the "gpu" or in the "emulator" with its sanitizer, and judge it: once, and once
     for each other launch that its problem has for the shape. The result is that of the worst of them.
 
+    "emulator 8.6" emulates a GPU of that compute capability instead of the oldest that the stage runs on.
+
     A kernel that cannot be launched or that breaks a rule has failed; UserError if it cannot be built."""
     spec = kernel.stage.spec
     title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
-    place = torch.device("cpu" if device == "emulator" else "cuda")
-    launch = _emulate if device == "emulator" else _launch
+    where, _, arch = device.partition(" ")
+    place = torch.device("cpu" if where == "emulator" else "cuda")
+    launch = partial(_emulate, arch=arch or kernel.stage.min_arch) if where == "emulator" else _launch
     if device == "gpu":
         from common.compiler import gpu
 
@@ -205,7 +209,7 @@ def check(
         launches[f"{title}, {what}"] = changed
     results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
     lines = [result.lines for result in results if result.lines is not None]
-    return replace(max(results, key=_badness), lines=frozenset().union(*lines) if lines else None)
+    return replace(max(results, key=_badness), device=device, lines=frozenset().union(*lines) if lines else None)
 
 
 def _badness(result: Result) -> tuple[bool, float]:
@@ -229,10 +233,14 @@ def _launch(
     return Result(kernel, instance.shape, "gpu", accuracies, "\n".join(reports))
 
 
-def _emulate(kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool) -> Result:
+def _emulate(
+    kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool, arch: str
+) -> Result:
     """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
     outputs = instance.outputs()
-    report = kernel.emulate(instance.inputs, outputs, changed=changed, counters=counters, refused_is_error=False)
+    report = kernel.emulate(
+        instance.inputs, outputs, changed=changed, counters=counters, refused_is_error=False, arch=arch
+    )
     lines = None
     if counters:
         source = str(kernel.source.resolve())

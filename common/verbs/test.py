@@ -14,7 +14,7 @@ from dataclasses import replace
 from rich.markup import escape
 from rich.table import Table
 
-from common import accuracy, terminal
+from common import accuracy, hardware, terminal
 from common.accuracy import Result
 from common.stage import Kernel, Stage
 from common.verbs import options
@@ -54,11 +54,15 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
+    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
+    if "emulator" in devices and not args.sizes and hardware.runs_on(stage.min_arch, small):
+        first = kernels[0]
+        found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in first.test_shapes().items()]
     results = []
     with terminal.progress(f"testing {stage.name}", total=len(found)) as update:
         for kernel, shape, why, device, pattern in found:
             update(f"testing {kernel.label} {stage.spec.format(shape)} ({device})")
-            counters = args.coverage and device == "emulator"
+            counters = args.coverage and device != "gpu"
             result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
             results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
             update(advance=1)

@@ -8,7 +8,7 @@ import kernels
 from common import accuracy
 from common.verbs import test as verb
 
-NAIVE, BLOCK_TILE = kernels.load(1), kernels.load(2)
+NAIVE, BLOCK_TILE, DOUBLE_BUFFER = kernels.load(1), kernels.load(2), kernels.load(10)
 TEST = ("test", "--device", "emulator", "--dtype", "fp16")
 SMALL = (*TEST, "--sizes", "40x70x33", "--source")
 STORE = "C[(size_t)row * N + col] = Element(sum"
@@ -83,11 +83,20 @@ def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited
     source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, M == 150 ? 2048 : THREADS, 0, stream>>>"))
     status, out, err = command(NAIVE.package, *TEST, "--source", source, "--variant", "COALESCED=1", "--details")
     assert status == 1 and err == "" and "Traceback" not in out
-    assert "1 of 9 checks failed" in out
+    assert "2 of 16 checks failed" in out
     assert "01_naive fp16" in out and "150x128x128: CUDA error" in out
     assert "gemm_kernel: 2048 threads per block, at most 1024" in out  # the kernel, the value, the limit
     verdicts = [line.split()[-1] for line in out.splitlines() if line.startswith("fp16")]
-    assert verdicts.count("ok") == 8 and verdicts.index("stopped") == 2
+    assert verdicts.count("ok") == 14 and verdicts.index("stopped") == 2
+
+
+def test_a_launcher_that_asks_for_more_than_some_gpus_have_fails_there(command, edited):
+    ring = "(fits ? STAGES : 2) * sizeof(Tiles)"
+    source = edited(DOUBLE_BUFFER, (ring, "STAGES * sizeof(Tiles)"))
+    status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=3")
+    assert status == 1 and "4 of 10 checks failed" in out
+    here, elsewhere = (line.rstrip() for line in out.splitlines() if line.startswith("fp16"))
+    assert here.endswith(" ok") and " emulator 8.6 " in elsewhere and elsewhere.endswith("stopped in 4")
 
 
 @pytest.mark.parametrize(
