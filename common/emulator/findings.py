@@ -200,8 +200,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
     ),
     "BARRIER_SKIPPED": lambda f, at: (
-        f"barrier {f.address}: threads wait here, and {f.someone} of the same warp goes round it to its end; all "
-        "threads of a block must come to a barrier, unless they have returned before"
+        f"barrier {f.address}: threads wait here, and {f.someone} goes round it to its end; all threads "
+        "of a block must come to a barrier, unless they have returned before"
     ),
     "BARRIER_DEADLOCK": lambda f, at: (
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"

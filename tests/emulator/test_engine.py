@@ -400,14 +400,28 @@ def test_lanes_that_go_round_a_barrier():
         (finding,) = result.findings
         assert finding.kind == "barrier divergence" and finding.place.text.endswith("bar.sync 0")
         assert finding.thread == (0, 0, 0) and finding.other_thread == (16, 0, 0)
-        assert "thread (16, 0, 0) of the same warp goes round it" in finding.message
+        assert "thread (16, 0, 0) goes round it" in finding.message
         assert (c == np.arange(32) + 1).all() and result.code == 0
+
+
+@pytest.mark.parametrize("who", ["lt", "ge"])  # the warp that goes round it is the second one to run, and the first
+def test_a_warp_that_goes_round_a_barrier(who):
+    body = f"setp.{who}.u32 %p0, %r0, 32; @!%p0 bra ROUND; bar.sync 0; ROUND: add.u32 %r5, %r0, 1; " + OUT.format("%r5")
+    result = launch(body, out(64), block=(64,))
+    (finding,) = result.findings
+    assert finding.kind == "barrier divergence" and finding.place.text.endswith("bar.sync 0")
+    assert (finding.thread[0], finding.other_thread[0]) == ((0, 32) if who == "lt" else (32, 0))
 
 
 @pytest.mark.parametrize(
     "body",
     [
         "setp.lt.u32 %p0, %r0, 16; @!%p0 bra END; bar.sync 0; END:",  # an early return
+        # A loop that all leave together, by a branch over the barrier.
+        "mov.u32 %r5, 0; TOP: setp.ge.u32 %p0, %r5, 3; @%p0 bra AFTER; bar.sync 0; add.u32 %r5, %r5, 1; bra TOP;"
+        "AFTER: add.u32 %r5, %r5, 1;",
+        # Barriers of a few warps, with a count: the others have nothing to do with them.
+        "setp.lt.u32 %p0, %r0, 32; @!%p0 bra AFTER; bar.sync 1, 32; AFTER: add.u32 %r5, %r0, 1;",
         # One with work to do, which the compiler put behind all the rest.
         "setp.lt.u32 %p0, %r0, 16; @!%p0 bra LAST; bar.sync 0; add.u32 %r5, %r0, 1; exit; LAST: add.u32 %r5, %r0, 2;",
         # Even lanes come to the barrier in the first turn, odd ones in the second: they wait for each other.
@@ -416,7 +430,7 @@ def test_lanes_that_go_round_a_barrier():
     ],
 )
 def test_lanes_that_do_not_go_round_a_barrier(body):
-    assert launch(body, out()).findings == []
+    assert launch(body, out()).findings == [] and launch(body, out(), block=(64,)).findings == []
 
 
 def test_half_a_warp_at_a_barrier_blocks_for_ever():

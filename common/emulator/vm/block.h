@@ -48,6 +48,11 @@ struct Program {
   std::vector<u32> unset;               // those that are read before they are written, perhaps
   void follow(const std::vector<std::string> &names);
 
+  std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they go round
+  std::vector<bool> goes_round;                      // whether an instruction is such a branch
+  void find_rounds();
+  std::vector<bool> beyond(u32 pc) const;
+
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
     u32 n = 0;
     while (n < 4 && offset >= bounds[n + 1]) ++n;
@@ -199,13 +204,13 @@ struct Block {
   Flags flags;                           // in shared memory
   u64 seen[64] = {};                     // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  std::unordered_map<u32, std::vector<bool>> after;  // see beyond
-  u64 changes = 0;                                   // of shared memory, and meetings at barriers
-  u64 executed = 0;                                  // instructions, of all warps
-  u64 slept = 0;                                     // cycles
-  u64 bytes = 0;                                     // of its storage
-  u64 parked_version = 0;                            // of global memory, before it had to wait
-  u32 in_vain = 0;                                   // how often it went on since, only to wait again
+  std::vector<std::pair<u32, u32>> ended;  // barriers that a thread went round and then ended: pc, thread
+  u64 changes = 0;                         // of shared memory, and meetings at barriers
+  u64 executed = 0;                        // instructions, of all warps
+  u64 slept = 0;                           // cycles
+  u64 bytes = 0;                           // of its storage
+  u64 parked_version = 0;                  // of global memory, before it had to wait
+  u32 in_vain = 0;                         // how often it went on since, only to wait again
   std::vector<TraceRow> trace;
   std::string output;                // what the block's threads printed
   const Allocation *last = nullptr;  // the allocation that was hit last
@@ -270,8 +275,7 @@ struct Block {
   void meet_apart(Warp &, const Instr &);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
-  void note_skipped(Warp &, const Instr &, u32 mask);
-  const std::vector<bool> &beyond(u32 pc);
+  void go_round(Warp &, u32 barrier, u32 lanes);
   void complete_barriers();
   void call(Warp &, size_t group, const Instr &, u32 active);
   void return_from(Warp &, size_t group, const Instr &, u32 active);

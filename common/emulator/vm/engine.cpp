@@ -138,6 +138,7 @@ void Block::start(u64 block_index) {
   std::fill(std::begin(seen), std::end(seen), 0);
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
   for (Barrier &b : barriers) b = Barrier{};
+  ended.clear();
   for (Warp &w : warps) {
     start_undefined(w);
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
@@ -147,7 +148,7 @@ void Block::start(u64 block_index) {
     w.reads = w.own = w.polls = w.long_turns = 0;
     w.poll.mask = 0;
     w.watches.clear();
-    w.skipped = 0;
+    w.round.clear();
     w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
     if (program.stack != NO_PC) memset(w.reg<u64>(program.stack), 0, LANES * sizeof(u64));
     w.time = w.oldest = w.newest = 1;
@@ -289,6 +290,10 @@ bool Block::release_lanes(Warp &w) {
   return false;
 }
 
+static bool for_all(const Instr &i) {  // a barrier of the whole block, at which one waits
+  return i.kind == Kind::BARRIER && i.o[1] == ALL && i.o[2] != 1 && i.o[5];
+}
+
 Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   const Instr *code = program.code.data();
   Counters *count = launch.count ? counters : nullptr;
@@ -334,6 +339,8 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       Group &group = w.groups[chosen];
       group.pc = pc;
       if (i.kind == Kind::BRANCH) {
+        if (active && program.goes_round[pc] && launch.sanitize)
+          for (const u32 barrier : program.rounds.at(pc)) go_round(w, barrier, active);
         const bool whole = active == mask || active == 0;
         if (whole) {
           pc = group.pc = active ? i.target : pc + 1;
@@ -393,8 +400,10 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
         case Kind::BARRIER:
           if (active)
             arrive(w, group, i, active);
-          else
+          else {
+            if (launch.sanitize && for_all(i)) go_round(w, pc, mask);
             ++group.pc;
+          }
           break;
         case Kind::TRAP:
           if (active) {
@@ -556,11 +565,17 @@ void Block::branch(Warp &w, Group &group, const Instr &i, u32 taken) {
 }
 
 void Block::exit(Warp &w, Group &group, u32 mask) {
-  if (const u32 never = mask & w.skipped) {
-    const u32 number = w.reg<u32>(program.code[w.skipped_pc].o[0])[w.skipped_by % LANES] & 15;
-    report(Problem::BARRIER_SKIPPED, w.skipped_pc, w.skipped_by, number, 0, thread(w, __builtin_ctz(never)));
-    w.skipped &= ~mask;
-  }
+  for (auto &[barrier, lanes] : w.round)
+    if (const u32 never = mask & lanes) {
+      const u32 who = thread(w, __builtin_ctz(never));
+      const Barrier *waiting =
+          std::find_if(barriers, barriers + 16, [pc = barrier](const Barrier &b) { return b.pc == pc; });
+      if (waiting != barriers + 16)
+        report(Problem::BARRIER_SKIPPED, barrier, waiting->thread, waiting - barriers, 0, who);
+      else
+        ended.push_back({barrier, who});
+      lanes &= ~mask;
+    }
   for (Copy &copy : w.copies) copy.mask &= ~mask;  // nobody will wait for them
   ++group.pc;
   group.mask &= ~mask;
@@ -603,47 +618,61 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     group.mask = mask;
     group.waiting = number;
     if (others.mask) w.groups.push_back(others);
+    if (others.mask && launch.sanitize && for_all(i)) go_round(w, i.pc, others.mask);
   }
-  if (launch.sanitize && i.o[5] && !expected) note_skipped(w, i, mask);
+  for (auto &[barrier, lanes] : w.round)
+    if (barrier == i.pc) lanes &= ~mask;
+  for (auto &[barrier, who] : ended)
+    if (barrier == i.pc) {
+      report(Problem::BARRIER_SKIPPED, i.pc, thread(w, lane), number, 0, who);
+      barrier = NO_PC;
+    }
   complete_barriers();
 }
 
-// Lanes arrive at a barrier, and others of their warp are beyond it, in code that follows it. Those may still come to it
-// by a loop. If they end first, they went round it: that is no early return.
-void Block::note_skipped(Warp &w, const Instr &i, u32 mask) {
-  w.skipped &= ~mask;
-  if (mask == w.live) return;
-  for (const Group &g : w.groups) {
-    const bool at_barrier = g.waiting >= 0 && g.waiting < FOR_LANES;
-    if (at_barrier || g.pc <= i.pc || program.code[g.pc].kind == Kind::EXIT || !beyond(i.pc)[g.pc]) continue;
-    w.skipped |= g.mask;
-    w.skipped_pc = i.pc;
-    w.skipped_by = thread(w, __builtin_ctz(mask));
+// Lanes go round a barrier, to code that follows it. They may still come to it by a loop. If they end first, and others
+// have come to it, it is wrong: that is no early return.
+void Block::go_round(Warp &w, u32 barrier, u32 lanes) {
+  const auto at =
+      std::find_if(w.round.begin(), w.round.end(), [=](const auto &round) { return round.first == barrier; });
+  if (at == w.round.end())
+    w.round.push_back({barrier, lanes});
+  else
+    at->second |= lanes;
+}
+
+void Program::find_rounds() {
+  goes_round.assign(code.size(), false);
+  for (const Instr &barrier : code) {
+    if (!for_all(barrier)) continue;
+    const std::vector<bool> follows = beyond(barrier.pc);
+    for (const Instr &i : code)
+      if (i.kind == Kind::BRANCH && i.pc < barrier.pc && i.target > barrier.pc && follows[i.target] &&
+          code[i.target].kind != Kind::EXIT) {
+        rounds[i.pc].push_back(barrier.pc);
+        goes_round[i.pc] = true;
+      }
   }
 }
 
 // Which instructions can be executed after that one, by a thread that has executed it.
-const std::vector<bool> &Block::beyond(u32 pc) {
-  const auto [at, fresh] = after.try_emplace(pc);
-  std::vector<bool> &found = at->second;
-  if (!fresh) return found;
-  found.resize(program.code.size());
+std::vector<bool> Program::beyond(u32 pc) const {
   const auto always = [&](const Instr &i) {
-    return std::any_of(program.constants.begin(), program.constants.end(), [&](const Constant &c) {
+    return std::any_of(constants.begin(), constants.end(), [&](const Constant &c) {
       return c.offset == i.guard && c.width == 0 && !i.negate;
     });
   };
+  std::vector<bool> found(code.size());
   for (std::vector<u32> next{pc + 1}; !next.empty();) {
     const u32 here = next.back();
     next.pop_back();
     if (here >= found.size() || found[here]) continue;
     found[here] = true;
-    const Instr &i = program.code[here];
+    const Instr &i = code[here];
     const bool leaves = i.kind == Kind::BRANCH || i.kind == Kind::TABLE || i.kind == Kind::EXIT;
     if (!leaves || !always(i)) next.push_back(here + 1);
     if (i.kind == Kind::BRANCH) next.push_back(i.target);
-    if (i.kind == Kind::TABLE)
-      next.insert(next.end(), program.tables[i.target].begin(), program.tables[i.target].end());
+    if (i.kind == Kind::TABLE) next.insert(next.end(), tables[i.target].begin(), tables[i.target].end());
   }
   return found;
 }

@@ -297,6 +297,7 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
+  p->find_rounds();
   return p;
 }
 

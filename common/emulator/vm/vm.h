@@ -263,15 +263,14 @@ struct Warp {
   Poll poll;
   std::vector<Watch> watches;
   // What has happened before what this warp does now: order.cpp.
-  u32 time = 1;                      // stamps its accesses
-  Clock knows, fenced[2];            // now; at its last fence, of either reach
-  u32 oldest = 1, newest = 1;        // of what it knows: of all, and of all others
-  std::unique_ptr<LaneTimes> lanes;  // where its lanes know different things of each other
-  u32 epoch = 0, epoch_time = 0;     // races.cpp
-  std::vector<Copy> copies;          // in flight
-  u32 copy_group[LANES] = {};        // number of the group that each lane is filling
-  // Lanes that have gone round a barrier at which others wait; where it is, and a thread that waits there.
-  u32 skipped = 0, skipped_pc = 0, skipped_by = 0;
+  u32 time = 1;                            // stamps its accesses
+  Clock knows, fenced[2];                  // now; at its last fence, of either reach
+  u32 oldest = 1, newest = 1;              // of what it knows: of all, and of all others
+  std::unique_ptr<LaneTimes> lanes;        // where its lanes know different things of each other
+  u32 epoch = 0, epoch_time = 0;           // races.cpp
+  std::vector<Copy> copies;                // in flight
+  u32 copy_group[LANES] = {};              // number of the group that each lane is filling
+  std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
 
   template <class T>
   T *reg(u32 offset) const {
