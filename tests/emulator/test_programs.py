@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -378,14 +379,31 @@ def test_an_endless_loop_on_the_host_is_ended():
     assert "has run for 1 s without calling CUDA" in str(report) and time.monotonic() - started < 30
 
 
+def interrupted(path: Path, *arguments: str, after: float) -> tuple[int, str, float]:
+    """A program at which Ctrl-C is pressed: its exit status, what it said, the seconds that it then took."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "common.emulator", str(path), *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # not as a job in the background
+    )
+    try:
+        time.sleep(after)
+        os.killpg(process.pid, signal.SIGINT)
+        started = time.monotonic()
+        _, said = process.communicate(timeout=60)
+        return process.returncode, said, time.monotonic() - started
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_ctrl_c_ends_an_endless_loop_on_the_host():
     emulator.program(source(TROUBLE, "trouble"), ["0"])  # compiled
-    words = [sys.executable, "-m", "common.emulator", str(source(TROUBLE, "trouble")), "7"]
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    time.sleep(2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Traceback" not in said
+    status, said, _ = interrupted(source(TROUBLE, "trouble"), "7", after=2)
+    assert status == 130 and "Traceback" not in said
 
 
 def test_ctrl_c_ends_a_long_kernel():
@@ -394,13 +412,8 @@ __global__ void k(volatile int *p) { for (int i = 0; i < 1000000; ++i) p[threadI
 int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
 """
     emulator.load(source(text, "long"))  # compiled
-    words = [sys.executable, "-m", "common.emulator", str(source(text, "long"))]
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    time.sleep(3)
-    os.killpg(process.pid, signal.SIGINT)
-    started = time.monotonic()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in said and time.monotonic() - started < 10
+    status, said, seconds = interrupted(source(text, "long"), after=3)
+    assert status == 130 and "Traceback" not in said and seconds < 10
 
 
 # ---- streams, threads ------------------------------------------------------------------------------------------------
