@@ -49,6 +49,8 @@ def nvcc(request, monkeypatch) -> toolchain.Nvcc:
     monkeypatch.setenv("CUDA_HOME", str(home))
     nvcc = toolchain.find_nvcc()
     assert nvcc.home == home
+    if request.param == "newer" and nvcc.release == OLDER:
+        pytest.skip(f"torch pins release {OLDER} in this environment: there is no newer one")
     return nvcc
 
 
