@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from common.compiler import toolchain
 from common.emulator import memory
@@ -136,28 +136,25 @@ class Served:
     output: str
 
 
-class Device:
+class Device(Protocol):
     """What the host code's requests need; session.py has the one that emulates."""
 
     arena: Arena
     stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: no place of the learner's
 
-    def describe(self, kernel: str) -> KernelDescription | None:
-        raise NotImplementedError
+    def describe(self, kernel: str) -> KernelDescription | None: ...
 
-    def launch(self, request: HostLaunch) -> Served:
-        raise NotImplementedError
+    def launch(self, request: HostLaunch) -> Served: ...
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         """Address and size of a variable of the module."""
-        raise NotImplementedError
+        ...
 
-    def found(self, finding: HostFinding) -> None:
-        raise NotImplementedError
+    def found(self, finding: HostFinding) -> None: ...
 
     def noted(self, finding: HostFinding) -> None:
         """Something that may be meant: it is told, but is no finding."""
-        raise NotImplementedError
+        ...
 
 
 @dataclass
