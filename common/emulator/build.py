@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator import extension
 from common.emulator.host import HERE
 from common.errors import UserError
@@ -103,7 +103,7 @@ def compile_host(
             "kernel.o",
         ]
         try:
-            toolchain.run(compiler, cwd=out)
+            passes.compile_source(compiler, out)
         except UserError as error:
             said = _explained(error, source, call, nvcc)
             if is_extension and "does not export" not in str(said):
