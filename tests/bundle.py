@@ -55,7 +55,7 @@ def parts(kernels: Sequence[Kernel]) -> list[Part]:
 
 
 def _text(kernels: Sequence[Kernel]) -> str:
-    symbol, text = kernels[0].stage.spec.symbol, kernels[0].source.read_text()
+    symbol, text = kernels[0].stage.symbol, kernels[0].source.read_text()
     lines = re.findall(r"^#include <.*>$", text, re.M)  # outside of all namespaces, once
     for number, kernel in enumerate(kernels):
         macros = {**kernel.defines, symbol: f"{symbol}_{number}"}

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import argparse
 import linecache
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
-from common import accuracy, hardware, terminal
-from common.accuracy import Result
+from common import emulator, hardware, terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
+
+if TYPE_CHECKING:
+    from common.accuracy import Result
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -43,6 +49,18 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
     else:
         kernels = stage.kernels(dtypes, args.source)
+    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
+    builds = [(kernel, stage.min_arch) for kernel in kernels if args.device != "gpu"]
+    if builds and not args.sizes and hardware.runs_on(stage.min_arch, small):
+        builds.append((kernels[0], small))
+    with _building(builds):
+        return _check(stage, kernels, small, args)
+
+
+def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.Namespace) -> int:
+    """Check them, the first also on a GPU of the compute capability `small`."""
+    from common import accuracy  # it imports torch, by which time the first kernel is compiled
+
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
         devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
@@ -54,7 +72,6 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
-    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
     if "emulator" in devices and not args.sizes and hardware.runs_on(stage.min_arch, small):
         first = kernels[0]
         found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in first.test_shapes().items()]
@@ -79,6 +96,18 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+@contextmanager
+def _building(builds: Sequence[tuple[Kernel, str]]) -> Iterator[None]:
+    """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
+        for kernel, arch in builds:
+            pool.submit(emulator.prepare, kernel.source, kernel.stage.symbol, defines=kernel.defines, arch=arch)
+        try:
+            yield
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """What each shape is for -> the shape: those of --sizes, or all that the problem and the stage ask for."""
     spec = kernel.stage.spec
@@ -86,6 +115,8 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
     shapes = kernel.test_shapes()
     if first:  # one kernel tells in what integers a stage counts
+        from common import accuracy
+
         shapes |= spec.wide_shapes(kernel.multiples, kernel.variants)
         huge = spec.huge_shapes(kernel.multiples, kernel.variants) if device == "gpu" else {}
         shapes |= {why: shape for why, shape in huge.items() if accuracy.fits(kernel, shape)}

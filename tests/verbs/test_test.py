@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
 import pytest
 
 import kernels
-from common import accuracy
+from common import accuracy, emulator
+from common.errors import UserError
 from common.verbs import test as verb
+
+ROOT = Path(__file__).parents[2]
 
 NAIVE, BLOCK_TILE, DOUBLE_BUFFER = kernels.load(1), kernels.load(2), kernels.load(10)
 TEST = ("test", "--device", "emulator", "--dtype", "fp16")
@@ -152,3 +161,31 @@ def test_lines_count_as_executed_if_any_kernel_executed_them():
     assert one.lines is not None and 0 not in one.lines
     without = accuracy.check(kernel, (32, 32, 8), "emulator")
     assert without.lines is None and verb.uncovered([without]) == {}
+
+
+def test_the_compiler_is_at_work_before_torch_is_imported():
+    script = f"""
+import sys
+from common import cli, emulator
+prepare = emulator.prepare
+emulator.prepare = lambda *what, **how: (print("torch there:", "torch" in sys.modules), prepare(*what, **how))
+cli.main({NAIVE.package!r}, {[*TEST, "--sizes", "32", "--variant", "COALESCED=1"]!r})"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torch there: False\n") and "1 of 1 checks passed" in done.stdout
+
+
+def test_what_is_waiting_to_be_compiled_is_forgotten_when_a_check_raises(monkeypatch):
+    begun, go_on = [], threading.Event()
+
+    def prepare(source, symbol, *, defines, arch):
+        begun.append((source, symbol, arch))
+        go_on.wait(60)
+
+    monkeypatch.setattr(emulator, "prepare", prepare)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (kernel,) = NAIVE.kernels(["fp16"], fixed={"COALESCED": 1})
+    with pytest.raises(UserError, match="^wrong$"), verb._building([(kernel, "8.0")] * 5):
+        threading.Timer(0.5, go_on.set).start()
+        raise UserError("wrong")
+    assert begun == [(kernel.source, "launch_gemm", "8.0")]
