@@ -82,6 +82,8 @@ def _dispatch(package: str, argv: list[str]) -> int:
         return module.run(stages[0], args)
     if getattr(args, "source", None):
         raise UserError("--source is a file of one stage: python -m kernels.NN_name " + verb)
+    if getattr(args, "watch", False):
+        raise UserError("--watch is for one stage: python -m kernels.NN_name " + verb)
     chosen = [course.load(text) for text in args.stages] or stages
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import threading
@@ -68,6 +69,7 @@ def compile_host(
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
     folders = _folders(include)
     texts = toolchain.source_texts(source, folders=folders)
+    linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
     is_extension = extension.is_extension(texts)
     if is_extension:
         folders.append(extension.HEADERS)

@@ -9,16 +9,20 @@ from __future__ import annotations
 import argparse
 import linecache
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.markup import escape
 from rich.table import Table
 
 from common import emulator, hardware, terminal
+from common.compiler import toolchain
+from common.errors import UserError
 from common.stage import Kernel, Stage
 from common.verbs import options
 
@@ -28,9 +32,11 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
     "--source my_kernel.cu # the same check for your own version",
+    "--source my_kernel.cu --dtype {dtype} --sizes SIZE --watch # again whenever you save it",
     "--coverage # the lines that no check executed",
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
+POLL = 0.05  # seconds between looks at a source that is watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +45,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_device(parser)
     options.add_seed(parser)
     parser.add_argument("--coverage", action="store_true", help="also list the source lines that no check executed")
+    parser.add_argument("--watch", action="store_true", help="check again whenever the source changes, until Ctrl-C")
     parser.add_argument("--details", action="store_true", help="a row for every check, not one per kernel")
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
+    if args.watch:
+        _watch(stage, args)
+    return _run(stage, args)
+
+
+def _watch(stage: Stage, args: argparse.Namespace) -> NoReturn:
+    """Check now, and again after each change of the source or of what it includes, until Ctrl-C."""
+    source, again = args.source or stage.source, False
+    while True:
+        text, started = toolchain.source_texts(source.resolve()), time.monotonic()
+        try:
+            _run(stage, args)
+        except UserError as error:
+            if not again and not isinstance(error, toolchain.ToolFailed):
+                raise  # of the command line, which no change of the source will mend
+            terminal.complain(error)
+        again = True
+        seconds = time.monotonic() - started
+        terminal.err.print(
+            f"\n{seconds:.1f} s; again when {source} changes (Ctrl-C ends)", markup=False, soft_wrap=True
+        )
+        while _texts(source) in (text, None):
+            time.sleep(POLL)
+
+
+def _texts(source: Path) -> list[str] | None:
+    """The source with what it includes; None while there is none, since an editor is writing it."""
+    try:
+        return toolchain.source_texts(source.resolve())
+    except UserError:
+        return None
+
+
+def _run(stage: Stage, args: argparse.Namespace) -> int:
     pinned, dtypes = options.variants(args), options.dtypes(stage, args)
     if pinned:
         each = dict.fromkeys(kernel.dtype for kernel in stage.kernels(dtypes, args.source))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -161,6 +164,40 @@ def test_lines_count_as_executed_if_any_kernel_executed_them():
     assert one.lines is not None and 0 not in one.lines
     without = accuracy.check(kernel, (32, 32, 8), "emulator")
     assert without.lines is None and verb.uncovered([without]) == {}
+
+
+def test_a_source_that_is_watched_is_checked_after_each_change(tmp_path):
+    source, barrier = tmp_path / "mine.cu", "__syncthreads();  // everybody waits for all readers"
+    text = BLOCK_TILE.source.read_text()
+    race, typo = (text.replace(barrier, instead) for instead in ("// everybody waits for all readers", "nonsense();"))
+    source.write_text(race)
+    words = [*TEST, "--sizes", "64", "--watch", "--source", str(source)]
+    command = [sys.executable, "-m", BLOCK_TILE.package, *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            said = [_round(process.stdout)]
+            for text in (typo, f"// every line is one further down\n{race}"):
+                (tmp_path / "new.cu").write_text(text)
+                (tmp_path / "new.cu").replace(source)  # as editors do
+                said.append(_round(process.stdout))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert 'identifier "nonsense" is undefined' in said[1]
+    before, after = (re.search(r"mine.cu:(\d+), .*\n +\1 \| (.*)", said[n]) for n in (0, 2))
+    assert before and after, said
+    assert int(after[1]) == int(before[1]) + 1 and after[2] == before[2], "what is quoted is what was compiled"
+
+
+def _round(stream: TextIO) -> str:
+    """What is said up to the line that says when it goes on."""
+    said = ""
+    for line in stream:
+        said += line
+        if re.search(r"\d+\.\d s; again when .*mine.cu changes", line):
+            return said
+    raise AssertionError(said)
 
 
 def test_the_compiler_is_at_work_before_torch_is_imported():
