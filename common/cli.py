@@ -49,6 +49,7 @@ def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its threads would wait on processors that compilers need
     terminal.leave(lambda: _dispatch(package, list(sys.argv[1:] if argv is None else argv)))
 
 
