@@ -328,9 +328,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        // Scaled, then kept: the same rounded number is subtracted from all of a row's scores, and cancels in O / l.
-        largest[m][half_tile] *= scale_log2;
-        grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
+        grown |= (largest[m][half_tile] - row_max[m][half_tile]) * scale_log2 > 8;
       }
     }
     if (!LAZY_RESCALE || __any_sync(~0u, grown)) {
@@ -339,7 +337,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
+          const float correction = exp2_approx((row_max[m][half_tile] - new_max) * scale_log2);  // at first 2^-inf = 0
           row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -356,9 +354,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
       for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float minus_max = -row_max[m][half_tile];
-          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], scale_log2, minus_max));  // a score's weight
-          const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], scale_log2, minus_max));
+          const float max = row_max[m][half_tile];
+          const float first = exp2_approx((s[m][n][half_tile * 2] - max) * scale_log2);  // a score's weight
+          const float second = exp2_approx((s[m][n][half_tile * 2 + 1] - max) * scale_log2);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }

@@ -59,7 +59,7 @@ constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step: ptxas puts three idle loads before the
                                // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
 constexpr float LN_2 = 0.69314718f;
-constexpr float LOWEST = -3.4028235e38f;      // a maximum to begin with: finite, so that parts of -inf weigh 2^-inf = 0
+constexpr float LOWEST = -3.4028235e38f;  // a maximum to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -112,28 +112,25 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// D[16, 8] = A[16, 16] · B[16, 8] + C[16, 8], fp32 accumulation.
+// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
 template <typename T>
-__device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4]);
+__device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
 template <>
-__device__ __forceinline__ void mma_m16n8k16<half>(
-    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 template <>
 __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
-    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
@@ -323,11 +320,12 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   float o[TILES_Q][TILES_D][4] = {};         // 32 × HEAD_DIM of O per warp, in mma's layout
   float s[TILES_Q][TILES_KV][4];             // 32 × 64 of S per warp, likewise
   unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
-  float minus_max[TILES_Q][4] = {};          // -m of this lane's rows, 0-7 and 8-15 of each mma tile, in mma's layout
+  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or up to 8 less
   float row_sum[TILES_Q][2] = {};            // l of these rows, but only the keys that this lane has seen
+#pragma unroll
+  for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = LOWEST;
 
-  // 3. S - m = Q · Kᵀ - m: this warp's queries, all keys of a tile, while the tile after the next is copied. Sums that
-  // begin at -m cost nothing, and what is left of a row's largest score is exact, however large it is.
+  // 3. S = Q · Kᵀ: this warp's queries, all keys of a tile, while the tile after the next is copied.
   const auto compute_scores = [&](unsigned stage, unsigned next_stage, bool copies) {
     const unsigned k_tile = k_address + stage;
     unsigned q[2][TILES_Q][4], k[2][2 * PAIRS][2];  // fragments, of two steps in turn
@@ -349,6 +347,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
                     columns_on(k_tile, d) + n * MMA_N * ROW_BYTES);
       }
     };
+#pragma unroll
+    for (int m = 0; m < TILES_Q; ++m) {
+#pragma unroll
+      for (int n = 0; n < TILES_KV; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+    }
     load_fragments(0);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
@@ -360,8 +363,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
         for (int i = 0; i < TILES_Q; ++i) {
           const int m = n % 2 ? TILES_Q - 1 - i : i;  // to and fro: neighbours in time share a fragment
-          mma_m16n8k16<Element>(s[m][n], q[step / K_STEPS % 2][m], k[step % 2][tile_of_step],
-                                step < K_STEPS ? minus_max[m] : s[m][n]);
+          mma_m16n8k16<Element>(s[m][n], q[step / K_STEPS % 2][m], k[step % 2][tile_of_step]);
         }
       }
     }
@@ -390,11 +392,10 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     }
   };
 
-  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 (of exponents) below a row's maximum
-  // serves as m: the weights stay below 2^8, and m cancels in O / l.
-  const float slack = 8 / arguments.scale_log2;
+  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
+  // the weights stay below 2^8, and m cancels in O / l.
   const auto softmax = [&]() {
-    float largest[TILES_Q][2];  // of the scores that this lane holds, less m
+    float largest[TILES_Q][2];  // of the scores that this lane holds
     bool grown = false;
 #pragma unroll
     for (int m = 0; m < TILES_Q; ++m) {
@@ -406,7 +407,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        grown |= largest[m][half_tile] > (row_sum[m][half_tile] == 0 ? -INFINITY : slack);
+        grown |= (largest[m][half_tile] - row_max[m][half_tile]) * arguments.scale_log2 > 8;
       }
     }
     if (__any_sync(~0u, grown)) {
@@ -414,18 +415,14 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float growth = quad_max(largest[m][half_tile]);
-          const bool empty = quad_sum(row_sum[m][half_tile]) == 0;  // no key has any weight: m may fall, too
-          const float shift = empty ? growth == -INFINITY ? 0 : growth : fmaxf(growth, 0);
-          const float correction = empty ? 1 : exp2_approx(-shift * arguments.scale_log2);
+          const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
+          const float correction = exp2_approx((row_max[m][half_tile] - new_max) * arguments.scale_log2);  // at first 0
+          row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
-          for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) {
-            minus_max[m][i] -= shift;
+          for (int n = 0; n < TILES_D; ++n) {
 #pragma unroll
-            for (int n = 0; n < TILES_KV; ++n) s[m][n][i] -= shift;
-#pragma unroll
-            for (int n = 0; n < TILES_D; ++n) o[m][n][i] *= correction;
+            for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) o[m][n][i] *= correction;
           }
         }
       }
@@ -436,8 +433,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float first = exp2_approx(s[m][n][half_tile * 2] * arguments.scale_log2);
-          const float second = exp2_approx(s[m][n][half_tile * 2 + 1] * arguments.scale_log2);
+          const float max = row_max[m][half_tile];
+          const float first = exp2_approx((s[m][n][half_tile * 2] - max) * arguments.scale_log2);
+          const float second = exp2_approx((s[m][n][half_tile * 2 + 1] - max) * arguments.scale_log2);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }
@@ -469,7 +467,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
         for (int i = 0; i < TILES_Q; ++i) {
           const int m = n % 2 ? TILES_Q - 1 - i : i;
-          mma_m16n8k16<Element>(o[m][n], p[m][step / V_STEPS], v[step % 2][tile_of_step], o[m][n]);
+          mma_m16n8k16<Element>(o[m][n], p[m][step / V_STEPS], v[step % 2][tile_of_step]);
         }
       }
     }
@@ -513,7 +511,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       const int row = warp_row + m * MMA_M + half_tile * 8 + lane / 4;
       const float sum = quad_sum(row_sum[m][half_tile]);
       const float inverse = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
-      const float log2_sum = log2f(sum) - minus_max[m][half_tile * 2] * arguments.scale_log2;
+      const float log2_sum = row_max[m][half_tile] * arguments.scale_log2 + log2f(sum);
       const bool inside = !RAGGED || tile_row + row < rows;
       const int query = (tile_row + row) / packed;
       const size_t place = ((size_t)batch * arguments.heads + head + (tile_row + row) % packed) * arguments.n + query;
