@@ -141,9 +141,9 @@ class Attention(Problem):
         """O as torch computes it in 16 bits with fp32 accumulation.
 
         On a GPU, torch's own FlashAttention. On a CPU its arithmetic, in one step instead of tile by tile: scores and
-        softmax in fp32, the maximum subtracted before the score is scaled, weights rounded to 16 bits before they meet V,
-        their sum not rounded, O rounded once. (FlashAttention as published scales and subtracts in one FMA, and is six
-        times less accurate in fp16 where logits reach 1e4; torch builds it with UNFUSE_FMA, which parts the two.)"""
+        softmax in fp32, maximum and scale not in one FMA, weights rounded to 16 bits before they meet V, their sum not
+        rounded, O rounded once. (FlashAttention as published has that FMA, and is six times less accurate in fp16 where
+        logits reach 1e4; torch builds it with UNFUSE_FMA.)"""
         q, k, v = inputs
         scale = self.scale(self.shape(inputs, variants))
         if q.is_cuda:
