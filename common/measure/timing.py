@@ -13,7 +13,8 @@ Sampler = Callable[[Call, float, float], list[float]]
 
 WARMUP_MS = 25.0  # before the samples of a round, per contender
 ROUND_MS = 60.0  # of samples per round and contender; triton.testing.do_bench has 25 and 100 by default
-CLEAR_MS = 0.1  # what clearing the L2 takes, roughly
+CLEAR_BYTES = 512 << 20  # far more than any L2; so long to read that the host is ahead when the call's turn comes
+CLEAR_MS = 0.15  # what that takes, roughly
 ROUNDS = 5
 SLOW_MS = 700.0  # a contender slower than its share of this in all rounds together gets fewer rounds
 
@@ -71,10 +72,9 @@ def sample(call: Call, estimate: float, round_ms: float) -> list[float]:
 
 @lru_cache
 def _filler(device: int):
-    """A buffer larger than any GPU's L2 (256 MB, as in triton's do_bench)."""
     import torch
 
-    return torch.zeros(256 * 2**20 // 4, device=device)
+    return torch.zeros(CLEAR_BYTES // 4, device=device)
 
 
 def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:

@@ -189,8 +189,9 @@ def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor
 
     Rows of nothing but -inf are 0, as torch.nn.functional.scaled_dot_product_attention has them."""
     scale_log2 = torch.tensor(scale, dtype=torch.float32) * LOG2_E
-    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
-    weights = torch.exp2((scores - largest) * scale_log2)
+    scaled = scores * scale_log2
+    largest = scaled.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
+    weights = torch.exp2(scaled - largest)
     sums = weights.sum(-1, keepdim=True)
     return (weights.to(dtype).float() @ v.float() / torch.where(sums == 0, 1, sums)).to(dtype)
 

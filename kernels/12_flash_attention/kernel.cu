@@ -279,8 +279,10 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
         const int row = m * MMA_M + half_tile * 8 + lane / 4;
         const float4 of_warps = *reinterpret_cast<const float4 *>(tiles.by_warp[row]);
         const float largest = fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w));
-        const float new_max = fmaxf(row_max[m][half_tile], largest);
-        const float correction = exp2_approx((row_max[m][half_tile] - new_max) * scale_log2);  // at first 2^-inf = 0
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so the
+        // largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
+        const float new_max = fmaxf(row_max[m][half_tile], largest * scale_log2);
+        const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
         row_max[m][half_tile] = new_max;
         row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -288,13 +290,11 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
 #pragma unroll
           for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) o[m][n][i] *= correction;
         }
-        // Subtracted, then scaled: the largest weight is 1 exactly. One FMA would leave what the scaled maximum was
-        // rounded by, 2^-11 for scores in the thousands.
 #pragma unroll
         for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
           for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) {
-            s[m][n][i] = exp2_approx((s[m][n][i] - new_max) * scale_log2);  // a score becomes a weight
+            s[m][n][i] = exp2_approx(__fmul_rn(s[m][n][i], scale_log2) - new_max);  // a score becomes a weight
             row_sum[m][half_tile] += s[m][n][i];
           }
           const int col = swizzle<BLOCK_KV>(row, warp_key + n * MMA_N) + lane % 4 * 2;

@@ -328,7 +328,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        grown |= (largest[m][half_tile] - row_max[m][half_tile]) * scale_log2 > 8;
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so
+        // the largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
+        largest[m][half_tile] *= scale_log2;
+        grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
       }
     }
     if (!LAZY_RESCALE || __any_sync(~0u, grown)) {
@@ -337,7 +340,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx((row_max[m][half_tile] - new_max) * scale_log2);  // at first 2^-inf = 0
+          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
           row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -355,8 +358,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float max = row_max[m][half_tile];
-          const float first = exp2_approx((s[m][n][half_tile * 2] - max) * scale_log2);  // a score's weight
-          const float second = exp2_approx((s[m][n][half_tile * 2 + 1] - max) * scale_log2);
+          const float first = exp2_approx(__fmul_rn(s[m][n][half_tile * 2], scale_log2) - max);  // a score's weight
+          const float second = exp2_approx(__fmul_rn(s[m][n][half_tile * 2 + 1], scale_log2) - max);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }

@@ -407,7 +407,10 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        grown |= (largest[m][half_tile] - row_max[m][half_tile]) * arguments.scale_log2 > 8;
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so
+        // the largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
+        largest[m][half_tile] *= arguments.scale_log2;
+        grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
       }
     }
     if (__any_sync(~0u, grown)) {
@@ -416,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx((row_max[m][half_tile] - new_max) * arguments.scale_log2);  // at first 0
+          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0
           row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -434,8 +437,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float max = row_max[m][half_tile];
-          const float first = exp2_approx((s[m][n][half_tile * 2] - max) * arguments.scale_log2);
-          const float second = exp2_approx((s[m][n][half_tile * 2 + 1] - max) * arguments.scale_log2);
+          const float first = exp2_approx(__fmul_rn(s[m][n][half_tile * 2], arguments.scale_log2) - max);
+          const float second = exp2_approx(__fmul_rn(s[m][n][half_tile * 2 + 1], arguments.scale_log2) - max);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }
@@ -511,7 +514,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       const int row = warp_row + m * MMA_M + half_tile * 8 + lane / 4;
       const float sum = quad_sum(row_sum[m][half_tile]);
       const float inverse = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
-      const float log2_sum = row_max[m][half_tile] * arguments.scale_log2 + log2f(sum);
+      const float log2_sum = row_max[m][half_tile] + log2f(sum);
       const bool inside = !RAGGED || tile_row + row < rows;
       const int query = (tile_row + row) / packed;
       const size_t place = ((size_t)batch * arguments.heads + head + (tile_row + row) % packed) * arguments.n + query;
