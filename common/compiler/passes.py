@@ -15,12 +15,15 @@ import hashlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from common.compiler import toolchain
 from common.errors import UserError
@@ -56,30 +59,44 @@ def compile_source(command: Sequence[object], folder: Path) -> None:
     if plan is None:
         toolchain.run(command, cwd=folder)
         return
-    tools = _Tools(folder, {**os.environ, **plan.environment})
+    with _Tools(folder, {**os.environ, **plan.environment}) as tools:
+        code, said = _run(tools, plan, folder)
+    if tools.stopped:
+        raise UserError("the compilation was interrupted")
+    if code > 128 or (code and not said.strip()):  # a tool that was ended, for which nvcc has words of its own
+        toolchain.run(command, cwd=folder)
+    elif code:
+        raise toolchain.failure(str(command[0]), code, said)
+
+
+def interrupt() -> None:
+    """Stop what other threads compile: there it ends in a UserError."""
+    for tools in list(_Tools.at_work):
+        tools.stop()
+
+
+def _run(tools: _Tools, plan: _Plan, folder: Path) -> tuple[int, str]:
+    """Exit status and output of the whole plan."""
     first, second = plan.passes
     with ThreadPoolExecutor(1) as pool:
         try:
-            other = pool.submit(tools.run, second)
-            code, said = tools.run(first)
-            if code:
-                tools.stop()
-            else:
+            other = pool.submit(tools.run, *second)
+            code, said = tools.run(*first)
+            if code == 0:
                 code, more = other.result()
                 said += more
+            else:
+                tools.end()
         except BaseException:
             tools.stop()
             raise
     if code == 0:
-        code, more = tools.run([plan.join])
+        code, more = tools.run(plan.join)
         said += more
     if code == 0:
         code, more = _compile_host(tools, plan, folder)
         said += more
-    if code < 0 or (code and not said.strip()):  # a tool that was ended, for which nvcc has words of its own
-        toolchain.run(command, cwd=folder)
-    elif code:
-        raise toolchain.failure(str(command[0]), code, said)
+    return code, said
 
 
 def _plan(command: Sequence[object], folder: Path) -> _Plan | None:
@@ -136,54 +153,65 @@ def _kind(command: str) -> str:
 
 
 class _Tools:
-    """Runs commands of the shell in one folder, from several threads, until somebody says `stop`."""
+    """Runs commands of the shell in one folder, from several threads, until somebody ends it."""
+
+    at_work: ClassVar[set[_Tools]] = set()
 
     def __init__(self, folder: Path, environment: Mapping[str, str]):
+        self.stopped = self._ended = False
         self._folder, self._environment = folder, environment
         self._running: set[subprocess.Popen] = set()
-        self._lock, self._stopped = threading.Lock(), False
+        self._lock = threading.Lock()
 
-    def run(self, commands: Sequence[str]) -> tuple[int, str]:
-        """Exit status and output of the commands one after the other, up to the first that fails."""
-        said = ""
-        for command in commands:
-            code, more = self._run(command)
-            said += more
-            if code:
-                return code, said
-        return 0, said
+    def __enter__(self) -> _Tools:
+        self.at_work.add(self)
+        return self
 
-    def _run(self, command: str) -> tuple[int, str]:
+    def __exit__(self, *error: object) -> None:
+        self.at_work.remove(self)
+
+    def run(self, *commands: str) -> tuple[int, str]:
+        """Exit status and output of the commands one after the other, up to the first that fails.
+
+        The shell goes from one to the next: this process may be busy with something else."""
         with self._lock:
-            if self._stopped:
-                return -1, ""
+            if self._ended:
+                return 1, ""
             process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
+                ["/bin/sh", "-c", " && ".join(commands)],
                 cwd=self._folder,
                 env=self._environment,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
+                start_new_session=True,  # a group of its own, which can be ended as one
             )
             self._running.add(process)
         with process:
             try:
                 said, _ = process.communicate()
             except BaseException:
-                process.kill()
+                self.stop()
                 raise
             finally:
                 with self._lock:
                     self._running.remove(process)
         return process.returncode, said
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """End what runs, and run nothing more."""
         with self._lock:
-            self._stopped = True
+            self._ended = True
             for process in self._running:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """The same, though nothing failed."""
+        self.stopped = True
+        self.end()
 
 
 # ---- the host compiler, and the headers that it need not read again --------------------------------------------------
@@ -199,11 +227,11 @@ def _compile_host(tools: _Tools, plan: _Plan, folder: Path) -> tuple[int, str]:
         compiled = _compiled_headers(text[:at], words) if at else None
         if compiled is not None:
             path.write_bytes(text[at:])
-            code, said = tools.run([f"{plan.compile} -include {shlex.quote(str(compiled))}"])
+            code, said = tools.run(f"{plan.compile} -include {shlex.quote(str(compiled))}")
             if code == 0:
                 return code, said
             path.write_bytes(text)
-    return tools.run([plan.compile])
+    return tools.run(plan.compile)
 
 
 def _end_of_headers(text: bytes, folders: tuple[bytes, ...]) -> int:

@@ -11,7 +11,7 @@ import linecache
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from common import emulator, hardware, terminal
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.errors import UserError
 from common.stage import Kernel, Stage
 from common.verbs import options
@@ -36,6 +36,7 @@ EXAMPLES = (
     "--coverage # the lines that no check executed",
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
+HEAD_START = 0.1  # seconds for the compiler to get going: importing torch holds Python's lock for several times as long
 POLL = 0.05  # seconds between looks at a source that is watched
 
 
@@ -141,12 +142,17 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.N
 def _building(builds: Sequence[tuple[Kernel, str]]) -> Iterator[None]:
     """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
-        for kernel, arch in builds:
+        begun = [
             pool.submit(emulator.prepare, kernel.source, kernel.stage.symbol, defines=kernel.defines, arch=arch)
+            for kernel, arch in builds
+        ]
+        wait(begun[:1], HEAD_START)
         try:
             yield
-        finally:
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            passes.interrupt()
+            raise
 
 
 def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:

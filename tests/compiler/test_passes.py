@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -144,14 +145,49 @@ def test_the_plan_is_known(tmp_path):
     assert plan is not None and plan.by_gcc and plan.folders
 
 
-def test_a_failure_ends_the_other_pass(tmp_path):
-    tools = passes._Tools(tmp_path, {})
-    started = time.monotonic()
-    plan = passes._Plan({}, (["sh -c 'echo bad; exit 3'"], ["sleep 60", "touch late"]), "true", "true", True)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(toolchain.ToolFailed, match="^bad$"):
-        patch.setattr(passes, "_plan", lambda command, folder: plan)
-        passes.compile_source(["nvcc"], tmp_path)
-    assert time.monotonic() - started < 30
+@pytest.fixture
+def slow(monkeypatch, tmp_path):
+    """A plan whose second pass takes a minute, and leaves its number first; the first is still to be given."""
+
+    def plan(first: str) -> None:
+        second = ["echo $$ > number", "sleep 60", "touch late"]
+        made = passes._Plan({}, ([first], second), "touch late", "touch late", True)
+        monkeypatch.setattr(passes, "_plan", lambda command, folder: made)
+
+    yield plan
+    while not (tmp_path / "number").exists():
+        time.sleep(0.01)
+    assert not _alive(group=(tmp_path / "number").read_text().strip())
     assert not (tmp_path / "late").exists()
-    tools.stop()
-    assert tools.run(["touch late"])[0] < 0 and not (tmp_path / "late").exists()
+
+
+def _alive(group: str) -> list[str]:
+    """The processes of a group that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, of_group = rest.split()[:3]
+        if of_group == group and state != "Z":
+            found.append(name)
+    return found
+
+
+def test_a_failure_ends_the_other_pass(slow, tmp_path):
+    slow("until [ -e number ]; do :; done; echo bad; exit 3")
+    with pytest.raises(toolchain.ToolFailed, match="^bad$"):
+        passes.compile_source(["nvcc"], tmp_path)
+
+
+def test_an_interrupt_ends_both_passes(slow, tmp_path):
+    slow("until [ -e number ]; do :; done; sleep 60")
+    with ThreadPoolExecutor() as pool:
+        compiling = pool.submit(passes.compile_source, ["nvcc"], tmp_path)
+        while not (tmp_path / "number").exists():
+            time.sleep(0.01)
+        passes.interrupt()
+        assert isinstance(error := compiling.exception(30), UserError), error
+    assert str(error) == "the compilation was interrupted" and not isinstance(error, toolchain.ToolFailed)
+    passes.interrupt()  # nothing is left to interrupt
