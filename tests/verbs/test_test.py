@@ -174,7 +174,14 @@ def test_a_source_that_is_watched_is_checked_after_each_change(tmp_path):
     source.write_text(race)
     words = [*TEST, "--sizes", "64", "--watch", "--source", str(source)]
     command = [sys.executable, "-m", BLOCK_TILE.package, *words]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # not as a job in the background
+    ) as process:
         try:
             said = [_round(process.stdout)]
             for text in (typo, f"// every line is one further down\n{race}"):
