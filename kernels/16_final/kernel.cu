@@ -199,9 +199,8 @@ struct Arguments {
   float *partial_O, *partial_LSE;  // [splits, B, H, N, HEAD_DIM] and [splits, B, H, N], where splits > 1
   Strides q, k, v, o;
   int heads, heads_kv, n, n_kv;
-  int packed;           // heads whose queries share a tile
-  int tiles_per_split;  // tiles of keys that a block visits
-  float scale_log2;     // scale · log₂e
+  int packed;        // heads whose queries share a tile
+  float scale_log2;  // scale · log₂e
 };
 
 // The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
@@ -233,15 +232,15 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int head = group % head_groups * packed;  // the first of those that are packed
   const int tile_row = (CAUSAL ? q_tiles - 1 - blockIdx.x % q_tiles : blockIdx.x % q_tiles) * BLOCK_Q;
   const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
-  const int first_tile = blockIdx.y * arguments.tiles_per_split;
-  const int kv_tiles = min(ceil_div(n_kv, BLOCK_KV) - first_tile, arguments.tiles_per_split);
+  const int splits = gridDim.y;  // blocks that share the keys in turn: what is read at a time lies side by side
+  const int kv_tiles = ceil_div(ceil_div(n_kv, BLOCK_KV) - (int)blockIdx.y, splits);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
   // So many tiles hold only keys that this warp's first query sees, and so many hold any key that its last one sees.
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
-  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
+  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV;
   const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
   const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
   const auto row_offset = [&](const Strides &strides, int row) {
@@ -261,7 +260,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const unsigned k_target = target_in(tiles.K[0][0]);
   const unsigned v_target = target_in(tiles.V[0][0]);
   const int kv_head = head / (arguments.heads / arguments.heads_kv);
-  const int first_key = first_tile * BLOCK_KV + copy_row;
+  const int first_key = blockIdx.y * BLOCK_KV + copy_row;
   const Element *k_source =  // of the part that is copied next
       arguments.K + batch * arguments.k.batch + kv_head * arguments.k.head + first_key * arguments.k.row + copy_col;
   const Element *v_source =
@@ -277,8 +276,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
         else
           cp_async_16(target, source);
-        source += step;
-        left -= COPY_ROWS;
+        const int parts = part == PARTS - 1 ? (splits - 1) * PARTS + 1 : 1;  // behind a tile come those of other blocks
+        source += parts * step;
+        left -= parts * COPY_ROWS;
       };
   const auto copy_k = [&](int part, unsigned stage) {
     copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
@@ -372,8 +372,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   // 4. No key, no weight: scores behind the end, or hidden by the causal mask, become -inf.
   const auto mask = [&](int tile) {
     if constexpr (RAGGED || CAUSAL) {
-      if (tile < whole_tiles) return;
-      const int first = (first_tile + tile) * BLOCK_KV;
+      const int kv_tile = blockIdx.y + tile * splits;
+      if (kv_tile < whole_tiles) return;
+      const int first = kv_tile * BLOCK_KV;
 #pragma unroll
       for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
@@ -553,7 +554,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 // up some of the parts, a lane some of the columns, relative to the largest LSE that the warp has seen.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  constexpr int AT_ONCE = 8;              // parts that a warp waits for together
+  constexpr int AT_ONCE = 16;             // parts that a warp waits for together
   struct alignas(COLUMNS * sizeof(float)) Columns { float x[COLUMNS]; };
   __shared__ Columns warp_o[WARPS][32];
   __shared__ float warp_max[WARPS], warp_sum[WARPS];
@@ -617,13 +618,11 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
 }
 
 template <int WARP_Q>
-cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
+cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cudaStream_t stream) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;
   const int rows = arguments.n * arguments.packed;
   const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
-  const int kv_tiles = ceil_div(arguments.n_kv, BLOCK_KV);
-  arguments.tiles_per_split = ceil_div(kv_tiles, splits);
-  splits = ceil_div(kv_tiles, arguments.tiles_per_split);  // none without a tile
+  splits = min(splits, ceil_div(arguments.n_kv, BLOCK_KV));  // none without a tile
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
   const long long outputs = (long long)batches * arguments.heads * arguments.n;  // each combined by a block
   if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
@@ -668,7 +667,6 @@ extern "C" cudaError_t launch_sdpa(
       N,
       N_KV,
       packed,
-      0,
       scale_log2};
   if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
   return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
