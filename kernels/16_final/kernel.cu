@@ -8,7 +8,7 @@
 //           where there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of
 //           them left begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into
 //           one tile if their queries are few; few queries against many keys split the keys over blocks (decoding), and
-//           a second kernel weighs the partial results by their sums; O leaves in whole 16-byte chunks.
+//           a second kernel, already there when they end, weighs the partial results by their sums; O leaves in 16-byte chunks.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -169,6 +169,20 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Programmatic dependent launch: the next kernel of the stream begins when all blocks of this one have said so, and waits
+// itself for what this one writes. Before compute capability 9.0 it begins when this one has ended.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
 // the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
 template <int COLUMNS>
@@ -220,6 +234,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   extern __shared__ __align__(128) unsigned char shared[];
   using Tiles = Shared<BLOCK_Q>;
   Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
+
+  let_next_kernel_begin();
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
   // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
@@ -562,6 +578,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   const size_t rows = gridDim.x;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
+  wait_for_previous_kernel();
   float largest = LOWEST, sum = 0;
   Columns o = {};
   for (int first = warp; first < parts; first += WARPS * AT_ONCE) {
@@ -633,8 +650,20 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  combine_kernel<<<outputs, THREADS, 0, stream>>>(arguments, splits);
-  return cudaGetLastError();
+  int device, major;
+  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute early = {};  // combine_kernel's blocks are there when the last part is
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(outputs);
+  config.blockDim = dim3(THREADS);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = major >= 9;
+  return cudaLaunchKernelEx(&config, combine_kernel, arguments, splits);
 }
 
 // Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
