@@ -8,7 +8,8 @@
 //           where there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of
 //           them left begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into
 //           one tile if their queries are few; few queries against many keys split the keys over blocks (decoding), and
-//           a second kernel, already there when they end, weighs the partial results by their sums; O leaves in 16-byte chunks.
+//           a second kernel, there already when they end, weighs the partial results by their sums; O leaves in whole
+//           16-byte chunks.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
