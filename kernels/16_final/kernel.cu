@@ -170,8 +170,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Programmatic dependent launch: the next kernel of the stream begins when all blocks of this one have said so, and waits
-// itself for what this one writes. Before compute capability 9.0 it begins when this one has ended.
+// Programmatic dependent launch: the stream's next kernel begins when all blocks of this one have said so, and itself
+// waits for what this one writes. Before compute capability 9.0 it begins when this one has ended.
 __device__ __forceinline__ void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
