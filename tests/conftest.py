@@ -25,6 +25,10 @@ from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
 
+# There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and those of the processes that the tests start
+
 # ---- where the time goes: in seconds of processors, which do not depend on what else runs ----------------------------
 
 SPENT = "processor seconds"

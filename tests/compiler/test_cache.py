@@ -136,6 +136,25 @@ int main() {
 """
 
 
+BUILD = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from common.emulator.build import compile_host
+print(compile_host(Path(sys.argv[2]), call="launch").so)
+"""
+
+
+def test_notebooks_find_what_was_built_elsewhere(tmp_path):
+    """They have put ".." on the path: the folder of the emulator has another spelling there."""
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" cudaError_t launch(int *) { return cudaSuccess; }\n')
+    found = set()
+    for folder, place in ((ROOT, str(ROOT)), (ROOT / "notebooks", "..")):
+        command = [sys.executable, "-c", BUILD, place, str(path)]
+        found.add(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
+    assert len(found) == 1
+
+
 def test_a_whole_build_in_a_path_with_a_space_twice_at_once(cache, tmp_path, monkeypatch):
     """Nothing is there yet: both build the runtime, the runner, the machine and the program, or wait for the other."""
     quick = script(tmp_path / "bin" / "g++", 'exec g++ "$@" -O0')  # the machine's optimised build takes a minute
