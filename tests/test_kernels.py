@@ -8,7 +8,6 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from bundle import parts
 
 import kernels
 from common import accuracy, emulator, hardware
@@ -16,6 +15,7 @@ from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Stage, macros
+from tests.bundle import parts
 
 STAGES = kernels.ladder()
 
