@@ -90,6 +90,11 @@ class Stage:
     def source(self) -> Path:
         return self.directory / "kernel.cu"
 
+    @property
+    def symbol(self) -> str:
+        """The launcher that every source of the stage exports, "launch_gemm"."""
+        return f"launch_{self.problem}"
+
     @cached_property
     def spec(self) -> Problem:
         """What this stage computes: the Problem that `problem` names."""
@@ -426,7 +431,7 @@ class Kernel:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
         from common.compiler import gpu
 
-        return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
+        return gpu.Launcher(self.load(device), self.source, self.stage.symbol, self.label)
 
     def bind(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None = None
@@ -484,13 +489,13 @@ class Kernel:
         from common import emulator
 
         names, values = list(arguments), list(arguments.values())
-        return emulator.run(self.source, self.stage.spec.symbol, values, names=names, defines=self.defines, **options)
+        return emulator.run(self.source, self.stage.symbol, values, names=names, defines=self.defines, **options)
 
     def executable_lines(self) -> frozenset[int]:
         """The lines of the source that have code in this kernel, as the emulator compiles it."""
         from common import emulator
 
-        arch, symbol = self.stage.min_arch, self.stage.spec.symbol
+        arch, symbol = self.stage.min_arch, self.stage.symbol
         return frozenset().union(*emulator.executable_lines(self.source, self.defines, arch, symbol).values())
 
 

@@ -75,7 +75,7 @@ def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
 
 
 def _launcher(kernels: Sequence[Kernel]) -> list[str]:
-    symbol = kernels[0].stage.spec.symbol
+    symbol = kernels[0].stage.symbol
     lines = _included(
         [(kernel.source, {**kernel.defines, symbol: f"{symbol}_{number}"}) for number, kernel in enumerate(kernels)]
     )

@@ -193,7 +193,6 @@ class Scale(Problem):
     name = "scale"
     part = "scaling"
     formula = "out[N, D] = 2 · x[N, D]"
-    symbol = "launch_scale"
     axes: tuple[str, ...] = ("N", "D")
     inner_axes = ()
     settings = ("HALVES",)

@@ -73,7 +73,7 @@ def test_macros_are_the_variants_and_say_what_they_do(stage: Stage):
 @every_stage
 def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     spec = stage.spec
-    found = re.search(rf'^extern "C" cudaError_t {spec.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
+    found = re.search(rf'^extern "C" cudaError_t {stage.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
     assert found is not None
     names = [argument.replace("*", " ").split()[-1] for argument in found[1].split(",")]
     kernel = stage.kernel()
@@ -180,7 +180,7 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     defines = stage.kernel().defines
     for place in range(3):
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
-        report = emulator.run(stage.source, stage.spec.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        report = emulator.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator import extension
 from common.emulator.host import HERE
 from common.errors import UserError
@@ -68,6 +69,7 @@ def compile_host(
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
     folders = _folders(include)
     texts = toolchain.source_texts(source, folders=folders)
+    linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
     is_extension = extension.is_extension(texts)
     if is_extension:
         folders.append(extension.HEADERS)
@@ -103,7 +105,7 @@ def compile_host(
             "kernel.o",
         ]
         try:
-            toolchain.run(compiler, cwd=out)
+            passes.compile_source(compiler, out)
         except UserError as error:
             said = _explained(error, source, call, nvcc)
             if is_extension and "does not export" not in str(said):

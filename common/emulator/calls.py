@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import hardware
 from common.compiler.symbols import readable
-from common.emulator import extension
+from common.emulator import engine, extension
 from common.emulator.arguments import kernel_types, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host
-from common.emulator.host import Ended, Host, HostFinding, ParameterType
+from common.emulator.host import Ended, Host, HostFinding, ParameterType, runner
 from common.emulator.report import Finding, Report, Trace
 from common.emulator.session import MAX_BLOCK, MAX_GRID, Progress, Session, check_launch, dimension, loaded
 from common.errors import UserError
@@ -62,6 +63,14 @@ def run(
     build = compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol, flags=flags, include=include)
     options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
     return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
+
+
+def prepare(source: Path, symbol: str, *, defines: Mapping[str, str] | None = None, arch: str = "8.0") -> None:
+    """Compile what `run` needs for that source, so that it finds it ready; what is wrong with it, `run` will say."""
+    with suppress(UserError):
+        compile_host(Path(source), defines, hardware.nvcc_arch(arch), call=symbol)
+        engine.library()
+        runner()
 
 
 def call_launcher(

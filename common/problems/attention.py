@@ -24,7 +24,6 @@ class Attention(Problem):
     name = "attention"
     part = "attention"
     formula = "O = softmax(Q · Kᵀ · scale) · V"
-    symbol = "launch_attention"
     axes: tuple[str, ...] = ("B", "H", "N", "D")
     inner_axes = ()  # the softmax needs every key: no axis can be cut short
     settings: tuple[str, ...] = ("HEAD_DIM",)
@@ -141,9 +140,9 @@ class Attention(Problem):
         """O as torch computes it in 16 bits with fp32 accumulation.
 
         On a GPU, torch's own FlashAttention. On a CPU its arithmetic, in one step instead of tile by tile: scores and
-        softmax in fp32, the exponent as one FMA of the score with scale · log₂e and the scaled maximum, weights rounded
-        to 16 bits before they meet V, their sum not rounded, O rounded once. (torch's own CPU kernel subtracts first,
-        and is six times more accurate in fp16 where logits reach 1e4; FlashAttention's kernels are not.)"""
+        softmax in fp32, maximum and scale not in one FMA, weights rounded to 16 bits before they meet V, their sum not
+        rounded, O rounded once. (FlashAttention as published has that FMA, and is six times less accurate in fp16 where
+        logits reach 1e4; torch builds it with UNFUSE_FMA.)"""
         q, k, v = inputs
         scale = self.scale(self.shape(inputs, variants))
         if q.is_cuda:
@@ -189,9 +188,9 @@ def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor
 
     Rows of nothing but -inf are 0, as torch.nn.functional.scaled_dot_product_attention has them."""
     scale_log2 = torch.tensor(scale, dtype=torch.float32) * LOG2_E
-    largest = (scores.amax(-1, keepdim=True) * scale_log2).clamp(min=torch.finfo(torch.float32).min)
-    exponents = (scores.double() * scale_log2.double() - largest.double()).float()  # an FMA: rounded once
-    weights = torch.exp2(exponents)
+    scaled = scores * scale_log2
+    largest = scaled.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
+    weights = torch.exp2(scaled - largest)
     sums = weights.sum(-1, keepdim=True)
     return (weights.to(dtype).float() @ v.float() / torch.where(sums == 0, 1, sums)).to(dtype)
 

@@ -279,7 +279,8 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
         const int row = m * MMA_M + half_tile * 8 + lane / 4;
         const float4 of_warps = *reinterpret_cast<const float4 *>(tiles.by_warp[row]);
         const float largest = fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w));
-        // Scaled, then kept: the same rounded number is subtracted from all of a row's scores, and cancels in O / l.
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so the
+        // largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
         const float new_max = fmaxf(row_max[m][half_tile], largest * scale_log2);
         const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 2^-inf = 0
         row_max[m][half_tile] = new_max;
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
         for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
           for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) {
-            s[m][n][i] = exp2_approx(fmaf(s[m][n][i], scale_log2, -new_max));  // a score becomes a weight
+            s[m][n][i] = exp2_approx(__fmul_rn(s[m][n][i], scale_log2) - new_max);  // a score becomes a weight
             row_sum[m][half_tile] += s[m][n][i];
           }
           const int col = swizzle<BLOCK_KV>(row, warp_key + n * MMA_N) + lane % 4 * 2;

@@ -328,7 +328,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        // Scaled, then kept: the same rounded number is subtracted from all of a row's scores, and cancels in O / l.
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so
+        // the largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
         largest[m][half_tile] *= scale_log2;
         grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
       }
@@ -356,9 +357,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
       for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float minus_max = -row_max[m][half_tile];
-          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], scale_log2, minus_max));  // a score's weight
-          const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], scale_log2, minus_max));
+          const float max = row_max[m][half_tile];
+          const float first = exp2_approx(__fmul_rn(s[m][n][half_tile * 2], scale_log2) - max);  // a score's weight
+          const float second = exp2_approx(__fmul_rn(s[m][n][half_tile * 2 + 1], scale_log2) - max);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }

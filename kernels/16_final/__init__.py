@@ -8,7 +8,7 @@ stage = Stage(
     "against many keys split over blocks and combined by log-sum-exp.",
     problem="sdpa",
     dtypes=("fp16", "bf16"),
-    variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32), "SMALL_STAGES": (2, 3)},
+    variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32)},
     alignment=16,
     function="attention",
     counters=("global_store_sectors", "shared_load_wavefronts", "instructions.ldmatrix"),

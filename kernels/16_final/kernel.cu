@@ -20,8 +20,7 @@
 //              in a quad of lanes, and a lane's rows of S are its rows of O.
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
 // Limits       HEAD_DIM 64 or 128; rows that begin at multiples of 16 bytes; scale > 0; H a multiple of H_KV; compute
-//              capability 8.0; 96 KB of shared memory (48 KB for HEAD_DIM 64), and 112 KB (56 KB) for few queries,
-//              where a block may have as much.
+//              capability 8.0; 96 KB of shared memory (48 KB for HEAD_DIM 64).
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 
 #include <cuda_bf16.h>
@@ -39,9 +38,6 @@
 #endif
 #ifndef MAX_WARP_Q
 #define MAX_WARP_Q 32  // queries per warp where there are enough of them: 16 or 32
-#endif
-#ifndef SMALL_STAGES
-#define SMALL_STAGES 3  // tiles in each ring at 16 queries per warp, if the GPU has the memory: 2 or 3
 #endif
 
 using Element = DTYPE;
@@ -69,7 +65,6 @@ constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(MAX_WARP_Q == 16 || MAX_WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
-static_assert(SMALL_STAGES == 2 || SMALL_STAGES == 3, "SMALL_STAGES is 2 or 3");
 static_assert(CAUSAL == 0 || CAUSAL == 1, "CAUSAL is 0 or 1");
 static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS, "the first product has 16 steps");
 static_assert(BLOCK_KV / MMA_K * V_STEPS == STEPS, "the second product has 16 steps");
@@ -185,14 +180,14 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
 }
 
-// Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp, and more tiles in flight.
+// Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp.
 constexpr int blocks_per_sm(int warp_q) { return (warp_q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0); }  // registers last
 
-template <int BLOCK_Q, int STAGES>
+template <int BLOCK_Q>
 struct Shared {  // row-major, in swizzled chunks; written and read by the whole block
   alignas(128) Element Q[BLOCK_Q][HEAD_DIM];
-  alignas(128) Element K[STAGES][BLOCK_KV][HEAD_DIM];  // the tile that is read, and those that arrive
-  alignas(128) Element V[STAGES][BLOCK_KV][HEAD_DIM];
+  alignas(128) Element K[2][BLOCK_KV][HEAD_DIM];  // the tile that is read, and the one that arrives
+  alignas(128) Element V[2][BLOCK_KV][HEAD_DIM];
 };
 
 struct Strides { long long batch, head, row; };  // in elements
@@ -215,18 +210,16 @@ __device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
   return (address ^ col % 64 * 2) + col / 64 * 128;
 }
 
-// STAGES: tiles in each ring. RAGGED: the last tile of queries or of keys reaches over the end.
-template <int WARP_Q, int STAGES, bool RAGGED>
+// RAGGED: the last tile of queries or of keys reaches over the end.
+template <int WARP_Q, bool RAGGED>
 __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     attention_kernel(const __grid_constant__ Arguments arguments) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
   constexpr int TILES_Q = WARP_Q / MMA_M;
   constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before them
   static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
-  static_assert(STAGES == 2 || STAGES == 3, "the stage before is the second behind");
-  static_assert(!SPREAD || STAGES == 2, "two groups of copies for each tile are counted as one");
   extern __shared__ __align__(128) unsigned char shared[];
-  using Tiles = Shared<BLOCK_Q, STAGES>;
+  using Tiles = Shared<BLOCK_Q>;
   Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
@@ -312,12 +305,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   }
   at_once(copy_k, 0);
   cp_async_commit();
-#pragma unroll
-  for (int tile = 0; tile < STAGES - 1; ++tile) {
-    if (tile + 1 < kv_tiles) at_once(copy_k, (tile + 1) * TILE_BYTES);
-    if (tile < kv_tiles) at_once(copy_v, tile * TILE_BYTES);
-    cp_async_commit();
-  }
+  if (kv_tiles > 1) at_once(copy_k, TILE_BYTES);
+  at_once(copy_v, 0);
+  cp_async_commit();
 
   // Where this lane's rows of ldmatrix begin, in column 0 of the first tile.
   const int q_row = warp_row + lane % 16, q_col = lane / 16 * 8;         // rows 0-7 | 8-15 of chunk 0, then of chunk 1
@@ -417,7 +407,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        // Scaled, then kept: the same rounded number is subtracted from all of a row's scores, and cancels in O / l.
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so
+        // the largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
         largest[m][half_tile] *= arguments.scale_log2;
         grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
       }
@@ -428,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0, whatever m is then
+          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0
           row_max[m][half_tile] = new_max;
           row_sum[m][half_tile] *= correction;
 #pragma unroll
@@ -445,9 +436,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float minus_max = -row_max[m][half_tile];
-          const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], arguments.scale_log2, minus_max));
-          const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], arguments.scale_log2, minus_max));
+          const float max = row_max[m][half_tile];
+          const float first = exp2_approx(__fmul_rn(s[m][n][half_tile * 2], arguments.scale_log2) - max);
+          const float second = exp2_approx(__fmul_rn(s[m][n][half_tile * 2 + 1], arguments.scale_log2) - max);
           row_sum[m][half_tile] += first + second;
           p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
         }
@@ -485,37 +476,33 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     }
   };
 
-  cp_async_wait<STAGES - 1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
+  cp_async_wait<1>();  // each thread waits for its own copies of Q and K0, then everybody for everybody's
   __syncthreads();
   if (!idle) {
     compute_scores(0, 0, false);
     mask(0);
     softmax();
   }
-  // Offsets in the rings, in bytes: this tile of V is read from `stage`, the next one of K from the stage behind it; a
-  // tile of K is written to `stage`, one of V to the stage before it.
-  unsigned stage = 0;
-  const auto stage_after = [&](unsigned stage) { return stage == (STAGES - 1) * TILE_BYTES ? 0 : stage + TILE_BYTES; };
+  unsigned stage = 0;  // offset in the rings, in bytes, of the tile of V that is read; the next of K is in the other
   for (int tile = 0; tile < kv_tiles; ++tile) {
-    cp_async_wait<STAGES - 2>();  // each thread waits for its copies of this tile of V and the next of K, then all for
-    __syncthreads();              // all: they are complete, and the tiles overwritten next have been read by all
-    const unsigned after = stage_after(stage);
-    const unsigned before = STAGES == 2 ? after : stage_after(after);
-    const bool copies_v = tile + STAGES - 1 < kv_tiles;
-    const bool copies_k = tile + STAGES < kv_tiles;
+    cp_async_wait<0>();  // each thread waits for its copies of this tile of V and the next of K, then all for all: they
+    __syncthreads();     // are complete, and the tiles that are overwritten next have been read by all
+    const unsigned other = TILE_BYTES - stage;
+    const bool copies_v = tile + 1 < kv_tiles;
+    const bool copies_k = tile + 2 < kv_tiles;
     if (!SPREAD) {
-      if (copies_v) at_once(copy_v, before);
+      if (copies_v) at_once(copy_v, other);
       if (copies_k) at_once(copy_k, stage);
     }
-    if (tile < seen_tiles) add_values(stage, before, copies_v);
+    if (tile < seen_tiles) add_values(stage, other, copies_v);
     cp_async_commit();  // also of warps that see no more: their copies are for others
     if (tile + 1 < kv_tiles && tile + 1 < seen_tiles) {
-      compute_scores(after, stage, copies_k);
+      compute_scores(other, stage, copies_k);
       if (SPREAD) cp_async_commit();
       mask(tile + 1);
       softmax();
     }
-    stage = after;
+    stage = other;
   }
 
   // 7. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and
@@ -563,41 +550,62 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 }
 
 // O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds
-// up some of the parts, a lane some of the columns.
+// up some of the parts, a lane some of the columns, relative to the largest LSE that the warp has seen.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  __shared__ alignas(8) float warp_o[WARPS][HEAD_DIM];
-  __shared__ float warp_sum[WARPS];
+  constexpr int AT_ONCE = 8;              // parts that a warp waits for together
+  struct alignas(COLUMNS * sizeof(float)) Columns { float x[COLUMNS]; };
+  __shared__ Columns warp_o[WARPS][32];
+  __shared__ float warp_max[WARPS], warp_sum[WARPS];
   const int row = blockIdx.x;  // of all batches, heads and queries
   const size_t rows = gridDim.x;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  float largest = LOWEST;
-  for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, arguments.partial_LSE[part * rows + row]);
+  float largest = LOWEST, sum = 0;
+  Columns o = {};
+  for (int first = warp; first < parts; first += WARPS * AT_ONCE) {
+    float lse[AT_ONCE];
+    Columns part_o[AT_ONCE] = {};
 #pragma unroll
-  for (int bit = 16; bit >= 1; bit /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
-  float sum = 0;
-  float o[COLUMNS] = {};
-#pragma unroll 8
-  for (int part = warp; part < parts; part += WARPS) {
-    const size_t place = part * rows + row;
-    const float weight = exp2_approx(arguments.partial_LSE[place] - largest);
-    sum += weight;
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const size_t place = (first + i * WARPS) * rows + row;
+      const bool there = first + i * WARPS < parts;
+      lse[i] = there ? arguments.partial_LSE[place] : -INFINITY;
+      if (there) part_o[i] = reinterpret_cast<const Columns *>(&arguments.partial_O[place * HEAD_DIM])[lane];
+    }
+    float new_max = largest;
 #pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) o[i] += weight * arguments.partial_O[place * HEAD_DIM + i * 32 + lane];
+    for (int i = 0; i < AT_ONCE; ++i) new_max = fmaxf(new_max, lse[i]);
+    const float correction = exp2_approx(largest - new_max);
+    largest = new_max;
+    sum *= correction;
+#pragma unroll
+    for (int col = 0; col < COLUMNS; ++col) o.x[col] *= correction;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const float weight = exp2_approx(lse[i] - largest);
+      sum += weight;
+#pragma unroll
+      for (int col = 0; col < COLUMNS; ++col) o.x[col] += weight * part_o[i].x[col];
+    }
   }
-  if (lane == 0) warp_sum[warp] = sum;
-#pragma unroll
-  for (int i = 0; i < COLUMNS; ++i) warp_o[warp][i * 32 + lane] = o[i];
+  if (lane == 0) {
+    warp_max[warp] = largest;
+    warp_sum[warp] = sum;
+  }
+  warp_o[warp][lane] = o;
   __syncthreads();  // everybody waits for everybody: the sums of all warps are complete
   if (threadIdx.x >= HEAD_DIM / 2) return;
+#pragma unroll
+  for (int each = 0; each < WARPS; ++each) largest = fmaxf(largest, warp_max[each]);
   float total = 0, first = 0, second = 0;
 #pragma unroll
   for (int each = 0; each < WARPS; ++each) {
-    total += warp_sum[each];
-    const float2 pair = *reinterpret_cast<const float2 *>(&warp_o[each][threadIdx.x * 2]);
-    first += pair.x;
-    second += pair.y;
+    const float weight = exp2_approx(warp_max[each] - largest);
+    const float2 pair = reinterpret_cast<const float2 *>(warp_o[each])[threadIdx.x];
+    total += weight * warp_sum[each];
+    first += weight * pair.x;
+    second += weight * pair.y;
   }
   const float inverse = 1 / (total == 0 ? 1 : total);  // 0: every score was -inf, and so O is 0
   const int query = row % arguments.n;
@@ -608,7 +616,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   if (arguments.LSE && threadIdx.x == 0) arguments.LSE[row] = (largest + log2f(total)) * LN_2;
 }
 
-template <int WARP_Q, int STAGES>
+template <int WARP_Q>
 cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;
   const int rows = arguments.n * arguments.packed;
@@ -619,8 +627,8 @@ cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStrea
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
   const long long outputs = (long long)batches * arguments.heads * arguments.n;  // each combined by a block
   if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
-  const auto kernel = ragged ? attention_kernel<WARP_Q, STAGES, true> : attention_kernel<WARP_Q, STAGES, false>;
-  const int shared_bytes = sizeof(Shared<BLOCK_Q, STAGES>);  // more than 48 KB must be asked for
+  const auto kernel = ragged ? attention_kernel<WARP_Q, true> : attention_kernel<WARP_Q, false>;
+  const int shared_bytes = sizeof(Shared<BLOCK_Q>);  // more than 48 KB must be asked for
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
@@ -628,21 +636,6 @@ cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStrea
   if (status != cudaSuccess || splits == 1) return status;
   combine_kernel<<<outputs, THREADS, 0, stream>>>(arguments, splits);
   return cudaGetLastError();
-}
-
-template <int WARP_Q>
-cudaError_t launch_stages(const Arguments &arguments, int batches, int splits, cudaStream_t stream) {
-  if constexpr (WARP_Q == 16 && SMALL_STAGES == 3) {
-    int device, shared_limit;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status != cudaSuccess) return status;
-    status = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status != cudaSuccess) return status;
-    if (sizeof(Shared<WARPS * WARP_Q, 3>) <= shared_limit) {
-      return launch_tiles<WARP_Q, 3>(arguments, batches, splits, stream);
-    }
-  }
-  return launch_tiles<WARP_Q, 2>(arguments, batches, splits, stream);
 }
 
 // Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
@@ -677,6 +670,6 @@ extern "C" cudaError_t launch_sdpa(
       packed,
       0,
       scale_log2};
-  if (N * packed <= WARPS * MMA_M) return launch_stages<16>(arguments, B, splits, stream);
-  return launch_stages<MAX_WARP_Q>(arguments, B, splits, stream);
+  if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
+  return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
 }

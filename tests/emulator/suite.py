@@ -159,7 +159,7 @@ def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
     """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
     groups: dict[str, list[Broken]] = {}
     for broken in suite():
-        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.problem, []).append(broken)
+        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.symbol, []).append(broken)
     made: dict[Broken, Kernel | tuple[Path, int]] = {}
     for problem, group in groups.items():
         for first in range(0, len(group), TOGETHER):
