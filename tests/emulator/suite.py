@@ -158,8 +158,8 @@ def emulate(broken: Broken) -> Report:
 def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
     """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
     groups: dict[str, list[Broken]] = {}
-    for broken in suite():
-        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.symbol, []).append(broken)
+    for broken in filter(_applies, suite()):
+        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.problem, []).append(broken)
     made: dict[Broken, Kernel | tuple[Path, int]] = {}
     for problem, group in groups.items():
         for first in range(0, len(group), TOGETHER):
@@ -170,6 +170,13 @@ def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
                 path = bundle.program([broken.path for broken in some])
                 made |= {broken: (path, number) for number, broken in enumerate(some)}
     return made
+
+
+def _applies(broken: Broken) -> bool:
+    try:
+        return bool(broken.text)
+    except ValueError:  # told by the test of that patch alone
+        return False
 
 
 def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, str]]:
