@@ -58,6 +58,12 @@ def program(sources: Sequence[Path]) -> Path:
     return _kept(["#include <cstdlib>", *lines, "  }", "  return -1;", "}"])
 
 
+def copies(text: str, macros: Sequence[Mapping[str, str]]) -> Path:
+    """A source that has this one once for each set of macros."""
+    path = _kept(text.splitlines())
+    return _kept(_included([(path, each) for each in macros]))
+
+
 def _kept(lines: Sequence[str]) -> Path:
     text = "\n".join([*lines, ""])
     return kept(text, f"bundle-{hashlib.sha256(text.encode()).hexdigest()[:20]}")
