@@ -49,6 +49,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     item.stash[STARTED] = now
 
 
+LONG = ("test_kernels.py", "test_notebooks.py")  # files with tests of half a minute
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: what is left when a process has no more to do is short."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The files of tests that took most, and all of them."""
     spent: Counter[str] = Counter()
