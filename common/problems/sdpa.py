@@ -290,12 +290,13 @@ def splits_of(shape: Shape, causal: bool, sms: int) -> int:
 @lru_cache(maxsize=1024)
 def _splits(blocks: int, tiles: int, slots: int) -> int:
     """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
-    and each takes as long as its tiles of keys, and two more for beginning, ending and combining."""
+    and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal ones the
+    largest: more blocks of a wave read."""
 
     def time(splits: int) -> int:
         return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
 
-    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), splits))
+    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))
 
 
 def ceil_div(a: int, b: int) -> int:

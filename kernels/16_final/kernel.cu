@@ -8,7 +8,8 @@
 //           where there is no key; whole tiles that a causal mask hides are never read, and the blocks with the most of
 //           them left begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into
 //           one tile if their queries are few; few queries against many keys split the keys over blocks (decoding), and
-//           a second kernel weighs the partial results by their sums; O leaves in whole 16-byte chunks.
+//           a second kernel, there already when they end, weighs the partial results by their sums; O leaves in whole
+//           16-byte chunks.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -169,6 +170,20 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Programmatic dependent launch: the stream's next kernel begins when all blocks of this one have said so, and itself
+// waits for what this one writes. Before compute capability 9.0 it begins when this one has ended.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
 // the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
 template <int COLUMNS>
@@ -199,9 +214,8 @@ struct Arguments {
   float *partial_O, *partial_LSE;  // [splits, B, H, N, HEAD_DIM] and [splits, B, H, N], where splits > 1
   Strides q, k, v, o;
   int heads, heads_kv, n, n_kv;
-  int packed;           // heads whose queries share a tile
-  int tiles_per_split;  // tiles of keys that a block visits
-  float scale_log2;     // scale · log₂e
+  int packed;        // heads whose queries share a tile
+  float scale_log2;  // scale · log₂e
 };
 
 // The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
@@ -222,6 +236,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   using Tiles = Shared<BLOCK_Q>;
   Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
 
+  let_next_kernel_begin();
+
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
   // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
   const int packed = arguments.packed;
@@ -233,15 +249,15 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int head = group % head_groups * packed;  // the first of those that are packed
   const int tile_row = (CAUSAL ? q_tiles - 1 - blockIdx.x % q_tiles : blockIdx.x % q_tiles) * BLOCK_Q;
   const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
-  const int first_tile = blockIdx.y * arguments.tiles_per_split;
-  const int kv_tiles = min(ceil_div(n_kv, BLOCK_KV) - first_tile, arguments.tiles_per_split);
+  const int splits = gridDim.y;  // blocks that share the keys in turn: what is read at a time lies side by side
+  const int kv_tiles = ceil_div(ceil_div(n_kv, BLOCK_KV) - (int)blockIdx.y, splits);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
   // So many tiles hold only keys that this warp's first query sees, and so many hold any key that its last one sees.
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
-  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV - first_tile;
+  const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV;
   const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
   const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
   const auto row_offset = [&](const Strides &strides, int row) {
@@ -261,7 +277,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const unsigned k_target = target_in(tiles.K[0][0]);
   const unsigned v_target = target_in(tiles.V[0][0]);
   const int kv_head = head / (arguments.heads / arguments.heads_kv);
-  const int first_key = first_tile * BLOCK_KV + copy_row;
+  const int first_key = blockIdx.y * BLOCK_KV + copy_row;
   const Element *k_source =  // of the part that is copied next
       arguments.K + batch * arguments.k.batch + kv_head * arguments.k.head + first_key * arguments.k.row + copy_col;
   const Element *v_source =
@@ -277,8 +293,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
         else
           cp_async_16(target, source);
-        source += step;
-        left -= COPY_ROWS;
+        const int parts = part == PARTS - 1 ? (splits - 1) * PARTS + 1 : 1;  // other blocks' tiles come behind one
+        source += parts * step;
+        left -= parts * COPY_ROWS;
       };
   const auto copy_k = [&](int part, unsigned stage) {
     copy_part(part, k_target + stage, k_source, k_step, k_left, arguments.K);
@@ -372,8 +389,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   // 4. No key, no weight: scores behind the end, or hidden by the causal mask, become -inf.
   const auto mask = [&](int tile) {
     if constexpr (RAGGED || CAUSAL) {
-      if (tile < whole_tiles) return;
-      const int first = (first_tile + tile) * BLOCK_KV;
+      const int kv_tile = blockIdx.y + tile * splits;
+      if (kv_tile < whole_tiles) return;
+      const int first = kv_tile * BLOCK_KV;
 #pragma unroll
       for (int m = 0; m < TILES_Q; ++m) {
 #pragma unroll
@@ -553,7 +571,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 // up some of the parts, a lane some of the columns, relative to the largest LSE that the warp has seen.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments, int parts) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  constexpr int AT_ONCE = 8;              // parts that a warp waits for together
+  constexpr int AT_ONCE = 16;             // parts that a warp waits for together
   struct alignas(COLUMNS * sizeof(float)) Columns { float x[COLUMNS]; };
   __shared__ Columns warp_o[WARPS][32];
   __shared__ float warp_max[WARPS], warp_sum[WARPS];
@@ -561,6 +579,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   const size_t rows = gridDim.x;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
+  wait_for_previous_kernel();
   float largest = LOWEST, sum = 0;
   Columns o = {};
   for (int first = warp; first < parts; first += WARPS * AT_ONCE) {
@@ -617,13 +636,11 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
 }
 
 template <int WARP_Q>
-cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStream_t stream) {
+cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cudaStream_t stream) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;
   const int rows = arguments.n * arguments.packed;
   const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
-  const int kv_tiles = ceil_div(arguments.n_kv, BLOCK_KV);
-  arguments.tiles_per_split = ceil_div(kv_tiles, splits);
-  splits = ceil_div(kv_tiles, arguments.tiles_per_split);  // none without a tile
+  splits = min(splits, ceil_div(arguments.n_kv, BLOCK_KV));  // none without a tile
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
   const long long outputs = (long long)batches * arguments.heads * arguments.n;  // each combined by a block
   if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
@@ -634,8 +651,20 @@ cudaError_t launch_tiles(Arguments arguments, int batches, int splits, cudaStrea
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  combine_kernel<<<outputs, THREADS, 0, stream>>>(arguments, splits);
-  return cudaGetLastError();
+  int device, major;
+  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute early = {};  // combine_kernel's blocks are there when the last part is
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(outputs);
+  config.blockDim = dim3(THREADS);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = major >= 9;
+  return cudaLaunchKernelEx(&config, combine_kernel, arguments, splits);
 }
 
 // Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
@@ -668,7 +697,6 @@ extern "C" cudaError_t launch_sdpa(
       N,
       N_KV,
       packed,
-      0,
       scale_log2};
   if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
   return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
