@@ -48,6 +48,12 @@ def parts(kernels: Sequence[Kernel]) -> list[Part]:
     ]
 
 
+def part(kernel: Kernel) -> Part:
+    """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
+    together = parts(kernel.stage.kernels([kernel.dtype]))
+    return next(each for each in together if each.variants == kernel.variants)
+
+
 def program(sources: Sequence[Path]) -> Path:
     """A program that is each of these: its first argument is the number of the one to be run, with the others."""
     lines = _included([(source, {"main": f"main_{number}"}) for number, source in enumerate(sources)])
