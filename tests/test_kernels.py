@@ -8,14 +8,14 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from bundle import parts
 
 import kernels
-from common import accuracy, emulator, hardware
+from common import accuracy, counts, emulator, hardware
 from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Stage, macros
+from tests.bundle import parts
 
 STAGES = kernels.ladder()
 
@@ -151,6 +151,18 @@ def test_ring_fits_gpus_with_less_shared_memory(number: str, shape: tuple[int, i
         accuracy.verify(kernel, instance, outputs)
         rings.append(report.launches[0].shared // (48 << 10))  # A 128 × 64 and B 64 × 256, 16 bits each
     assert rings == [3, 2]
+
+
+def test_test_shapes_take_each_kernel_of_any_shape():
+    """Whole tiles and ragged ones, small and large, the large ones also where a block has less shared memory."""
+    kernel = kernels.load("11").kernel()
+    for arch, ring in (("8.0", 3), ("8.6", 2)):
+        launched = set()
+        for shape in kernel.test_shapes().values():
+            options = {"arch": arch, "multiprocessors": hardware.SLICE, "counters": False, "sanitize": False}
+            launched |= {launch.kernel for launch in counts.emulate(kernel, shape, **options).launches}
+        tiles = ("64, 32, 4", f"256, 64, {ring}")
+        assert launched == {f"gemm_kernel<{tile}, {edges}>" for tile in tiles for edges in ("true", "false")}
 
 
 @pytest.mark.parametrize(

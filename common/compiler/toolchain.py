@@ -183,7 +183,8 @@ def release(cxx: str) -> str:
 
 @lru_cache
 def _host_processor(cxx: str) -> str:
-    return run([cxx, "-march=native", "-Q", "--help=target"])
+    """What the compiler takes this machine's processor for, in macros: --help=target is as wide as the terminal."""
+    return run([cxx, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
 
 
 def cached(kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False) -> Path:

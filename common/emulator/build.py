@@ -254,21 +254,37 @@ class PtxCheck:
 
 
 def check_ptx(build: Build) -> None:
-    """UserError with the source's line if ptxas does not take a build's PTX. What it said is kept in the cache."""
+    """UserError with the source's line if ptxas does not take a build's PTX: it is asked if a statement of the inline
+    assembly is one that it has not accepted before, in whatever kernel, with operands of the same types."""
     nvcc, text = build.nvcc, build.ptx
+    accepted = False
 
     def assemble(out: Path) -> None:
-        (out / "kernel.ptx").write_text(text)
-        try:
-            toolchain.run(
-                [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out
-            )
-        except UserError as error:
-            raise toolchain.ToolFailed(_in_source(str(error), text)) from error
-        (out / "kernel.ptx").unlink()
+        nonlocal accepted
+        if not accepted:
+            (out / "kernel.ptx").write_text(text)
+            ptxas = [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull]
+            try:
+                toolchain.run(ptxas, cwd=out)
+            except UserError as error:
+                raise toolchain.ToolFailed(_in_source(str(error), text)) from error
+            (out / "kernel.ptx").unlink()
+        accepted = True
         (out / "accepted").touch()
 
-    toolchain.cached("ptxas", [text, build.arch, nvcc.path, nvcc.release], assemble, keep_failures=True)
+    for statement in _assembly(text):
+        toolchain.cached("ptxas", [statement, build.arch, nvcc.path, nvcc.release], assemble)
+
+
+def _assembly(ptx: str) -> list[str]:
+    """The different statements of inline assembly, registers by their types. One that declares something stands for
+    the whole text: what it declares must be declared once."""
+    found = set()
+    for statement in re.findall(r"// begin inline asm\n(.*?)// end inline asm", ptx, re.DOTALL):
+        plain = re.sub(r"//.*|^\s*\.loc\b.*", "", statement, flags=re.MULTILINE)
+        declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", plain)
+        found.add(ptx if declares else re.sub(r"(%[a-z]+)\d+", r"\1", plain).strip())
+    return sorted(found)
 
 
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:
