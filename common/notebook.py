@@ -289,9 +289,10 @@ def findings(report: Report) -> None:
     print(_short(str(report)))
 
 
-def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
-    """The recorded speed of the values of one macro, all of one run."""
-    return _recorded(tables.variants_table(stage.name, macro, *sizes))
+def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of the values of one macro, all of one run; `settings`, if given, of the problem."""
+    shown = {name: str(value) for name, value in settings.items()}
+    return _recorded(tables.variants_table(stage.name, macro, *sizes, **shown))
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
@@ -299,6 +300,12 @@ def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Mar
     `speed`."""
     shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
     return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
+
+
+def ragged(stage: Stage, *groups: str, dtype: str = "fp16") -> Markdown:
+    """The recorded times at sizes that tiles do not divide, × those at the whole size that comes first in each group:
+    "2048,2040,2047x2047x2040"."""
+    return _recorded(tables.ragged_table(stage.name, dtype, *groups))
 
 
 def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:

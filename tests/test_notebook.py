@@ -79,6 +79,10 @@ def test_recorded_tables_name_their_files_as_such():
     text = notebook.ladder("gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
+    text = notebook.variants(kernels.load("11"), "EPILOGUE", "2048", B_TRANSPOSED=0).data
+    assert "| `EPILOGUE=0` |" in text and "B_TRANSPOSED" not in text
+    text = notebook.ragged(kernels.load("11"), "2048,2040,2047x2047x2040").data
+    assert "| 2040 |" in text and "| 11_any_shape |" in text and "`docs/results/ragged.json`" in text
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
     assert "| 13_split_q, fp16 |" in notebook.speed(kernels.load("13"), HEAD_DIM=64).data
     assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data

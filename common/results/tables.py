@@ -7,6 +7,8 @@ and no figure of anybody's own:
     results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
+    results:times STAGE DTYPE SIZE …        the times that these shares are made of
+    results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:levels                          the memory levels: size, latency, bandwidth
@@ -231,17 +233,28 @@ def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str 
     return markdown(head, body, [r for each in rows for r in each])
 
 
+def _long_runs(
+    name: str, dtype: str, shown: Sequence[str], gpu: str | None, settings: Mapping[str, str]
+) -> list[tuple[dict, dict[str, Record]]]:
+    """Every run but the quick ones that timed a stage's default kernel and the library at all these sizes, oldest
+    first; with its rows by size. A setting that is not given is 0."""
+    wanted = not_zero(_settings(settings))
+    found = []
+    for run in reversed(runs(kind="bench", gpu=gpu)):
+        rows = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
+        if set(shown) <= set(at):
+            found.append((run, at))
+    return found
+
+
 @table("share")
-def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> str:
+def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """A stage's share of the library in every run but the quick ones, default variants: how far runs differ."""
     body: list[list[object]] = []
     means = []
-    for run in reversed(runs(kind="bench", gpu=gpu)):
-        found = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
-        at = {r.row["size"]: r for r in found}
-        shares = [share for size in shown if size in at and (share := at[size].times(at[size].peer))]
-        if len(shares) < len(shown):
-            continue
+    for run, at in _long_runs(name, dtype, shown, gpu, settings):
+        shares = [share for size in shown if (share := at[size].times(at[size].peer))]
         means.append(statistics.geometric_mean(shares))
         samples = at[shown[0]].row["ms"]["n"]
         body.append([f"[{run['file']}], {samples} samples", *(f"{share:.3f}" for share in shares), f"{means[-1]:.3f}"])
@@ -249,6 +262,56 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
         return NOTHING
     body.append(["median of the runs", *[None] * len(shown), f"**{statistics.median(means):.3f}**"])
     return markdown(["run", *shown, "geometric mean"], body)
+
+
+@table("times")
+def times_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """The times of a stage and of the library in the runs of `share`, oldest first: how far the same kernel differs."""
+    found = _long_runs(name, dtype, shown, gpu, settings)
+    if not found:
+        return NOTHING
+    columns: dict[str, list[float]] = {}  # one per contender and size: ms in each run
+    for _, at in found:
+        own = [at[size] for size in shown]
+        for record in [*own, *(peer for r in own if (peer := r.peer))]:
+            row = record.row
+            columns.setdefault(f"{row['name']}, {row['size']}", []).append(row["ms"]["median"])
+    body = [
+        [f"[{run['file']}]", run["commit"][:10], *(milliseconds(times[i]) for times in columns.values())]
+        for i, (run, _) in enumerate(found)
+    ]
+    spread = [f"{max(times) / min(times):.3f}" for times in columns.values()]
+    return markdown(["run", "commit", *columns], [*body, ["longest ÷ shortest", None, *spread]])
+
+
+@table("ragged")
+def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **settings: str) -> str:
+    """A stage and the library at sizes that tiles do not divide, × the time that each takes at the whole size above.
+
+    `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. Clocks are the
+    medians of what was seen while timing: where the power limit sets them, times at two sizes are not of one clock."""
+    wanted = not_zero(_settings(settings))
+    grouped = [group.split(",") for group in groups]
+    for run in runs(kind="bench", gpu=gpu):
+        rows = records(run, name=name, dtype=dtype, default=True)
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
+        if {size for group in grouped for size in group} <= set(at):
+            break
+    else:
+        return NOTHING
+    body: list[list[object]] = []
+    for group in grouped:
+        for size in group:
+            cells: list[object] = [size]
+            for record, whole in ((at[size], at[group[0]]), (at[size].peer, at[group[0]].peer)):
+                assert record and whole  # `at` holds only what has a peer
+                ms, clock = record.row["ms"]["median"], record.row.get("sm_mhz")
+                ratio = None if size == group[0] else f"{ms / whole.row['ms']['median']:.2f}"
+                cells += [milliseconds(ms), ratio, number(clock and clock["median"], "{:.0f} MHz")]
+            body.append(cells)
+    peers = [r.peer.row["name"] for r in at.values() if r.peer]
+    heads = [head for each in (name, peers[0]) for head in (each, "× whole", "clock")]
+    return markdown(["size", *heads], body, list(at.values()))
 
 
 @table("uses")
