@@ -289,9 +289,10 @@ def findings(report: Report) -> None:
     print(_short(str(report)))
 
 
-def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
-    """The recorded speed of the values of one macro, all of one run."""
-    return _recorded(tables.variants_table(stage.name, macro, *sizes))
+def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of the values of one macro, all of one run; `settings`, if given, of the problem."""
+    shown = {name: str(value) for name, value in settings.items()}
+    return _recorded(tables.variants_table(stage.name, macro, *sizes, **shown))
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
@@ -307,9 +308,9 @@ def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -
     return _recorded(tables.steps(stage.name, chosen, *sizes))
 
 
-def profile(stage: Stage) -> Markdown:
-    """The hardware's counters beside the emulator's, as recorded."""
-    return _recorded(tables.profile_table(stage.name))
+def profile(stage: Stage, **settings: int) -> Markdown:
+    """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
+    return _recorded(tables.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
 
 
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
