@@ -202,9 +202,11 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
 
 
-def in_clocks(*stages: Stage, dtype: str = "fp16") -> Markdown:
-    """How near stages come to their bounds in clocks, and at which clock that was timed."""
-    return _recorded(tables.in_clocks(stages[-1].spec.part, [stage.name for stage in stages], dtype))
+def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
+    """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
+    shown = stages[-1].kernel(dtype, settings).settings
+    names = [stage.name for stage in stages]
+    return _recorded(tables.in_clocks(stages[-1].spec.part, names, dtype, settings=shown))
 
 
 def _compared(

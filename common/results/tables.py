@@ -487,14 +487,22 @@ def waits(
     return markdown(head, body, [bound.profile for bound in bounds])
 
 
-def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = None) -> str:
+def in_clocks(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
     """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
     times amount to. At every size that is profiled."""
+    settings = settings or {}
     body: list[list[object]] = []
     sources: list[Record] = []
     bounds = Bounds()
     for record in sorted(
-        ladder(part, dtype, gpu), key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0
+        ladder(part, dtype, gpu, **settings),
+        key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0,
     ):
         bound = bounds.of(record) if record.row["name"] in stages else None
         if bound is None or bound.clocks is None:
@@ -512,7 +520,13 @@ def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = No
             ]
         )
         sources += [record, bound.profile]
-    head = [f"{dtype}", "bound, clocks", "an SM took", "% of bound in clocks", "clock while timed"]
+    head = [
+        settings_named({"dtype": dtype, "settings": settings}),
+        "bound, clocks",
+        "an SM took",
+        "% of bound in clocks",
+        "clock while timed",
+    ]
     return markdown(head, body, sources) if body else NOTHING
 
 
