@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from common import terminal
+from common import hardware, terminal
 from common.errors import CheckFailed, UserError
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants
 
@@ -185,7 +185,8 @@ def check(
     """Run a kernel on random inputs, on the "gpu" or in the "emulator" with its sanitizer, and judge it: once, and once
     for each other launch that its problem has for the shape. The result is that of the worst of them.
 
-    "emulator 8.6" emulates a GPU of that compute capability instead of the oldest that the stage runs on.
+    "emulator 8.6" emulates a GPU of that compute capability instead of the oldest that the stage runs on. It has few
+    multiprocessors: launchers that choose by how many tiles there are choose as for large shapes, and a check is short.
 
     A kernel that cannot be launched or that breaks a rule has failed; UserError if it cannot be built."""
     spec = kernel.stage.spec
@@ -239,7 +240,13 @@ def _emulate(
     """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
     outputs = instance.outputs()
     report = kernel.emulate(
-        instance.inputs, outputs, changed=changed, counters=counters, refused_is_error=False, arch=arch
+        instance.inputs,
+        outputs,
+        changed=changed,
+        counters=counters,
+        refused_is_error=False,
+        arch=arch,
+        multiprocessors=hardware.SLICE,
     )
     lines = None
     if counters:
@@ -250,16 +257,18 @@ def _emulate(
     if report.status:  # stopped half-way: there is no result to judge
         refused = f"{title}: CUDA error {report.status}: {report.error}"
         return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), lines=lines)
-    accuracies, reports = _judge(kernel, instance, outputs, title)
+    accuracies, reports = _judge(kernel, instance, outputs, title, hardware.SLICE)
     return Result(kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), lines=lines)
 
 
-def _judge(kernel: Kernel, instance: Instance, outputs: Tensors, title: str) -> tuple[tuple[Accuracy, ...], list[str]]:
+def _judge(
+    kernel: Kernel, instance: Instance, outputs: Tensors, title: str, multiprocessors: int | None = None
+) -> tuple[tuple[Accuracy, ...], list[str]]:
     """The accuracy of each output, and what is wrong with them and with the inputs."""
     accuracies = tuple(instance.judge(outputs))
     reports = [f"{title}: {said}" for said in instance.overwritten()]
     if not all(accuracy.ok for accuracy in accuracies):
-        reports.append(explain(kernel, instance.shape, accuracies, title))
+        reports.append(explain(kernel, instance.shape, accuracies, title, multiprocessors))
     return accuracies, reports
 
 
@@ -275,10 +284,13 @@ def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accurac
     return found
 
 
-def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], title: str) -> str:
-    """What is wrong with which elements, and which blocks and threads they belong to."""
+def explain(
+    kernel: Kernel, shape: Shape, found: Sequence[Accuracy], title: str, multiprocessors: int | None = None
+) -> str:
+    """What is wrong with which elements, and which blocks and threads they belong to, on a GPU with that many
+    multiprocessors (None: on a whole one)."""
     spec = kernel.stage.spec
-    owners = _owners(kernel, shape)
+    owners = _owners(kernel, shape, multiprocessors)
     lines = [f"{title}: wrong result"]
     for accuracy, axes in zip(found, spec.output_axes(kernel.variants), strict=True):
         if accuracy.ok:
@@ -306,7 +318,7 @@ def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -
     return str(block), f"{thread} (warp {thread // 32}, lane {thread % 32})"
 
 
-def _owners(kernel: Kernel, shape: Shape) -> dict | None:
+def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict | None:
     """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
 
     None if that would take long, or if the kernel does not get through there."""
@@ -321,7 +333,8 @@ def _owners(kernel: Kernel, shape: Shape) -> dict | None:
     rows = 8_000_000
     with terminal.progress("finding the threads of the wrong elements"):
         try:
-            report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, trace=Trace(max_rows=rows))
+            options: dict[str, Any] = {"trace": Trace(max_rows=rows), "multiprocessors": multiprocessors}
+            report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, **options)
         except UserError:
             return None
     names = spec.output_names(kernel.variants)

@@ -11,7 +11,10 @@ run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called f
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +44,12 @@ LADDER_VERBS = ("list", "test", "bench", "profile")
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can mend."""
+    # Most of what a short command takes is torch. A quarter of that goes into looking for garbage among its objects,
+    # which all stay, again and again and once more at the end, and into looking for plugins, which nothing here uses.
+    gc.set_threshold(100_000, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its threads would wait on processors that compilers need
     terminal.leave(lambda: _dispatch(package, list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -74,6 +83,8 @@ def _dispatch(package: str, argv: list[str]) -> int:
         return module.run(stages[0], args)
     if getattr(args, "source", None):
         raise UserError("--source is a file of one stage: python -m kernels.NN_name " + verb)
+    if getattr(args, "watch", False):
+        raise UserError("--watch is for one stage: python -m kernels.NN_name " + verb)
     chosen = [course.load(text) for text in args.stages] or stages
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)

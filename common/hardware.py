@@ -55,6 +55,8 @@ GPUS = (
     Gpu("12.0", "RTX 5090", shared_kb=100, warps=48, blocks=24, sms=170, l2_mb=96),
 )
 
+SLICE = 14  # multiprocessors of the least that an A100 can be divided into (MIG 1g.5gb): small shapes fill it
+
 
 def nvcc_arch(capability: str) -> str:
     """What nvcc calls a compute capability: "8.0" -> "80", "9.0a" -> "90a"."""

@@ -44,7 +44,6 @@ class Problem(ABC):
     name: str
     part: str  # of the course: the ladder that this problem's stages stand in
     formula: str
-    symbol: str  # the launcher that every kernel of this problem exports
     axes: tuple[str, ...]
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
     settings: tuple[str, ...] = ()  # macros that say what is computed

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 CALLS_KEPT = 4096  # kinds of calls that a stage remembers
+SCRATCH_ALIGNMENT = 256  # bytes
 CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
 
 
@@ -89,6 +90,11 @@ class Stage:
     @property
     def source(self) -> Path:
         return self.directory / "kernel.cu"
+
+    @property
+    def symbol(self) -> str:
+        """The launcher that every source of the stage exports, "launch_gemm"."""
+        return f"launch_{self.problem}"
 
     @cached_property
     def spec(self) -> Problem:
@@ -269,13 +275,15 @@ class Call:
         self.outputs = [
             partial(torch.empty_strided, o.shape, o.stride(), dtype=o.dtype, device=device) for o in outputs
         ]
-        self.scratch: list[Callable[[], Tensor] | None] = []
+        self.scratch: Callable[[], Tensor] | None = None  # all of it in one piece
+        self.scratch_offsets: list[int | None] = []  # bytes
         self.launch: Callable[..., None] | None = None
         if launcher is not None:
-            self.scratch = [
-                each if each is None else partial(torch.empty, each.shape, dtype=each.dtype, device=device)
-                for each in spec.scratch(shape, variants, device)
-            ]
+            size = 0
+            for each in spec.scratch(shape, variants, device):
+                self.scratch_offsets.append(each if each is None else size)
+                size += 0 if each is None else -(-each.nbytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+            self.scratch = partial(torch.empty, size, dtype=torch.uint8, device=device) if size else None
             self.launch = launcher.bind(device.index, list(spec.scalars(shape, variants, (*inputs, *outputs)).values()))
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
@@ -295,8 +303,9 @@ class Call:
         if self.launch is not None:
             for output in outputs:
                 addresses.append(output.data_ptr())
-            scratch = [empty and empty() for empty in self.scratch]
-            self.launch(*addresses, *[each if each is None else each.data_ptr() for each in scratch])
+            scratch = self.scratch and self.scratch()  # kept until all is launched: other threads allocate, too
+            first = 0 if scratch is None else scratch.data_ptr()
+            self.launch(*addresses, *[each if each is None else first + each for each in self.scratch_offsets])
         elif self.device.type == "cuda":
             self.kernel.stage.announce()
             on_cpu = [output.cpu() for output in outputs]
@@ -426,7 +435,7 @@ class Kernel:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
         from common.compiler import gpu
 
-        return gpu.Launcher(self.load(device), self.source, self.stage.spec.symbol, self.label)
+        return gpu.Launcher(self.load(device), self.source, self.stage.symbol, self.label)
 
     def bind(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None = None
@@ -484,13 +493,13 @@ class Kernel:
         from common import emulator
 
         names, values = list(arguments), list(arguments.values())
-        return emulator.run(self.source, self.stage.spec.symbol, values, names=names, defines=self.defines, **options)
+        return emulator.run(self.source, self.stage.symbol, values, names=names, defines=self.defines, **options)
 
     def executable_lines(self) -> frozenset[int]:
         """The lines of the source that have code in this kernel, as the emulator compiles it."""
         from common import emulator
 
-        arch, symbol = self.stage.min_arch, self.stage.spec.symbol
+        arch, symbol = self.stage.min_arch, self.stage.symbol
         return frozenset().union(*emulator.executable_lines(self.source, self.defines, arch, symbol).values())
 
 

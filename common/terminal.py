@@ -139,6 +139,11 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[..., No
         _display.release()
 
 
+def complain(error: UserError) -> None:
+    """Say what is wrong with what the user gave."""
+    err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+
+
 def leave(run: Callable[[], int]) -> NoReturn:
     """Exit with the status that `run` gives, or with the one for what it raises, said in words."""
     prepare()
@@ -149,7 +154,7 @@ def leave(run: Callable[[], int]) -> NoReturn:
             status = int(shown.code or 0)
         finish()
     except UserError as error:
-        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        complain(error)
         status = 2
     except CheckFailed as failure:
         err.print(str(failure), markup=False, soft_wrap=True)

@@ -1,13 +1,13 @@
-"""Many kernels of a stage compiled at once, which takes a fifth of the time that compiling each of them does.
+"""Many kernels, or programs, compiled at once, which takes a fifth of the time that compiling each of them does.
 
-The compiler sees one source that includes the stage's once per kernel, each time with that kernel's macros and in a
-namespace of its own, and a launcher that is told which of them to call.
+The compiler sees one source that includes each of theirs, with its macros and in a namespace of its own, and a
+launcher, or a main, that is told which of them to call. Places in findings stay those of the sources.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from common import emulator
-from common.compiler import toolchain
 from common.emulator import Report
 from common.stage import Kernel
+from tests.emulator.sources import source as kept
 
 LAUNCHER = "launch_part"
 
@@ -40,32 +40,62 @@ class Part(Kernel):
 
 
 def parts(kernels: Sequence[Kernel]) -> list[Part]:
-    """The same kernels of a stage's own source, to be compiled as one."""
-    text = _text(kernels)
-    path = toolchain.cache_dir() / "tests" / f"bundle-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cu"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text)
-        temporary.rename(path)
+    """The same kernels, of one problem, to be compiled as one."""
+    path = _kept(_launcher(kernels))
     return [
         Part(**{field.name: getattr(kernel, field.name) for field in fields(Kernel)}, bundle=path, number=number)
         for number, kernel in enumerate(kernels)
     ]
 
 
-def _text(kernels: Sequence[Kernel]) -> str:
-    symbol, text = kernels[0].stage.spec.symbol, kernels[0].source.read_text()
-    lines = re.findall(r"^#include <.*>$", text, re.M)  # outside of all namespaces, once
-    for number, kernel in enumerate(kernels):
-        macros = {**kernel.defines, symbol: f"{symbol}_{number}"}
+def part(kernel: Kernel) -> Part:
+    """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
+    together = parts(kernel.stage.kernels([kernel.dtype]))
+    return next(each for each in together if each.variants == kernel.variants)
+
+
+def program(sources: Sequence[Path]) -> Path:
+    """A program that is each of these: its first argument is the number of the one to be run, with the others."""
+    lines = _included([(source, {"main": f"main_{number}"}) for number, source in enumerate(sources)])
+    lines += ["int main(int count, char **words) {", "  switch (atoi(words[1])) {"]
+    for number, source in enumerate(sources):
+        arguments = "" if "int main()" in source.read_text() else "count - 1, words + 1"
+        lines.append(f"    case {number}: return part_{number}::main_{number}({arguments});")
+    return _kept(["#include <cstdlib>", *lines, "  }", "  return -1;", "}"])
+
+
+def copies(text: str, macros: Sequence[Mapping[str, str]]) -> Path:
+    """A source that has this one once for each set of macros."""
+    path = _kept(text.splitlines())
+    return _kept(_included([(path, each) for each in macros]))
+
+
+def _kept(lines: Sequence[str]) -> Path:
+    text = "\n".join([*lines, ""])
+    return kept(text, f"bundle-{hashlib.sha256(text.encode()).hexdigest()[:20]}")
+
+
+def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
+    """Each source, with macros of its own, in a namespace of its own: the headers of all stand before, outside."""
+    headers = [re.findall(r"^#include <.*>$", source.read_text(), re.M) for source, _ in sources]
+    lines = list(dict.fromkeys(itertools.chain.from_iterable(headers)))
+    for number, (source, macros) in enumerate(sources):
         lines += [f"#define {name} {value}" for name, value in macros.items()]
-        lines += [f"namespace part_{number} {{", f'#include "{kernel.source}"', "}"]
+        lines += [f"namespace part_{number} {{", f'#include "{source}"', "}"]
         lines += [f"#undef {name}" for name in macros]
-    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', text, re.M)[1].split(",")
-    names = [parameter.replace("*", " ").split()[-1] for parameter in declared]
-    pointers = ["*" in parameter for parameter in declared]
-    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(declared, names, pointers)]
+    return lines
+
+
+def _launcher(kernels: Sequence[Kernel]) -> list[str]:
+    symbol = kernels[0].stage.symbol
+    lines = _included(
+        [(kernel.source, {**kernel.defines, symbol: f"{symbol}_{number}"}) for number, kernel in enumerate(kernels)]
+    )
+    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', kernels[0].source.read_text(), re.M)
+    parameters = declared[1].split(",")
+    names = [parameter.replace("*", " ").split()[-1] for parameter in parameters]
+    pointers = ["*" in parameter for parameter in parameters]
+    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
     gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
     lines += [
         "struct Pointer {",
@@ -79,4 +109,4 @@ def _text(kernels: Sequence[Kernel]) -> str:
         f"    case {number}: return part_{number}::{symbol}_{number}({', '.join(gives)});"
         for number in range(len(kernels))
     ]
-    return "\n".join([*lines, "  }", "  return cudaErrorInvalidValue;", "}", ""])
+    return [*lines, "  }", "  return cudaErrorInvalidValue;", "}"]

@@ -25,6 +25,10 @@ from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
 
+# There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and those of the processes that the tests start
+
 # ---- where the time goes: in seconds of processors, which do not depend on what else runs ----------------------------
 
 SPENT = "processor seconds"
@@ -43,6 +47,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     now = _processors()
     outcome.get_result().user_properties.append((SPENT, now - item.stash[STARTED]))
     item.stash[STARTED] = now
+
+
+LONG = ("test_kernels.py", "test_notebooks.py")  # files with tests of half a minute
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: what is left when a process has no more to do is short."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -189,7 +201,6 @@ class Scale(Problem):
     name = "scale"
     part = "scaling"
     formula = "out[N, D] = 2 · x[N, D]"
-    symbol = "launch_scale"
     axes: tuple[str, ...] = ("N", "D")
     inner_axes = ()
     settings = ("HALVES",)

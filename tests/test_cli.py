@@ -36,6 +36,7 @@ BROKEN = {
     ),
     "device": (("kernels.01_naive", "test", "--device", "tpu"), "invalid choice: 'tpu'"),
     "missing source": (("kernels.01_naive", "test", "--source", "nowhere.cu"), "nowhere.cu: No such file"),
+    "watch of no stage": (("kernels", "test", "--watch", "01"), "--watch is for one stage: python -m kernels.NN_name"),
     "source of no stage": (("kernels", "test", "--source", "my.cu"), "--source is a file of one stage"),
     "nothing before": (("kernels.01_naive", "diff"), "there is nothing before it"),
     "large seed": (("kernels.01_naive", "test", "--seed", str(2**63)), "is no whole number of 64 bits"),

@@ -5,30 +5,25 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.compiler import toolchain
+from common.emulator.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_in_the_emulator(path):
+def test_in_the_emulator(path, capfd):
     """With the sanitizer on: right, nothing to find, all memory freed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "common.emulator", "--leaks", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
-    assert ", no findings" in done.stderr
+    with pytest.raises(SystemExit) as ended:
+        main(["--leaks", str(path)])
+    out, err = capfd.readouterr()
+    assert ended.value.code == 0 and out.endswith("PASS\n"), out + err
+    assert ", no findings" in err
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs a GPU")

@@ -8,14 +8,14 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from bundle import parts
 
 import kernels
-from common import accuracy, emulator, hardware
+from common import accuracy, counts, emulator, hardware
 from common.compiler import toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Stage, macros
+from tests.bundle import parts
 
 STAGES = kernels.ladder()
 
@@ -73,7 +73,7 @@ def test_macros_are_the_variants_and_say_what_they_do(stage: Stage):
 @every_stage
 def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     spec = stage.spec
-    found = re.search(rf'^extern "C" cudaError_t {spec.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
+    found = re.search(rf'^extern "C" cudaError_t {stage.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
     assert found is not None
     names = [argument.replace("*", " ").split()[-1] for argument in found[1].split(",")]
     kernel = stage.kernel()
@@ -153,6 +153,18 @@ def test_ring_fits_gpus_with_less_shared_memory(number: str, shape: tuple[int, i
     assert rings == [3, 2]
 
 
+def test_test_shapes_take_each_kernel_of_any_shape():
+    """Whole tiles and ragged ones, small and large, the large ones also where a block has less shared memory."""
+    kernel = kernels.load("11").kernel()
+    for arch, ring in (("8.0", 3), ("8.6", 2)):
+        launched = set()
+        for shape in kernel.test_shapes().values():
+            options = {"arch": arch, "multiprocessors": hardware.SLICE, "counters": False, "sanitize": False}
+            launched |= {launch.kernel for launch in counts.emulate(kernel, shape, **options).launches}
+        tiles = ("64, 32, 4", f"256, 64, {ring}")
+        assert launched == {f"gemm_kernel<{tile}, {edges}>" for tile in tiles for edges in ("true", "false")}
+
+
 @pytest.mark.parametrize(
     "pointer, shape",
     [
@@ -168,7 +180,7 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     defines = stage.kernel().defines
     for place in range(3):
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
-        report = emulator.run(stage.source, stage.spec.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        report = emulator.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import lru_cache
+
+UNNAMED = "(anonymous namespace)::"
 
 
 @lru_cache(maxsize=4096)
@@ -47,6 +50,15 @@ def readable(symbol: str) -> str:
                 start = at
         depth += (char in "<([{") - (char in ">)]}")
     return text[start:]
+
+
+def qualified(symbol: str) -> str:
+    """The name of a mangled function with its namespaces, but for those that have no name, and without its arguments.
+
+    "_ZN3gpu4gemmILi64EEEvPf" -> "gpu::gemm"."""
+    name = readable(symbol).partition("<")[0]
+    found = re.search(rf"(?:\w+::)*{re.escape(name)}(?=[<(]|$)", demangle(symbol).replace(UNNAMED, ""))
+    return found[0] if found else name
 
 
 def _scope(text: str, at: int) -> bool:

@@ -169,20 +169,22 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
     def build(out: Path) -> None:
         run([cxx, *flags, source, *after, "-o", out / product])
 
-    key = [*source_texts(source), cxx, _host_release(cxx), *flags, *after, product]
+    key = [*source_texts(source), cxx, release(cxx), *flags, *after, product]
     if "-march=native" in flags:  # the cache may be shared by machines with different processors
         key.append(_host_processor(cxx))
     return cached(Path(product).stem, key, build) / product
 
 
 @lru_cache
-def _host_release(cxx: str) -> str:
+def release(cxx: str) -> str:
+    """The release of the host compiler."""
     return run([cxx, "-dumpfullversion"])
 
 
 @lru_cache
 def _host_processor(cxx: str) -> str:
-    return run([cxx, "-march=native", "-Q", "--help=target"])
+    """What the compiler takes this machine's processor for, in macros: --help=target is as wide as the terminal."""
+    return run([cxx, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
 
 
 def cached(kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False) -> Path:
@@ -287,10 +289,15 @@ def run(command: Sequence[object], cwd: Path | None = None) -> str:
     except (OSError, ValueError) as error:
         raise UserError(f"{words[0]} does not run: {getattr(error, 'strerror', None) or error}") from error
     if done.returncode:
-        said = done.stdout.strip()
-        final = said and done.returncode > 0 and not re.search(_PASSING, said)
-        raise (ToolFailed if final else UserError)(said or f"{words[0]} failed with exit status {done.returncode}")
+        raise failure(words[0], done.returncode, done.stdout)
     return done.stdout
+
+
+def failure(tool: str, code: int, said: str) -> UserError:
+    """What a tool's failure is, with what it printed: see `run`."""
+    said = said.strip()
+    final = said and code > 0 and not re.search(_PASSING, said)
+    return (ToolFailed if final else UserError)(said or f"{tool} failed with exit status {code}")
 
 
 def define_flags(defines: Mapping[str, str] | None) -> list[str]:

@@ -5,13 +5,14 @@ against a stand-in CUDA runtime; its requests come here, to a session with the d
 hands each launch to the engine (engine, vm/): a virtual machine that executes the PTX of all threads. What comes back
 is a `Report`.
 
-`run` calls a launcher, `load` gives kernels and launchers of a source by their names, `program` runs a whole program
-with its main (`python -m common.emulator` from the command line), `run_ptx` launches a kernel of a PTX text.
+`run` calls a launcher (`prepare` compiles beforehand what it needs), `load` gives kernels and launchers of a source by
+their names, `program` runs a whole program with its main (`python -m common.emulator` from the command line), `run_ptx`
+launches a kernel of a PTX text.
 """
 
 from __future__ import annotations
 
-from common.emulator.calls import executable_lines, program, run, run_ptx
+from common.emulator.calls import executable_lines, prepare, program, run, run_ptx
 from common.emulator.host import HostFinding
 from common.emulator.library import Library, load
 from common.emulator.report import METRICS, Counters, Finding, Launch, Report, Trace
@@ -27,6 +28,7 @@ __all__ = [
     "Trace",
     "executable_lines",
     "load",
+    "prepare",
     "program",
     "run",
     "run_ptx",

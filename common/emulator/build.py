@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator import extension
 from common.emulator.host import HERE
 from common.errors import UserError
@@ -68,6 +69,7 @@ def compile_host(
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
     folders = _folders(include)
     texts = toolchain.source_texts(source, folders=folders)
+    linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
     is_extension = extension.is_extension(texts)
     if is_extension:
         folders.append(extension.HEADERS)
@@ -103,7 +105,7 @@ def compile_host(
             "kernel.o",
         ]
         try:
-            toolchain.run(compiler, cwd=out)
+            passes.compile_source(compiler, out)
         except UserError as error:
             said = _explained(error, source, call, nvcc)
             if is_extension and "does not export" not in str(said):
@@ -252,21 +254,37 @@ class PtxCheck:
 
 
 def check_ptx(build: Build) -> None:
-    """UserError with the source's line if ptxas does not take a build's PTX. What it said is kept in the cache."""
+    """UserError with the source's line if ptxas does not take a build's PTX: it is asked if a statement of the inline
+    assembly is one that it has not accepted before, in whatever kernel, with operands of the same types."""
     nvcc, text = build.nvcc, build.ptx
+    accepted = False
 
     def assemble(out: Path) -> None:
-        (out / "kernel.ptx").write_text(text)
-        try:
-            toolchain.run(
-                [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out
-            )
-        except UserError as error:
-            raise toolchain.ToolFailed(_in_source(str(error), text)) from error
-        (out / "kernel.ptx").unlink()
+        nonlocal accepted
+        if not accepted:
+            (out / "kernel.ptx").write_text(text)
+            ptxas = [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull]
+            try:
+                toolchain.run(ptxas, cwd=out)
+            except UserError as error:
+                raise toolchain.ToolFailed(_in_source(str(error), text)) from error
+            (out / "kernel.ptx").unlink()
+        accepted = True
         (out / "accepted").touch()
 
-    toolchain.cached("ptxas", [text, build.arch, nvcc.path, nvcc.release], assemble, keep_failures=True)
+    for statement in _assembly(text):
+        toolchain.cached("ptxas", [statement, build.arch, nvcc.path, nvcc.release], assemble)
+
+
+def _assembly(ptx: str) -> list[str]:
+    """The different statements of inline assembly, registers by their types. One that declares something stands for
+    the whole text: what it declares must be declared once."""
+    found = set()
+    for statement in re.findall(r"// begin inline asm\n(.*?)// end inline asm", ptx, re.DOTALL):
+        plain = re.sub(r"//.*|^\s*\.loc\b.*", "", statement, flags=re.MULTILINE)
+        declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", plain)
+        found.add(ptx if declares else re.sub(r"(%[a-z]+)\d+", r"\1", plain).strip())
+    return sorted(found)
 
 
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import hardware
 from common.compiler.symbols import readable
-from common.emulator import extension
+from common.emulator import engine, extension
 from common.emulator.arguments import kernel_types, parameter_names, source_text
 from common.emulator.build import Build, PtxCheck, compile_host
-from common.emulator.host import Ended, Host, HostFinding, ParameterType
+from common.emulator.host import Ended, Host, HostFinding, ParameterType, runner
 from common.emulator.report import Finding, Report, Trace
 from common.emulator.session import MAX_BLOCK, MAX_GRID, Progress, Session, check_launch, dimension, loaded
 from common.errors import UserError
@@ -26,6 +28,7 @@ def run(
     names: Sequence[str] | None = None,
     defines: Mapping[str, str] | None = None,
     arch: str = "8.0",
+    multiprocessors: int | None = None,
     outputs: Sequence[str] = (),
     counters: bool = True,
     sanitize: bool = True,
@@ -42,7 +45,8 @@ def run(
     and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
     checked against the launcher's own parameter types. `names`: what reports call them (default: the source's names).
     `defines` are macros for the compiler, `flags` and `include` folders go to it as they are, `arch` is the compute
-    capability to compile for and whose limits hold. Tensors named in `outputs` start uninitialised: a kernel that reads
+    capability to compile for and whose limits hold, `multiprocessors` how many the GPU has (default: as many as the
+    largest of that capability). Tensors named in `outputs` start uninitialised: a kernel that reads
     what it has not written is reported. `trace` asks for the executed memory accesses, `threads` limits the cores.
 
     The launcher runs in a process of its own: whatever its host code does, it ends in a report. `patience` is how many
@@ -52,9 +56,21 @@ def run(
     UserError if the source does not compile, has no such launcher, does not take such arguments, or uses an instruction
     that the emulator does not know."""
     source, gpu = Path(source), hardware.model(arch)
+    if multiprocessors is not None:
+        if multiprocessors < 1:
+            raise UserError(f"a GPU has at least 1 multiprocessor, not {multiprocessors}")
+        gpu = replace(gpu, sms=multiprocessors)
     build = compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol, flags=flags, include=include)
     options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
     return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
+
+
+def prepare(source: Path, symbol: str, *, defines: Mapping[str, str] | None = None, arch: str = "8.0") -> None:
+    """Compile what `run` needs for that source, so that it finds it ready; what is wrong with it, `run` will say."""
+    with suppress(UserError):
+        compile_host(Path(source), defines, hardware.nvcc_arch(arch), call=symbol)
+        engine.library()
+        runner()
 
 
 def call_launcher(

@@ -26,12 +26,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from common.compiler import toolchain
+from common.compiler.symbols import UNNAMED
 from common.emulator import memory
 from common.emulator.memory import Arena
 from common.errors import UserError
 from common.hardware import Gpu
 
-HERE = Path(__file__).with_name("host")
+HERE = (
+    Path(__file__).resolve().with_name("host")
+)  # one name for it, and so one build, also in notebooks (sys.path "..")
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
@@ -559,7 +562,7 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
     for function, place in zip(lines[::2], lines[1::2]):
         file, _, line = place.partition(" ")[0].rpartition(":")
         foreign = file.startswith(("/usr/", "??", str(HERE))) or "/nvidia/" in file or "/cuda" in file.lower()
-        foreign = foreign or function.partition("(")[0].partition("<")[0] in stubs
+        foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]
     return "", 0, ""

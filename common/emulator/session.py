@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from common.compiler.symbols import readable
+from common.compiler.symbols import qualified, readable
 from common.emulator import engine
 from common.emulator.arguments import check_array, is_tensor, pack
 from common.emulator.host import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
@@ -99,7 +99,7 @@ class Session(Device):
             "progress": progress,
         }
         self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
-        self.stubs = frozenset(readable(name).partition("<")[0] for name in self.module.kernel_names)
+        self.stubs = frozenset(map(qualified, self.module.kernel_names))
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}

@@ -25,6 +25,7 @@ from common.stage import Kernel, Stage
 
 DEVICE = "cuda"
 HOST_CALLS = 200  # per sample of the host's time for a call
+WARM_UP_S = 0.1  # of calls before the first sample
 SHORT_MS = (
     0.5  # the host's time is that of kernels shorter than this: a sample has many calls, and the queue holds them
 )
@@ -210,7 +211,8 @@ def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float
 def host_cost(call: Callable[[], object], estimate: float) -> float:
     """µs that the host spends on a call that takes the GPU `estimate` ms.
 
-    The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for."""
+    The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for; WARM_UP_S of such
+    samples go before, for the processor's clock and caches."""
     calls = max(1, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
 
     def sample() -> float:
@@ -223,4 +225,7 @@ def host_cost(call: Callable[[], object], estimate: float) -> float:
         return spent / calls * 1e6
 
     with torch.no_grad():
+        warm = time.perf_counter() + WARM_UP_S
+        while time.perf_counter() < warm:
+            sample()
         return round(statistics.median(sample() for _ in range(9)), 2)

@@ -24,7 +24,6 @@ class Attention(Problem):
     name = "attention"
     part = "attention"
     formula = "O = softmax(Q · Kᵀ · scale) · V"
-    symbol = "launch_attention"
     axes: tuple[str, ...] = ("B", "H", "N", "D")
     inner_axes = ()  # the softmax needs every key: no axis can be cut short
     settings: tuple[str, ...] = ("HEAD_DIM",)

@@ -22,7 +22,6 @@ class Gemm(Problem):
     name = "gemm"
     part = "gemm"
     formula = "C[M, N] = A[M, K] · B[K, N]"
-    symbol = "launch_gemm"
     axes = ("M", "N", "K")
     inner_axes = ("K",)
     settings = ("B_TRANSPOSED",)

@@ -26,7 +26,6 @@ SMALL_BLOCK_Q, BLOCK_Q = 64, 128  # queries per block, as kernel.cu of stage 16 
 
 class Sdpa(Attention):
     name = "sdpa"
-    symbol = "launch_sdpa"
     axes = ("B", "H", "H_KV", "N", "N_KV", "D")
     settings = ("HEAD_DIM", "CAUSAL")
     scratch_names = ("partial_O", "partial_LSE")

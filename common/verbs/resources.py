@@ -101,7 +101,14 @@ def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> 
         if not asked and len(launches) == len(found):
             break
         try:
-            report = counts.emulate(kernel, shape, arch=gpu.capability, sanitize=False, counters=False)
+            report = counts.emulate(
+                kernel,
+                shape,
+                arch=gpu.capability,
+                multiprocessors=None if asked else hardware.SLICE,  # which the shapes of a test are made for
+                sanitize=False,
+                counters=False,
+            )
         except UserError as error:
             if "CUDA error" not in str(error):
                 raise

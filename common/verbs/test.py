@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import argparse
 import linecache
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.markup import escape
 from rich.table import Table
 
-from common import accuracy, hardware, terminal
-from common.accuracy import Result
+from common import emulator, hardware, terminal
+from common.compiler import passes, toolchain
+from common.errors import UserError
 from common.stage import Kernel, Stage
 from common.verbs import options
+
+if TYPE_CHECKING:
+    from common.accuracy import Result
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
     "--source my_kernel.cu # the same check for your own version",
+    "--source my_kernel.cu --dtype {dtype} --sizes SIZE --watch # again whenever you save it",
     "--coverage # the lines that no check executed",
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
+HEAD_START = 0.1  # seconds for the compiler to get going: importing torch holds Python's lock for several times as long
+POLL = 0.05  # seconds between looks at a source that is watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,16 +46,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_device(parser)
     options.add_seed(parser)
     parser.add_argument("--coverage", action="store_true", help="also list the source lines that no check executed")
+    parser.add_argument("--watch", action="store_true", help="check again whenever the source changes, until Ctrl-C")
     parser.add_argument("--details", action="store_true", help="a row for every check, not one per kernel")
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
+    if args.watch:
+        _watch(stage, args)
+    return _run(stage, args)
+
+
+def _watch(stage: Stage, args: argparse.Namespace) -> NoReturn:
+    """Check now, and again after each change of the source or of what it includes, until Ctrl-C."""
+    source, again = args.source or stage.source, False
+    while True:
+        text, started = toolchain.source_texts(source.resolve()), time.monotonic()
+        try:
+            _run(stage, args)
+        except UserError as error:
+            if not again and not isinstance(error, toolchain.ToolFailed):
+                raise  # of the command line, which no change of the source will mend
+            terminal.complain(error)
+        again = True
+        seconds = time.monotonic() - started
+        terminal.err.print(
+            f"\n{seconds:.1f} s; again when {source} changes (Ctrl-C ends)", markup=False, soft_wrap=True
+        )
+        while _texts(source) in (text, None):
+            time.sleep(POLL)
+
+
+def _texts(source: Path) -> list[str] | None:
+    """The source with what it includes; None while there is none, since an editor is writing it."""
+    try:
+        return toolchain.source_texts(source.resolve())
+    except UserError:
+        return None
+
+
+def _run(stage: Stage, args: argparse.Namespace) -> int:
     pinned, dtypes = options.variants(args), options.dtypes(stage, args)
     if pinned:
         each = dict.fromkeys(kernel.dtype for kernel in stage.kernels(dtypes, args.source))
         kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
     else:
         kernels = stage.kernels(dtypes, args.source)
+    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
+    builds = [(kernel, stage.min_arch) for kernel in kernels if args.device != "gpu"]
+    if builds and not args.sizes and hardware.runs_on(stage.min_arch, small):
+        builds.append((kernels[0], small))
+    with _building(builds):
+        return _check(stage, kernels, small, args)
+
+
+def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.Namespace) -> int:
+    """Check them, the first also on a GPU of the compute capability `small`."""
+    from common import accuracy  # it imports torch, by which time the first kernel is compiled
+
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
         devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
@@ -54,7 +114,6 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
-    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
     if "emulator" in devices and not args.sizes and hardware.runs_on(stage.min_arch, small):
         first = kernels[0]
         found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in first.test_shapes().items()]
@@ -79,6 +138,23 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+@contextmanager
+def _building(builds: Sequence[tuple[Kernel, str]]) -> Iterator[None]:
+    """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
+        begun = [
+            pool.submit(emulator.prepare, kernel.source, kernel.stage.symbol, defines=kernel.defines, arch=arch)
+            for kernel, arch in builds
+        ]
+        wait(begun[:1], HEAD_START)
+        try:
+            yield
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            passes.interrupt()
+            raise
+
+
 def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """What each shape is for -> the shape: those of --sizes, or all that the problem and the stage ask for."""
     spec = kernel.stage.spec
@@ -86,6 +162,8 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
     shapes = kernel.test_shapes()
     if first:  # one kernel tells in what integers a stage counts
+        from common import accuracy
+
         shapes |= spec.wide_shapes(kernel.multiples, kernel.variants)
         huge = spec.huge_shapes(kernel.multiples, kernel.variants) if device == "gpu" else {}
         shapes |= {why: shape for why, shape in huge.items() if accuracy.fits(kernel, shape)}

@@ -19,12 +19,12 @@ stage = Stage(
     multiples={"K": 8},
     alignment=16,
     test_shapes={
-        "small tiles, whole, in two groups": (1792, 192, 512),
+        "small tiles, whole, in two groups": (1792, 128, 512),
         "small tiles, whole chunks ragged in N": (128, 72, 128),
-        "small tiles, whole and ragged ones, in two groups": (1700, 200, 328),
-        "large tiles, whole, in three groups": (3456, 768, 384),
-        "large tiles, ragged": (3450, 760, 264),
-        "large tiles, ragged, rows of B and C that start anywhere": (3450, 757, 264),
+        "small tiles, whole and ragged ones, in two groups": (1700, 120, 328),
+        "large tiles, whole, in two groups": (1792, 512, 384),
+        "large tiles, ragged": (700, 500, 264),
+        "large tiles, ragged, rows of B and C that start anywhere": (700, 501, 264),
     },
     counters=("global_store_requests", "global_store_sectors", "instructions.shuffle"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.compiler.symbols import demangle, readable
+from common.compiler.symbols import demangle, qualified, readable
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,17 @@ def test_what_is_not_mangled_stays():
 
 def test_template_arguments_with_brackets_of_their_own():
     assert readable("_Z1fIXadL_Z1gvEEEvPf") == "f<&(g())>"
+
+
+@pytest.mark.parametrize(
+    "symbol, name",
+    [
+        ("launch_gemm", "launch_gemm"),
+        ("_Z11gemm_kernelILi64ELb1EEvPf", "gemm_kernel"),
+        ("_ZN3gpu6kernelEPf", "gpu::kernel"),
+        ("_ZN3gpu4gemmILi64EEEvPf", "gpu::gemm"),
+        ("_ZN12_GLOBAL__N_16kernelEPfi", "kernel"),
+    ],
+)
+def test_names_with_their_namespaces(symbol, name):
+    assert qualified(symbol) == name

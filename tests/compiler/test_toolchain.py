@@ -113,6 +113,15 @@ def test_a_source_is_what_it_includes_too(tmp_path):
         toolchain.source_texts(tmp_path / "nothing.cu")
 
 
+def test_what_is_built_for_this_processor_is_found_in_a_terminal_of_any_width(monkeypatch):
+    said = set()
+    for columns in ("40", "80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        toolchain._host_processor.cache_clear()
+        said.add(toolchain._host_processor(toolchain.find_cxx()))
+    assert len(said) == 1 and "#define" in said.pop()
+
+
 def test_the_compiler_speaks_for_itself(tmp_path):
     source = tmp_path / "broken.cpp"
     source.write_text("int main() { return nothing; }\n")

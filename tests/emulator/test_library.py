@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from common import emulator
+from common.compiler import toolchain
+from common.emulator import build
 from common.errors import UserError
 from tests.emulator.sources import source
 
@@ -271,3 +274,31 @@ def test_inline_assembly_that_ptxas_refuses(tmp_path):
         emulator.load(text.replace("add.s32 %0, 1, 2, 3;", "add.s32 %0 {{{ 1;")).launch(
             "k", 1, 1, np.zeros(1, np.int32)
         )
+
+
+@pytest.fixture
+def ptxas(monkeypatch, tmp_path):
+    """ptxas for a kernel with these statements of inline assembly: how often it has run by then."""
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    nvcc, runs, real = toolchain.find_nvcc(), [], toolchain.run
+    monkeypatch.setattr(toolchain, "run", lambda *words, **options: runs.append(words) or real(*words, **options))
+    head = PTX.partition("{ ret;")[0]
+
+    def check(*statements: str) -> int:
+        body = "".join(f"// begin inline asm\n\t{each}\n// end inline asm\n" for each in statements)
+        ptx = f"{head}{{ .reg .b32 %r<9>; .reg .b64 %rd<9>;\n{body}ret; }}"
+        build.check_ptx(build.Build(Path("k.so"), ptx, Path("k.cu"), "80", nvcc))
+        return len(runs)
+
+    return check
+
+
+def test_ptxas_is_asked_once_about_a_statement_of_inline_assembly(ptxas):
+    assert ptxas("add.s32 %r1, %r2, 3;", "add.s32 %r1, %r2, 4;") == 1
+    assert ptxas("add.s32 %r7, %r2, 4;") == 1  # of other registers, in another kernel
+    assert ptxas("add.s32 %r7, %r2, 5;") == 2  # of another constant
+    with pytest.raises(UserError, match="refuses the inline assembly"):
+        ptxas("add.s32 %r7, %r2, 5;", "add.s32 %rd7, %r2, 4;")  # of another type
+    assert ptxas("here: bra here;") == 4
+    with pytest.raises(UserError, match="refuses the inline assembly: .*here"):
+        ptxas("here: bra here;", "here: bra here;")  # a label that is there twice, in one kernel

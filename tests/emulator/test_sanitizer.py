@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import emulator
+from common import accuracy, course, emulator
 from common.problem import TORCH_DTYPES
+from tests.bundle import part
 from tests.emulator import sources
 from tests.emulator.suite import suite
 
@@ -40,12 +41,13 @@ def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misa
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("stage", ["01_naive", "02_block_tile", "03_thread_tile"])
 def test_correct_kernels_are_clean(stage, dtype):
-    source = ROOT / "kernels" / stage / "kernel.cu"
-    report, c, expected = gemm(source, (256, 128, 32) if stage == "03_thread_tile" else (70, 45, 40), dtype)
+    kernel = part(course.load(stage).kernel(dtype))
+    instance = accuracy.make(kernel, (256, 128, 32) if stage == "03_thread_tile" else (70, 45, 40))
+    outputs = instance.outputs()
+    report = kernel.emulate(instance.inputs, outputs)
     assert report.ok, report
     assert str(report) == "no findings"
-    tolerance = {"fp16": 2e-3, "bf16": 2e-2, "fp32": 1e-5}[dtype]
-    assert (c.double() - expected).norm() <= tolerance * expected.norm()
+    accuracy.verify(kernel, instance, outputs)
 
 
 def broken(name: str) -> Path:

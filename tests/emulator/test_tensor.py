@@ -12,6 +12,7 @@ import torch
 from common.emulator import engine
 from common.emulator.build import compile_host
 from common.emulator.kernel import Region
+from tests import bundle
 from tests.emulator.machine import executed, kinds, launch
 
 LANE = np.arange(32)
@@ -380,7 +381,7 @@ using Element = float;
 using Part = DTYPE;
 using Element = DTYPE;
 #endif
-extern "C" __global__ void k(const Element *A, const Element *B, const ACC *C, ACC *D) {
+extern "C" __global__ void KERNEL(const Element *A, const Element *B, const ACC *C, ACC *D) {
   __shared__ __align__(32) Element a_tile[PADDED], b_tile[PADDED];
   __shared__ __align__(32) ACC c_tile[PADDED];
   for (int n = threadIdx.x; n < WM * WK; n += 32) a_tile[n / A_MINOR * A_STRIDE + n % A_MINOR] = A[n];
@@ -401,29 +402,38 @@ extern "C" __global__ void k(const Element *A, const Element *B, const ACC *C, A
 """
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind", "accumulator", "columns", "from_global"),
-    [((16, 16, 16), "f16", "f32", (0, 0, 0), 0), ((16, 16, 16), "f16", "f16", (1, 1, 1), 1),
-     ((32, 8, 16), "f16", "f32", (0, 1, 1), 0), ((8, 32, 16), "f16", "f16", (1, 0, 0), 1),
-     ((16, 16, 16), "bf16", "f32", (1, 0, 1), 0), ((8, 32, 16), "bf16", "f32", (0, 1, 0), 0),
-     ((32, 8, 16), "bf16", "f32", (0, 0, 0), 1), ((16, 16, 8), "tf32", "f32", (0, 1, 0), 0),
-     ((16, 16, 16), "s8", "s32", (0, 0, 0), 0), ((32, 8, 16), "u8", "s32", (1, 1, 1), 1),
-     ((8, 32, 16), "s8", "s32", (0, 1, 0), 0)],
-)  # fmt: skip
-def test_wmma(shape, kind, accumulator, columns, from_global, tmp_path):
-    m, n, k = shape
-    source = tmp_path / "wmma.cu"
-    source.write_text(WMMA)
+WMMAS = [  # shape, type, type of the accumulator, which of A, B, C are column-major, B loaded from global memory
+    ((16, 16, 16), "f16", "f32", (0, 0, 0), 0), ((16, 16, 16), "f16", "f16", (1, 1, 1), 1),
+    ((32, 8, 16), "f16", "f32", (0, 1, 1), 0), ((8, 32, 16), "f16", "f16", (1, 0, 0), 1),
+    ((16, 16, 16), "bf16", "f32", (1, 0, 1), 0), ((8, 32, 16), "bf16", "f32", (0, 1, 0), 0),
+    ((32, 8, 16), "bf16", "f32", (0, 0, 0), 1), ((16, 16, 8), "tf32", "f32", (0, 1, 0), 0),
+    ((16, 16, 16), "s8", "s32", (0, 0, 0), 0), ((32, 8, 16), "u8", "s32", (1, 1, 1), 1),
+    ((8, 32, 16), "s8", "s32", (0, 1, 0), 0),
+]  # fmt: skip
+
+
+def wmma_macros(number: int) -> dict[str, str]:
+    (m, n, k), kind, accumulator, columns, from_global = WMMAS[number]
     minor = {"A": m if columns[0] else k, "B": k if columns[1] else n, "C": m if columns[2] else n}
     types = {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char"}
-    defines = {"DTYPE": types[kind], "TF32": int(kind == "tf32"),
+    defines = {"KERNEL": f"k{number}", "DTYPE": types[kind], "TF32": int(kind == "tf32"),
                "ACC": {"f32": "float", "f16": "half", "s32": "int"}[accumulator],
                "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
                "A_LAYOUT": ("row_major", "col_major")[columns[0]], "B_LAYOUT": ("row_major", "col_major")[columns[1]],
                "C_COLUMNS": columns[2], "FROM_GLOBAL": from_global}  # fmt: skip
     for tile, width in minor.items():
         defines |= {f"{tile}_MINOR": width, f"{tile}_STRIDE": width + 8}
-    built = engine.Module(compile_host(source, {name: str(value) for name, value in defines.items()}).ptx)
+    return {name: str(value) for name, value in defines.items()}
+
+
+@pytest.fixture(scope="module")
+def wmmas() -> engine.Module:
+    return engine.Module(compile_host(bundle.copies(WMMA, [wmma_macros(n) for n in range(len(WMMAS))])).ptx)
+
+
+@pytest.mark.parametrize("number", range(len(WMMAS)), ids=lambda number: " ".join(map(str, WMMAS[number])))
+def test_wmma(wmmas, number):
+    (m, n, k), kind, accumulator, columns, _ = WMMAS[number]
     torch.manual_seed(m)
     if kind in FLOATS:
         a, b = torch.randn(m, k).to(FLOATS[kind]), torch.randn(k, n).to(FLOATS[kind])
@@ -438,7 +448,7 @@ def test_wmma(shape, kind, accumulator, columns, from_global, tmp_path):
     d = torch.full_like(tensors[2], torch.nan if kind in FLOATS else -1)
     memory = [Region(x.data_ptr(), x.nbytes, "") for x in (*tensors, d)]
     pointers = np.array([x.data_ptr() for x in (*tensors, d)], np.uint64).tobytes()
-    result = built.launch("k", (1,), (32,), 0, pointers, memory)
+    result = wmmas.launch(f"k{number}", (1,), (32,), 0, pointers, memory)
     assert not result.findings, result.findings[0]
     exact = a.double() @ b.double() + c.double()
     error = ((d.T if columns[2] else d).double() - exact).abs().max()

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TextIO
+
 import pytest
 
 import kernels
-from common import accuracy
+from common import accuracy, emulator
+from common.compiler import passes
+from common.errors import UserError
 from common.verbs import test as verb
+
+ROOT = Path(__file__).parents[2]
 
 NAIVE, BLOCK_TILE, DOUBLE_BUFFER = kernels.load(1), kernels.load(2), kernels.load(10)
 TEST = ("test", "--device", "emulator", "--dtype", "fp16")
@@ -152,3 +165,72 @@ def test_lines_count_as_executed_if_any_kernel_executed_them():
     assert one.lines is not None and 0 not in one.lines
     without = accuracy.check(kernel, (32, 32, 8), "emulator")
     assert without.lines is None and verb.uncovered([without]) == {}
+
+
+def test_a_source_that_is_watched_is_checked_after_each_change(tmp_path):
+    source, barrier = tmp_path / "mine.cu", "__syncthreads();  // everybody waits for all readers"
+    text = BLOCK_TILE.source.read_text()
+    race, typo = (text.replace(barrier, instead) for instead in ("// everybody waits for all readers", "nonsense();"))
+    source.write_text(race)
+    words = [*TEST, "--sizes", "64", "--watch", "--source", str(source)]
+    command = [sys.executable, "-m", BLOCK_TILE.package, *words]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # not as a job in the background
+    ) as process:
+        try:
+            said = [_round(process.stdout)]
+            for text in (typo, f"// every line is one further down\n{race}"):
+                (tmp_path / "new.cu").write_text(text)
+                (tmp_path / "new.cu").replace(source)  # as editors do
+                said.append(_round(process.stdout))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert 'identifier "nonsense" is undefined' in said[1]
+    before, after = (re.search(r"mine.cu:(\d+), .*\n +\1 \| (.*)", said[n]) for n in (0, 2))
+    assert before and after, said
+    assert int(after[1]) == int(before[1]) + 1 and after[2] == before[2], "what is quoted is what was compiled"
+
+
+def _round(stream: TextIO) -> str:
+    """What is said up to the line that says when it goes on."""
+    said = ""
+    for line in stream:
+        said += line
+        if re.search(r"\d+\.\d s; again when .*mine.cu changes", line):
+            return said
+    raise AssertionError(said)
+
+
+def test_the_compiler_is_at_work_before_torch_is_imported():
+    script = f"""
+import sys
+from common import cli, emulator
+prepare = emulator.prepare
+emulator.prepare = lambda *what, **how: (print("torch there:", "torch" in sys.modules), prepare(*what, **how))
+cli.main({NAIVE.package!r}, {[*TEST, "--sizes", "32", "--variant", "COALESCED=1"]!r})"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torch there: False\n") and "1 of 1 checks passed" in done.stdout
+
+
+def test_what_is_compiled_ahead_is_given_up_when_a_check_raises(monkeypatch):
+    begun, given_up = [], threading.Event()
+
+    def prepare(source, symbol, *, defines, arch):
+        begun.append((source, symbol, arch))
+        assert given_up.wait(60)
+
+    monkeypatch.setattr(emulator, "prepare", prepare)
+    monkeypatch.setattr(passes, "interrupt", given_up.set)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (kernel,) = NAIVE.kernels(["fp16"], fixed={"COALESCED": 1})
+    with pytest.raises(UserError, match="^wrong$"), verb._building([(kernel, "8.0")] * 5):
+        raise UserError("wrong")
+    assert begun == [(kernel.source, "launch_gemm", "8.0")]
