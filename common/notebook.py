@@ -202,9 +202,11 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
 
 
-def in_clocks(*stages: Stage, dtype: str = "fp16") -> Markdown:
-    """How near stages come to their bounds in clocks, and at which clock that was timed."""
-    return _recorded(tables.in_clocks(stages[-1].spec.part, [stage.name for stage in stages], dtype))
+def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
+    """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
+    shown = stages[-1].kernel(dtype, settings).settings
+    names = [stage.name for stage in stages]
+    return _recorded(tables.in_clocks(stages[-1].spec.part, names, dtype, settings=shown))
 
 
 def _compared(
@@ -314,9 +316,9 @@ def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -
     return _recorded(tables.steps(stage.name, chosen, *sizes))
 
 
-def profile(stage: Stage) -> Markdown:
-    """The hardware's counters beside the emulator's, as recorded."""
-    return _recorded(tables.profile_table(stage.name))
+def profile(stage: Stage, **settings: int) -> Markdown:
+    """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
+    return _recorded(tables.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
 
 
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:

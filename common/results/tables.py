@@ -160,14 +160,15 @@ def speed_table(part: str, name: str, *dtypes: str, gpu: str | None = None, **se
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
-def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Record]:
-    """The rows of one stage that differ in one macro only, from the newest run with several of its values."""
+def variant_records(name: str, macro: str, gpu: str | None = None, **settings: int) -> list[Record]:
+    """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
+    its values."""
     for run in runs(kind="bench", gpu=gpu):
         found = []
         for record in records(run, name=name):
             variants, defaults = record.row.get("variants", {}), record.row.get("defaults", {})
             others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
-            if macro in variants and not others:
+            if macro in variants and not others and settings.items() <= record.row["settings"].items():
                 found.append(record)
         if len({record.row["variants"][macro] for record in found}) > 1:
             return found
@@ -177,8 +178,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Recor
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    wanted = _settings(settings).items()
-    found = [r for r in variant_records(name, macro, gpu) if wanted <= r.row["settings"].items()]
+    found = variant_records(name, macro, gpu, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
@@ -550,14 +550,22 @@ def waits(
     return markdown(head, body, [bound.profile for bound in bounds])
 
 
-def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = None) -> str:
+def in_clocks(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
     """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
     times amount to. At every size that is profiled."""
+    settings = settings or {}
     body: list[list[object]] = []
     sources: list[Record] = []
     bounds = Bounds()
     for record in sorted(
-        ladder(part, dtype, gpu), key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0
+        ladder(part, dtype, gpu, **settings),
+        key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0,
     ):
         bound = bounds.of(record) if record.row["name"] in stages else None
         if bound is None or bound.clocks is None:
@@ -575,7 +583,13 @@ def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = No
             ]
         )
         sources += [record, bound.profile]
-    head = [f"{dtype}", "bound, clocks", "an SM took", "% of bound in clocks", "clock while timed"]
+    head = [
+        settings_named({"dtype": dtype, "settings": settings}),
+        "bound, clocks",
+        "an SM took",
+        "% of bound in clocks",
+        "clock while timed",
+    ]
     return markdown(head, body, sources) if body else NOTHING
 
 
@@ -648,10 +662,12 @@ def quantity(value: float, unit: str) -> str:
 
 
 @table("profile")
-def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str:
+def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None, **settings: str) -> str:
     """What the emulator counted beside what ncu counted for the same launch."""
+    wanted = _settings(settings).items()
     for run in runs(kind="profile", gpu=gpu):
-        found = records(run, name=name, dtype=dtype, default=True)
+        rows = records(run, name=name, dtype=dtype, default=True)
+        found = [r for r in rows if wanted <= r.row["settings"].items()]
         body = [
             [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
             for r in found

@@ -174,6 +174,23 @@ def test_variants_of_different_settings_are_rows_of_their_own(record):
     assert (low[0], low[2]) == ("`STAGES=2`", f"{21 / 31:.2f}") and high[2] == "1.00"
 
 
+def test_a_table_of_one_setting_is_of_the_newest_run_with_that_setting(record):
+    """A setting each has a run of its own: the newer one, of the other setting, is passed over."""
+    about = {"defaults": {"STAGES": 3, "HEAD_DIM": 128}}
+    counters = {"mma": {"emulator": 1, "ncu": 1, "metric": "m"}}
+    for d, date in ((128, "2026-11-21T10:00:00+00:00"), (64, "2026-12-01T00:00:00+00:00")):
+        rows = [
+            row("13_split_q", 10.0 * n + d, variants={"STAGES": n, "HEAD_DIM": d}, settings={"HEAD_DIM": d},
+                default=n == 3, counters=counters, metrics={}, **about)
+            for n in (2, 3)
+        ]  # fmt: skip
+        record(f"sweep-{d}", run(*rows, date=date))
+        record(f"counts-{d}", run(rows[1], date=date, kind="profile"))
+    for d in ("128", "64"):
+        assert f"sweep-{d}.json" in TABLES["variants"]("13_split_q", "STAGES", HEAD_DIM=d)
+        assert f"counts-{d}.json" in TABLES["profile"]("13_split_q", HEAD_DIM=d)
+
+
 def test_every_table_can_be_made_of_recorded_runs(record):
     about = {"defaults": {"COALESCED": 1}}
     rows = [
