@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from common import notebook  # noqa: E402
 from common.emulator import session  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
-SECONDS = 60  # for each, once the emulator is built
+SECONDS = 60  # of processors, for each, once the emulator is built
 BYTES = 600 * 1024
 INLINE = "module://matplotlib_inline.backend_inline"  # pictures as Jupyter shows them
 QUOTES = ("notebook.header(", "notebook.phase(", "notebook.quote(", "notebook.diff(")
@@ -129,9 +128,9 @@ def test_there_is_one_per_stage_so_far():
 @each
 def test_runs_quickly_and_its_quotes_are_current(path: Path, built):
     for _ in range(2):  # the second time, if need be: what it compiles is cached, as it is for a reader who comes back
-        started = time.monotonic()
+        started = sum(os.times()[:4])  # of processors, for this process and those it has waited for
         fresh = executed(path)  # raises if a cell fails
-        seconds = time.monotonic() - started
+        seconds = sum(os.times()[:4]) - started
         if seconds <= SECONDS:
             break
     assert seconds <= SECONDS
