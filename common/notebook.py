@@ -202,9 +202,11 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
 
 
-def in_clocks(*stages: Stage, dtype: str = "fp16") -> Markdown:
-    """How near stages come to their bounds in clocks, and at which clock that was timed."""
-    return _recorded(tables.in_clocks(stages[-1].spec.part, [stage.name for stage in stages], dtype))
+def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
+    """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
+    shown = stages[-1].kernel(dtype, settings).settings
+    names = [stage.name for stage in stages]
+    return _recorded(tables.in_clocks(stages[-1].spec.part, names, dtype, settings=shown))
 
 
 def _compared(
@@ -289,9 +291,10 @@ def findings(report: Report) -> None:
     print(_short(str(report)))
 
 
-def variants(stage: Stage, macro: str, *sizes: str) -> Markdown:
-    """The recorded speed of the values of one macro, all of one run."""
-    return _recorded(tables.variants_table(stage.name, macro, *sizes))
+def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of the values of one macro, all of one run; `settings`, if given, of the problem."""
+    shown = {name: str(value) for name, value in settings.items()}
+    return _recorded(tables.variants_table(stage.name, macro, *sizes, **shown))
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
@@ -301,15 +304,21 @@ def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Mar
     return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
 
 
+def ragged(stage: Stage, *groups: str, dtype: str = "fp16") -> Markdown:
+    """The recorded times at sizes that tiles do not divide, × those at the whole size that comes first in each group:
+    "2048,2040,2047x2047x2040"."""
+    return _recorded(tables.ragged_table(stage.name, dtype, *groups))
+
+
 def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
     """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
     of one run. `chosen`: of each the macros that are not as by default."""
     return _recorded(tables.steps(stage.name, chosen, *sizes))
 
 
-def profile(stage: Stage) -> Markdown:
-    """The hardware's counters beside the emulator's, as recorded."""
-    return _recorded(tables.profile_table(stage.name))
+def profile(stage: Stage, **settings: int) -> Markdown:
+    """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
+    return _recorded(tables.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
 
 
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:

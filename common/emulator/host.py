@@ -411,7 +411,9 @@ class Host:
 
     def _copy(self, reader: _Reader) -> bytes:
         to, source, size = reader.take("QQQ")
-        call, arena = reader.text(), self.device.arena
+        call, misdirected, arena = reader.text(), reader.text(), self.device.arena
+        if misdirected:
+            self.device.noted(HostFinding("wrong direction", misdirected))
         places: dict[int, tuple[Any, slice]] = {}
         for address in (to, source):
             if address in arena:

@@ -238,13 +238,14 @@ def _owners(axes: Axes, by: np.ndarray) -> None:
 QUERIES, KEYS = 16, 64  # what a cost is for: one row of mma tiles, against one tile of keys
 SCHEDULERS = 4  # of an SM: each runs its own warps, all share the shared memory
 
-# What an instruction of the main loop is for, by the beginning of its name.
+# What an instruction of the main loop is for, by the beginning of its text. A score becomes a weight by a product with
+# the scale, which all lanes share (a uniform register or a constant), a difference and a power of two.
 PURPOSES = (
     ("Q · Kᵀ, P · V", r"HMMA"),
     ("fragments from shared memory", r"LDSM"),
     ("copies", r"LDGSTS|LDGDEPBAR|DEPBAR"),
     ("maxima", r"FMNMX|FSETP|SHFL|VOTE"),
-    ("exponentials", r"MUFU|FFMA"),
+    ("exponentials", r"MUFU|FFMA|FMUL.* (UR|c\[)|FADD.* -"),
     ("sums", r"FADD"),
     ("correction of O", r"FMUL"),
     ("rounding of P", r"F2FP"),
@@ -279,7 +280,8 @@ def purpose(instruction: Instruction) -> str:
     """What an instruction is for; one that never executes (predicated off) only fills its slot."""
     if instruction.text.startswith("@!PT"):
         return PURPOSES[-1][0]
-    return next(name for name, pattern in PURPOSES if re.match(pattern, instruction.opcode))
+    text = re.sub(r"^@!?U?P\w+\s+", "", instruction.text)
+    return next(name for name, pattern in PURPOSES if re.match(pattern, text))
 
 
 def cost(kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", function: str = "") -> Cost:

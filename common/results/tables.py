@@ -7,6 +7,8 @@ and no figure of anybody's own:
     results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
+    results:times STAGE DTYPE SIZE …        the times that these shares are made of
+    results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:levels                          the memory levels: size, latency, bandwidth
@@ -158,14 +160,15 @@ def speed_table(part: str, name: str, *dtypes: str, gpu: str | None = None, **se
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
-def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Record]:
-    """The rows of one stage that differ in one macro only, from the newest run with several of its values."""
+def variant_records(name: str, macro: str, gpu: str | None = None, **settings: int) -> list[Record]:
+    """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
+    its values."""
     for run in runs(kind="bench", gpu=gpu):
         found = []
         for record in records(run, name=name):
             variants, defaults = record.row.get("variants", {}), record.row.get("defaults", {})
             others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
-            if macro in variants and not others:
+            if macro in variants and not others and settings.items() <= record.row["settings"].items():
                 found.append(record)
         if len({record.row["variants"][macro] for record in found}) > 1:
             return found
@@ -175,8 +178,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None) -> list[Recor
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    wanted = _settings(settings).items()
-    found = [r for r in variant_records(name, macro, gpu) if wanted <= r.row["settings"].items()]
+    found = variant_records(name, macro, gpu, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
@@ -231,17 +233,28 @@ def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str 
     return markdown(head, body, [r for each in rows for r in each])
 
 
+def _long_runs(
+    name: str, dtype: str, shown: Sequence[str], gpu: str | None, settings: Mapping[str, str]
+) -> list[tuple[dict, dict[str, Record]]]:
+    """Every run but the quick ones that timed a stage's default kernel and the library at all these sizes, oldest
+    first; with its rows by size. A setting that is not given is 0."""
+    wanted = not_zero(_settings(settings))
+    found = []
+    for run in reversed(runs(kind="bench", gpu=gpu)):
+        rows = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
+        if set(shown) <= set(at):
+            found.append((run, at))
+    return found
+
+
 @table("share")
-def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> str:
+def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """A stage's share of the library in every run but the quick ones, default variants: how far runs differ."""
     body: list[list[object]] = []
     means = []
-    for run in reversed(runs(kind="bench", gpu=gpu)):
-        found = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
-        at = {r.row["size"]: r for r in found}
-        shares = [share for size in shown if size in at and (share := at[size].times(at[size].peer))]
-        if len(shares) < len(shown):
-            continue
+    for run, at in _long_runs(name, dtype, shown, gpu, settings):
+        shares = [share for size in shown if (share := at[size].times(at[size].peer))]
         means.append(statistics.geometric_mean(shares))
         samples = at[shown[0]].row["ms"]["n"]
         body.append([f"[{run['file']}], {samples} samples", *(f"{share:.3f}" for share in shares), f"{means[-1]:.3f}"])
@@ -249,6 +262,56 @@ def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None) -> s
         return NOTHING
     body.append(["median of the runs", *[None] * len(shown), f"**{statistics.median(means):.3f}**"])
     return markdown(["run", *shown, "geometric mean"], body)
+
+
+@table("times")
+def times_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """The times of a stage and of the library in the runs of `share`, oldest first: how far the same kernel differs."""
+    found = _long_runs(name, dtype, shown, gpu, settings)
+    if not found:
+        return NOTHING
+    columns: dict[str, list[float]] = {}  # one per contender and size: ms in each run
+    for _, at in found:
+        own = [at[size] for size in shown]
+        for record in [*own, *(peer for r in own if (peer := r.peer))]:
+            row = record.row
+            columns.setdefault(f"{row['name']}, {row['size']}", []).append(row["ms"]["median"])
+    body = [
+        [f"[{run['file']}]", run["commit"][:10], *(milliseconds(times[i]) for times in columns.values())]
+        for i, (run, _) in enumerate(found)
+    ]
+    spread = [f"{max(times) / min(times):.3f}" for times in columns.values()]
+    return markdown(["run", "commit", *columns], [*body, ["longest ÷ shortest", None, *spread]])
+
+
+@table("ragged")
+def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **settings: str) -> str:
+    """A stage and the library at sizes that tiles do not divide, × the time that each takes at the whole size above.
+
+    `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. Clocks are the
+    medians of what was seen while timing: where the power limit sets them, times at two sizes are not of one clock."""
+    wanted = not_zero(_settings(settings))
+    grouped = [group.split(",") for group in groups]
+    for run in runs(kind="bench", gpu=gpu):
+        rows = records(run, name=name, dtype=dtype, default=True)
+        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
+        if {size for group in grouped for size in group} <= set(at):
+            break
+    else:
+        return NOTHING
+    body: list[list[object]] = []
+    for group in grouped:
+        for size in group:
+            cells: list[object] = [size]
+            for record, whole in ((at[size], at[group[0]]), (at[size].peer, at[group[0]].peer)):
+                assert record and whole  # `at` holds only what has a peer
+                ms, clock = record.row["ms"]["median"], record.row.get("sm_mhz")
+                ratio = None if size == group[0] else f"{ms / whole.row['ms']['median']:.2f}"
+                cells += [milliseconds(ms), ratio, number(clock and clock["median"], "{:.0f} MHz")]
+            body.append(cells)
+    peers = [r.peer.row["name"] for r in at.values() if r.peer]
+    heads = [head for each in (name, peers[0]) for head in (each, "× whole", "clock")]
+    return markdown(["size", *heads], body, list(at.values()))
 
 
 @table("uses")
@@ -487,14 +550,22 @@ def waits(
     return markdown(head, body, [bound.profile for bound in bounds])
 
 
-def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = None) -> str:
+def in_clocks(
+    part: str,
+    stages: Sequence[str],
+    dtype: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
     """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
     times amount to. At every size that is profiled."""
+    settings = settings or {}
     body: list[list[object]] = []
     sources: list[Record] = []
     bounds = Bounds()
     for record in sorted(
-        ladder(part, dtype, gpu), key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0
+        ladder(part, dtype, gpu, **settings),
+        key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0,
     ):
         bound = bounds.of(record) if record.row["name"] in stages else None
         if bound is None or bound.clocks is None:
@@ -512,7 +583,13 @@ def in_clocks(part: str, stages: Sequence[str], dtype: str, gpu: str | None = No
             ]
         )
         sources += [record, bound.profile]
-    head = [f"{dtype}", "bound, clocks", "an SM took", "% of bound in clocks", "clock while timed"]
+    head = [
+        settings_named({"dtype": dtype, "settings": settings}),
+        "bound, clocks",
+        "an SM took",
+        "% of bound in clocks",
+        "clock while timed",
+    ]
     return markdown(head, body, sources) if body else NOTHING
 
 
@@ -585,10 +662,12 @@ def quantity(value: float, unit: str) -> str:
 
 
 @table("profile")
-def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None) -> str:
+def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None, **settings: str) -> str:
     """What the emulator counted beside what ncu counted for the same launch."""
+    wanted = _settings(settings).items()
     for run in runs(kind="profile", gpu=gpu):
-        found = records(run, name=name, dtype=dtype, default=True)
+        rows = records(run, name=name, dtype=dtype, default=True)
+        found = [r for r in rows if wanted <= r.row["settings"].items()]
         body = [
             [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
             for r in found

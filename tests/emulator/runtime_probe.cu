@@ -1,5 +1,5 @@
 // What the real runtime answers where the emulator's stand-in had to choose: run by `python -m tests.emulator.hardware`
-// on a GPU, and in the emulator by test_hardware.py.
+// on a GPU, and in the emulator by test_recorded_hardware.py.
 #include <cuda_runtime.h>
 
 #include <cstdio>

@@ -151,11 +151,13 @@ def digest(status: int | None, output: str) -> dict[str, Any]:
     trouble = [lines[number][1:] for number in first if TROUBLE.search(lines[number])]
     messages = [number for number in first if lines[number][1:] not in trouble]
     counted = sum(int(count) for count in SUMMARY.findall("\n".join(lines)))
-    own = [
-        number for number in messages if not lines[number].startswith(" Program hit")
-    ]  # more than a call that failed
+
+    def consequence(number: int) -> int:
+        """A call that fails may have its reason beside it; what is not freed is often what a failed call left."""
+        return sum(lines[number].startswith(start) * rank for rank, start in ((1, " Program hit"), (2, " Leaked")))
+
     at, said = "", (trouble or [""])[0]
-    for number in (own or messages)[:1]:
+    for number in sorted(messages, key=consequence)[:1]:
         end = next((other for other in first if other > number), len(lines))
         found = re.search(r" in (?:\S*/)?([^\s/]+\.cu:\d+)", " ".join(lines[number:end]))
         at, said = found[1] if found else "", lines[number][1:]
@@ -171,7 +173,6 @@ def digest(status: int | None, output: str) -> dict[str, Any]:
         "verdict": verdict,
         "message": said,
         "at": at,
-        "count": counted,
         "status": status,
         "in flight": "invalid memcpy_async synchronization" in output,  # racecheck's word for a copy not waited for
     }

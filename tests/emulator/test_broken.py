@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def test_the_patch_applies(broken):
 def test_it_is_found(broken):
     report = suite.emulate(broken)
     assert not report.ok
+    kinds = {found.kind for found in (*report.findings, *report.notes)} or {broken.kind}
+    assert not _missed(broken, kinds), "found by compute-sanitizer and not here"
     if broken.kind == suite.REFUSED:
         assert not report.findings and report.status and re.search(broken.says, report.error), report
         return
@@ -73,6 +76,39 @@ def test_it_is_found(broken):
     inside = zip(finding.block + finding.thread, launches[0].grid + launches[0].block)
     assert all(0 <= index < size for index, size in inside)
     assert f"{finding.kernel}, block {finding.block} thread {finding.thread}" in str(finding)
+
+
+OUT_OF_BOUNDS = {"out of bounds global", "out of bounds shared", "out of bounds local", "null pointer", "misaligned"}
+UNWRITTEN = "uninitialised copy to the host"
+COUNTERPARTS = {  # what compute-sanitizer calls it, in the words of the table -> what the emulator does
+    r"invalid \w+ (read|write)": OUT_OF_BOUNDS,
+    r"stack overflow": {"stack overflow"},
+    r"assertion": {"assertion failed"},
+    r"leak": {"leak"},
+    r"illegal instruction|invalid arguments": {"lane outside its mask"},
+    r"`cudaErrorLaunchFailure`": {"misaligned"},
+    r"`cudaErrorInvalidValue`": {suite.REFUSED},
+    r"copy in flight": {"copy in flight"},
+    r"\w+ hazard": {"shared race"},
+    r"divergent thread\(s\) in (block|warp)": {"barrier divergence"},
+    r"uninitialised global read": {"uninitialised global read", "out of bounds global"},  # beyond A lies B, or nothing
+    UNWRITTEN: {UNWRITTEN, suite.REFUSED},
+}
+
+
+def _missed(broken, kinds: set[str]) -> list[str]:
+    """What the recorded tools say of it and the emulator's findings and notes, of these kinds, do not.
+
+    A stage's output is the caller's tensor here, and nothing is copied: of what was never written a program is told."""
+    missed = []
+    for tool, result in sanitizers.recorded()["programs"].get(broken.name, {}).items():
+        said = sanitizers.cell(result)
+        if result["verdict"] != "found" or (said == UNWRITTEN and not broken.is_program):
+            continue
+        (counterparts,) = (kinds for pattern, kinds in COUNTERPARTS.items() if re.fullmatch(pattern, said))
+        if not counterparts & kinds:
+            missed.append(f"{tool}: {said}")
+    return missed
 
 
 def _lines(finding) -> set[int]:
@@ -240,6 +276,31 @@ def test_records_are_joined():
     assert sanitizers.joined(earlier, {**later, "about": {**about, "gpu": "H100"}})["programs"] == later["programs"]
 
 
+def test_what_the_document_says_of_the_record():
+    """Its sums, and the names of those about which there is something to say."""
+    programs, text = sanitizers.recorded()["programs"], " ".join(sanitizers.DOCUMENT.read_text().split())
+
+    def names(verdict: str, enough: Callable) -> set[str]:
+        return {
+            broken.name
+            for broken in SUITE
+            if enough(programs[broken.name][tool]["verdict"] == verdict for tool in sanitizers.TOOLS)
+        }
+
+    found, hung = names("found", any), names("timeout", any)
+    assert hung == names("timeout", all) and not hung & found
+    silent = {broken.name for broken in SUITE} - found - hung
+    assert f"Together they find {len(found)} of the {len(SUITE)}." in text
+    assert f"Of the {len(SUITE) - len(found)} others, {len(hung)} hang" in text
+    assert f"On the other {len(silent)} all four are silent" in text
+    for group in (hung, silent):
+        assert all(f"`{name}`" in text for name in group), group
+    unbroken = {name: results for name, results in programs.items() if name.endswith("/unbroken")}
+    noisy = [name for name, results in unbroken.items() if any(r["verdict"] != "clean" for r in results.values())]
+    assert noisy == ["05-ragged-accepted/unbroken"] and "`05-ragged-accepted`" in text
+    assert f"{len(unbroken)} kernels before they were broken" in text
+
+
 def test_the_table_is_up_to_date():
     """Of the suite as it is, and of the record, if there is one."""
     text = sanitizers.DOCUMENT.read_text()
@@ -285,6 +346,17 @@ REPORTS = {
 ========= ERROR SUMMARY: 1 error
 """,
         ("found", "", "`cudaErrorInvalidValue`"),
+    ),
+    "ended": (
+        """\
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on CUDA API call to x.
+=========
+========= Leaked 344 bytes at 0x7f4
+=========
+========= LEAK SUMMARY: 344 bytes leaked in 1 allocations
+========= ERROR SUMMARY: 2 errors
+""",
+        ("found", "", "`cudaErrorLaunchFailure`"),
     ),
     "nothing": ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", ("clean", "", "–")),
     "wrong result": (

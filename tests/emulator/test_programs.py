@@ -272,8 +272,9 @@ int trouble(int what) {
     case 16: bounded<<<1, 2048>>>(d); return cudaGetLastError();
     case 17: fill<<<1, 32, 50000>>>(d, 1); return cudaGetLastError();
     case 18: fill<<<dim3(1, 65536), 32>>>(d, 1); return cudaGetLastError();
-    case 19: return cudaMemcpy(d, m, 4, cudaMemcpyDeviceToHost);
+    case 19: return cudaMemcpy(&what, d, 4, cudaMemcpyHostToDevice);
     case 20: _Exit(0);
+    case 21: return cudaMemcpy(d + 1, d, 4, cudaMemcpyDeviceToHost);
   }
   return 0;
 }
@@ -335,7 +336,7 @@ def test_findings_decide_the_exit_status_and_come_at_once():
         (16, 1, "bounded: 2048 threads per block, at most 256 (launch bounds 256)"),
         (17, 1, "fill: 50000 bytes of dynamic shared memory, at most 49152 without cudaFuncAttribute"),
         (18, 1, "fill: 65536 blocks along y, at most 65535"),
-        (19, 1, "by its direction the target is host memory"),
+        (19, 1, "by its direction the target is device memory"),
     ],
 )
 def test_refusals_have_a_reason(what, status, why):
@@ -343,6 +344,14 @@ def test_refusals_have_a_reason(what, status, why):
     assert report.status == status and why in report.error, report.error
     done = command(source(TROUBLE, "trouble"), what)
     assert done.returncode == status and why in " ".join(done.stderr.split())
+
+
+def test_a_direction_that_cuda_corrects_is_a_note():
+    """Device memory is known by its address, whatever the direction says: so it is on a GPU (hardware.json)."""
+    report = emulator.run(source(TROUBLE, "trouble"), "trouble", [21])
+    assert report.status == 0 and not report.findings, report
+    (note,) = report.notes
+    assert note.kind == "wrong direction" and "the target is host memory, but 0x" in note.message
 
 
 @pytest.mark.parametrize(

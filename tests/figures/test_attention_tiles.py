@@ -77,6 +77,9 @@ def test_a_tile_costs_what_the_emulator_executes(number: str, head_dim: int):
     corrections = 8 if number == "12" else 2  # of the rows that a warp has, per 16 queries and 64 keys
     assert found.of("exp2 (XU)") == pytest.approx((16 * 64 / 32 + corrections) * 8)
     assert found.of("issue slots") == pytest.approx(sum(found.instructions.values()), rel=0.01)
+    scores, of_o = 16 * 64 // 32, 16 * head_dim // 32  # numbers that a lane has of each; besides, rows' own corrections
+    assert 0 <= found.instructions["exponentials"] - 3 * scores <= 4 * corrections, "product, difference, power"
+    assert 0 <= found.instructions["correction of O"] - of_o <= corrections
 
 
 def test_what_binds_is_the_longest_bar():

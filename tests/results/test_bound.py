@@ -243,6 +243,7 @@ def test_in_clocks_the_power_limit_has_no_say(bound_of):
     text = tables.in_clocks("gemm", ("09_swizzle",), "fp16")
     assert "| 09_swizzle, 4096 | 8,000,000 | 12,500,000 | 64% | 1.25 GHz |" in text
     assert tables.in_clocks("gemm", ("08_multi_stage",), "fp16") == tables.NOTHING
+    assert tables.in_clocks("gemm", ("09_swizzle",), "fp16", settings={"HEAD_DIM": 64}) == tables.NOTHING
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,23 @@ def test_variants_of_different_settings_are_rows_of_their_own(record):
     assert (low[0], low[2]) == ("`STAGES=2`", f"{21 / 31:.2f}") and high[2] == "1.00"
 
 
+def test_a_table_of_one_setting_is_of_the_newest_run_with_that_setting(record):
+    """A setting each has a run of its own: the newer one, of the other setting, is passed over."""
+    about = {"defaults": {"STAGES": 3, "HEAD_DIM": 128}}
+    counters = {"mma": {"emulator": 1, "ncu": 1, "metric": "m"}}
+    for d, date in ((128, "2026-11-21T10:00:00+00:00"), (64, "2026-12-01T00:00:00+00:00")):
+        rows = [
+            row("13_split_q", 10.0 * n + d, variants={"STAGES": n, "HEAD_DIM": d}, settings={"HEAD_DIM": d},
+                default=n == 3, counters=counters, metrics={}, **about)
+            for n in (2, 3)
+        ]  # fmt: skip
+        record(f"sweep-{d}", run(*rows, date=date))
+        record(f"counts-{d}", run(rows[1], date=date, kind="profile"))
+    for d in ("128", "64"):
+        assert f"sweep-{d}.json" in TABLES["variants"]("13_split_q", "STAGES", HEAD_DIM=d)
+        assert f"counts-{d}.json" in TABLES["profile"]("13_split_q", HEAD_DIM=d)
+
+
 def test_every_table_can_be_made_of_recorded_runs(record):
     about = {"defaults": {"COALESCED": 1}}
     rows = [
@@ -215,6 +232,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     arguments = {
         "ladder": ["gemm", "fp16"],
         "share": ["01_naive", "fp16", "4096"],
+        "times": ["01_naive", "fp16", "4096"],
+        "ragged": ["01_naive", "fp16", "4096"],
         "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
         "uses": ["01_naive", "fp16", "4096"],
@@ -286,3 +305,47 @@ def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record)
     speed = 3 * 4 * 1024**2 / (2 * 1024**3 / 20e12) / 1e12
     assert cells(text)[0] == ["1024", "0.107 ms", "20.0", f"{speed:.2f}", "0.50"]
     assert tables.uses_table("03_thread_tile", "fp32", "1024", "77") == tables.NOTHING
+
+
+def test_a_share_of_the_library_is_of_one_problem_and_its_times_stand_run_by_run(record):
+    """Rows of another setting at the same size, variants and quick runs have no part in either table."""
+    turned = {"B_TRANSPOSED": 1}
+    older = [row("11_any_shape", 300.0), row("cuBLAS", 600.0, role="peer")]
+    older += [row("11_any_shape", 20.0, settings=turned), row("cuBLAS", 600.0, role="peer", settings=turned)]
+    older += [row("11_any_shape", 10.0, default=False, variants={"STAGES": 2})]
+    record("older", run(*older))
+    newer = [row("11_any_shape", 330.0), row("cuBLAS", 600.0, role="peer")]
+    record("newer", run(*newer, date="2026-12-01T00:00:00+00:00"))
+    quick = run(*newer, date="2026-12-02T00:00:00+00:00") | {"command": "python -m kernels bench --quick"}
+    record("quick", quick)
+    record("no library", run(row("11_any_shape", 5.0), date="2026-12-03T00:00:00+00:00"))
+    words = ("11_any_shape", "fp16", "4096")
+    shares = [cell[1:] for cell in cells(TABLES["share"](*words))]
+    assert shares == [["0.500", "0.500"], ["0.550", "0.550"], ["–", "**0.525**"]]
+    assert [cell[0] for cell in cells(TABLES["times"](*words))] == [
+        "[older.json]",
+        "[newer.json]",
+        "longest ÷ shortest",
+    ]
+    assert cells(TABLES["times"](*words))[0][1:] == ["abc", "0.458 ms", "0.229 ms"]
+    assert cells(TABLES["times"](*words))[-1][1:] == ["–", "1.100", "1.000"]
+    assert cells(TABLES["share"](*words, B_TRANSPOSED="1"))[0][1] == "0.033"
+
+
+def test_ragged_sizes_cost_multiples_of_the_whole_one_for_stage_and_library_alike(record):
+    """All of one run, the newest that has every size; TFLOP/s differ by the work as well, times do not."""
+    shape = {"M": 2047, "N": 2047, "K": 2040}
+    odd = {"size": "2047x2047x2040", "shape": shape}
+    rows = [row("11_any_shape", 400.0, 2048, sm_mhz={"median": 1965.0}), row("cuBLAS", 600.0, 2048, role="peer")]
+    rows += [row("11_any_shape", 200.0, 2048) | odd, row("cuBLAS", 150.0, 2048, role="peer") | odd]
+    rows += [row("11_any_shape", 4.0, 2048, settings={"B_TRANSPOSED": 1})]
+    record("ragged", run(*rows))
+    newer = run(row("11_any_shape", 1.0, 2048), row("cuBLAS", 1.0, 2048, role="peer"), date="2026-12-01T00:00:00+00:00")
+    record("newer", newer)
+    words = ("11_any_shape", "fp16", "2048,2047x2047x2040")
+    assert cells(TABLES["ragged"](*words)) == [
+        ["2048", "0.0429 ms", "–", "1965 MHz", "0.0286 ms", "–", "–"],
+        ["2047x2047x2040", "0.0859 ms", "2.00", "–", "0.115 ms", "4.00", "–"],
+    ]
+    assert "ragged.json" in TABLES["ragged"](*words)
+    assert TABLES["ragged"](*words, "4096,4088") == tables.NOTHING

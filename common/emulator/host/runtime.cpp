@@ -567,18 +567,21 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
   const bool device_to = in_arena(target), device_from = in_arena(source);
   const bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  std::string misdirected;
   if (kind != cudaMemcpyDefault) {
     if (kind > cudaMemcpyDefault)
       return refuse(cudaErrorInvalidMemcpyDirection, format("%s: direction %d", call, kind));
-    if (device_to != wants_to && !host_memory(target))
-      return refuse(cudaErrorInvalidValue, format("%s: by its direction the target is %s memory, but %p is not", call,
-                                                  wants_to ? "device" : "host", to));
-    if (device_from != wants_from && !host_memory(source))
-      return refuse(cudaErrorInvalidValue, format("%s: by its direction the source is %s memory, but %p is not", call,
-                                                  wants_from ? "device" : "host", from));
+    const auto look = [&](const char *which, bool is, bool wanted, const void *address) {
+      if (is == wanted || host_memory(reinterpret_cast<uint64_t>(address))) return true;
+      misdirected = format("%s: by its direction the %s is %s memory, but %p is not", call, which,
+                           wanted ? "device" : "host", address);
+      return !wanted && kind != cudaMemcpyHostToHost;  // CUDA knows device memory when it sees it: hardware.json
+    };
+    if (!look("target", device_to, wants_to, to) || !look("source", device_from, wants_from, from))
+      return refuse(cudaErrorInvalidValue, misdirected);
   }
   if (device_to || device_from) {
-    const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call);
+    const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call).text(misdirected);
     if (const auto error = cudaError_t(ask(Request::COPY, packet).take<int32_t>())) return record(error);
   }
   if (!survives([&] { memmove(own(target), own(source), bytes); })) {
