@@ -12,7 +12,7 @@ import torch
 import kernels
 from common import accuracy, terminal
 from common.errors import UserError
-from common.stage import Macro, Stage, macros
+from common.stage import SCRATCH_ALIGNMENT, Call, Macro, Stage, macros
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
@@ -243,3 +243,29 @@ def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monk
     monkeypatch.setattr(terminal, "_announced", set())
     NAIVE(SQUARE, SQUARE)
     assert capsys.readouterr().err == ""
+
+
+def test_scratch_memory_of_a_call_is_one_piece_of_which_each_tensor_has_its_own_part():
+    """A launcher that notes its arguments stands in for a GPU's, on tensors of the CPU."""
+
+    class Launcher:
+        def bind(self, device, numbers):
+            self.numbers = numbers
+            return lambda *addresses: noted.append(addresses)
+
+    stage = kernels.load("16")
+    kernel, spec, noted = stage.kernel(), stage.spec, []
+    for shape, split in (((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)):
+        inputs, launcher = spec.inputs(shape, "fp16", kernel.variants), Launcher()
+        call = Call(kernel, launcher, inputs)
+        o, lse = call(inputs)
+        *given, partial_o, partial_lse = noted.pop()
+        assert given == [tensor.data_ptr() for tensor in (*inputs, o, lse)]
+        wanted = spec.scratch(shape, kernel.variants, "cpu")
+        assert (wanted[0] is not None) == split
+        if not split:
+            assert partial_o is partial_lse is None
+            continue
+        assert wanted[0].shape[0] == launcher.numbers[-2] > 1  # splits
+        assert partial_lse - partial_o >= wanted[0].nbytes and (partial_lse - partial_o) % SCRATCH_ALIGNMENT == 0
+        assert call.scratch().nbytes >= partial_lse - partial_o + wanted[1].nbytes

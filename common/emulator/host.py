@@ -32,9 +32,8 @@ from common.emulator.memory import Arena
 from common.errors import UserError
 from common.hardware import Gpu
 
-HERE = (
-    Path(__file__).resolve().with_name("host")
-)  # one name for it, and so one build, also in notebooks (sys.path "..")
+# One name for it, and so one build, also in notebooks, which find this by way of "..".
+HERE = Path(__file__).resolve().with_name("host")
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end

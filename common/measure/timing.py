@@ -81,7 +81,7 @@ def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:
     """Times of `runs` single runs between CUDA events, in ms, the L2 cleared before each; `warmup` runs go before.
 
     It is cleared by reading something else. Writing, as triton.testing.do_bench does, leaves it full of lines that are
-    written back while the call runs: 6 to 10 µs more on an H200, for whatever reads device memory at full speed."""
+    written back while the call runs, at the expense of whatever reads device memory at full speed."""
     import torch
 
     filler = _filler(torch.cuda.current_device())

@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
           cp_async_16_or_zeros(target, left > 0 ? source : anywhere, left > 0);
         else
           cp_async_16(target, source);
-        const int parts = part == PARTS - 1 ? (splits - 1) * PARTS + 1 : 1;  // other blocks' tiles come behind one
+        const int parts = part == PARTS - 1 ? (splits - 1) * PARTS + 1 : 1;  // at its end, over other blocks' tiles
         source += parts * step;
         left -= parts * COPY_ROWS;
       };
