@@ -151,16 +151,14 @@ class Plan:
         return o if target is o else o.copy_(target), lse
 
     def _emulate(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor | None) -> None:
-        outputs = o, self.empty_lse() if lse is None else lse
-        changed = self.changed if self.return_lse else {**self.changed, "LSE": None}
-        if self.device.type == "cpu":
-            self.kernel.emulate((q, k, v), outputs, changed=changed).raise_if_findings()
-            return
-        stage.announce()
-        on_cpu = [output.cpu() for output in outputs]
-        self.kernel.emulate([each.cpu() for each in (q, k, v)], on_cpu, changed=changed).raise_if_findings()
-        for output, result in zip(outputs, on_cpu):
-            output.copy_(result)
+        if self.device.type != "cpu":
+            stage.announce()
+        results = [None if each is None else each.cpu() for each in (o, lse)]  # themselves, if they are there
+        changed = {**self.changed, "LSE": results[1]}
+        self.kernel.emulate([each.cpu() for each in (q, k, v)], results[:1], changed=changed).raise_if_findings()
+        for output, result in zip((o, lse), results):
+            if output is not result:
+                output.copy_(result)
 
 
 _plans: dict[tuple, Plan] = {}
