@@ -11,8 +11,9 @@ import torch
 
 import kernels
 from common import accuracy, terminal
+from common.compiler import gpu
 from common.errors import UserError
-from common.stage import SCRATCH_ALIGNMENT, Call, Macro, Stage, macros
+from common.stage import Call, Kernel, Macro, Stage, macros
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
@@ -222,20 +223,20 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
         assert 1 <= len(NAIVE._calls) <= 3
 
 
-def test_what_a_call_costs_besides_the_emulator(monkeypatch):
+def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
     """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
     a = torch.zeros(64, 64)
     NAIVE(a, a)
-    call = NAIVE._calls[(a.dtype, a.device, a.shape, a.stride(), False) * 2]
-    launched = []
-    monkeypatch.setattr(call, "launch", lambda *arguments: launched.append(arguments))
+    call = NAIVE._calls[((a.dtype, a.device, a.shape, a.stride(), False),) * 2]
+    launcher = Notes(call.kernel)
+    monkeypatch.setattr(call, "launch", launcher.bind(a.device, [64, 64, 64], call.outputs))
     best = 1.0
     for _ in range(20):
         start = time.perf_counter()
         for _ in range(100):
             NAIVE(a, a)
         best = min(best, (time.perf_counter() - start) / 100)
-    assert len(launched) == 2000 and len(launched[0]) == 3 and launched[0][:2] == (a.data_ptr(), a.data_ptr())
+    assert len(launcher.launches) == 2000 and launcher.launches[0]["A"] == launcher.launches[0]["B"] == a.data_ptr()
     assert best < 100e-6, "on a slow machine; a fast one takes a tenth of it"
 
 
@@ -245,27 +246,37 @@ def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monk
     assert capsys.readouterr().err == ""
 
 
-def test_scratch_memory_of_a_call_is_one_piece_of_which_each_tensor_has_its_own_part():
-    """A launcher that notes its arguments stands in for a GPU's, on tensors of the CPU."""
+class Notes(gpu.Launcher):
+    """A launcher that notes the arguments of its launches, by name."""
 
-    class Launcher:
-        def bind(self, device, numbers):
-            self.numbers = numbers
-            return lambda *addresses: noted.append(addresses)
+    def __init__(self, kernel: Kernel):
+        types = gpu.signature(kernel.source, kernel.stage.symbol)
+        self.names, self.types, self.launches = list(types), list(types.values()), []
 
+    def function(self, *given) -> int:
+        self.launches.append(dict(zip(self.names, [getattr(each, "value", each) for each in given], strict=True)))
+        return 0
+
+
+@pytest.mark.parametrize("shape, split", [((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)])
+def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
+    """Outputs as the problem has them, and scratch memory in one piece, of which each tensor has its own part."""
     stage = kernels.load("16")
-    kernel, spec, noted = stage.kernel(), stage.spec, []
-    for shape, split in (((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)):
-        inputs, launcher = spec.inputs(shape, "fp16", kernel.variants), Launcher()
-        call = Call(kernel, launcher, inputs)
-        o, lse = call(inputs)
-        *given, partial_o, partial_lse = noted.pop()
-        assert given == [tensor.data_ptr() for tensor in (*inputs, o, lse)]
-        wanted = spec.scratch(shape, kernel.variants, "cpu")
-        assert (wanted[0] is not None) == split
-        if not split:
-            assert partial_o is partial_lse is None
-            continue
-        assert wanted[0].shape[0] == launcher.numbers[-2] > 1  # splits
-        assert partial_lse - partial_o >= wanted[0].nbytes and (partial_lse - partial_o) % SCRATCH_ALIGNMENT == 0
-        assert call.scratch().nbytes >= partial_lse - partial_o + wanted[1].nbytes
+    kernel, spec = stage.kernel(), stage.spec
+    inputs, launcher = spec.inputs(shape, "fp16", kernel.variants), Notes(kernel)
+    results = Call(kernel, launcher, inputs)(inputs)
+    for result, like in zip(results, spec.outputs(shape, "fp16", kernel.variants), strict=True):
+        assert (result.shape, result.stride(), result.dtype) == (like.shape, like.stride(), like.dtype)
+        assert result.device == like.device and not result.requires_grad
+    (launch,) = launcher.launches
+    names = spec.tensor_names(kernel.variants)
+    assert [launch[name] for name in names[:5]] == [tensor.data_ptr() for tensor in (*inputs, *results)]
+    numbers = spec.scalars(shape, kernel.variants, (*inputs, *results))
+    assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
+    wanted = spec.scratch(shape, kernel.variants, "cpu")
+    partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
+    assert (wanted[0] is not None) == split == (launch["splits"] > 1)
+    if split:
+        assert wanted[0].nbytes <= partial_lse - partial_o and not (partial_lse - partial_o) % gpu.ALIGNMENT
+    else:
+        assert partial_o is partial_lse is None
