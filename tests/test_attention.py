@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
+from common.compiler import gpu
 from common.errors import UserError
 from common.measure import contest, timing
 from kernels import attention
@@ -30,25 +31,20 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 # ---- a launcher that computes from the launch's arguments ------------------------------------------------------------
 
 
-class StandIn:
+class StandIn(gpu.Launcher):
     """Computes in fp64 what the kernel would, from memory and numbers alone, and keeps a list of the launches."""
 
-    names = (
-        [*STAGE.spec.tensor_names({})],
-        [*STAGE.spec.scalars((1,) * 6, {"CAUSAL": 0}, (torch.ones(1, 1, 1, 1),) * 4)],
-    )
+    names = tuple(gpu.signature(STAGE.source, STAGE.symbol))
 
     def __init__(self, dtype: torch.dtype, head_dim: int, is_causal: bool, launches: list):
+        self.types = list(gpu.signature(STAGE.source, STAGE.symbol).values())
         self.dtype, self.head_dim, self.is_causal, self.launches = dtype, head_dim, is_causal, launches
 
-    def bind(self, device, numbers):
-        given = dict(zip(self.names[1], numbers, strict=True))
-
-        def launch(*addresses):
-            self.launches.append(given | dict(zip(self.names[0], addresses, strict=True)))
-            self.run(**self.launches[-1])
-
-        return launch
+    def function(self, *given) -> int:
+        values = [getattr(each, "value", each) for each in given]
+        self.launches.append(dict(zip(self.names, values, strict=True)))
+        self.run(**self.launches[-1])
+        return 0
 
     def tensor(self, address: int, shape: tuple, strides: tuple) -> Tensor:
         assert address % 16 == 0 and not any(stride % 8 for size, stride in zip(shape, strides) if size > 1)
@@ -56,8 +52,8 @@ class StandIn:
         memory = (ctypes.c_char * (length * 2)).from_address(address)
         return torch.frombuffer(memory, dtype=self.dtype).as_strided((*shape, self.head_dim), (*strides, 1))
 
-    def run(self, Q, K, V, O, LSE, partial_O, partial_LSE, B, H, H_KV, N, N_KV, splits, scale, **strides):  # noqa: E741
-        assert scale > 0 and (splits > 1) == (partial_O is not None) == (partial_LSE is not None)
+    def run(self, Q, K, V, O, LSE, partial_O, partial_LSE, B, H, H_KV, N, N_KV, splits, scale, stream, **strides):  # noqa: E741
+        assert scale > 0 and stream == 0 and (splits > 1) == (partial_O is not None) == (partial_LSE is not None)
         if splits > 1:  # both lie in memory that may be written, one behind the other
             assert partial_LSE - partial_O == splits * B * H * N * self.head_dim * 4
             ctypes.memset(partial_O, 255, splits * B * H * N * (self.head_dim + 1) * 4)
@@ -83,7 +79,7 @@ def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tup
 
 
 @pytest.fixture
-def launches(monkeypatch) -> list[dict]:
+def launches(monkeypatch, cpu_as_gpu) -> list[dict]:
     """The launches of `attention` on CPU tensors, each computed by a stand-in."""
     found: list[dict] = []
     dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -396,16 +392,12 @@ def fast(call, calls: int = 20, rounds: int = 1000) -> float:
     return best * 1e6
 
 
-def test_what_a_call_costs_the_host(monkeypatch):
+def test_what_a_call_costs_the_host(monkeypatch, launches):
     """All but the launch; of a call that was planned before, and of one whose number of keys is new, as in decoding."""
     kernel = STAGE.kernel("fp16", {"HEAD_DIM": 64})
-
-    class Nothing:
-        def bind(self, device, numbers):
-            return lambda *_: None
-
-    monkeypatch.setattr(MODULE, "_built", lambda *_: (kernel, Nothing()))
-    monkeypatch.setattr(MODULE, "_plans", {})
+    nothing = StandIn(torch.float16, 64, False, launches)
+    monkeypatch.setattr(nothing, "function", lambda *_: 0, raising=False)
+    monkeypatch.setattr(MODULE, "_built", lambda *_: (kernel, nothing))
     assert fast(lambda: attention(Q, K, V)) < 60, "on a slow machine; a fast one takes a tenth of it"
     q, k, _ = inputs(1, 32, 1, n_kv=6000)
     lengths = itertools.cycle(range(5000, 5040))

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from common import terminal
 from common.compiler import toolchain
@@ -27,6 +29,7 @@ PLAIN_CUDA = [
     f"-U__CUDA_NO_{what}__"
     for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
 ]
+ALIGNMENT = 256  # bytes, of tensors that share memory
 FLAGS = ["-O3", "-lineinfo", "-std=c++17", *PLAIN_CUDA]
 
 
@@ -78,29 +81,57 @@ class Launcher:
         self.error_string = library.cudaGetErrorString
         self.error_string.restype = ctypes.c_char_p
 
-    def bind(self, device: int, numbers: Sequence[int | float]) -> Callable[..., None]:
-        """`launch(*addresses)`: launches with these numbers, on torch's current stream of that GPU; None is null.
+    def bind(
+        self,
+        device: torch.device,
+        numbers: Sequence[int | float],
+        outputs: Sequence[Tensor | None] = (),
+        scratch: Sequence[Tensor | None] = (),
+    ) -> Callable[..., list[Any]]:
+        """`launch(*addresses)`: allocates tensors like `outputs` and `scratch`, launches with the addresses, theirs and
+        the numbers, on torch's current stream of that GPU, and returns the outputs. None is null.
 
         A call does not wait for the kernel. UserError if CUDA refuses the launch."""
-        function = self.function
+        function, index = self.function, device.index
+        # As code made by torch.compile allocates: on the current device, at a third of what torch.empty costs the host.
+        empty_strided = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}")
+        made = [None if each is None else (tuple(each.shape), each.stride(), each.dtype) for each in outputs]
+        size, offsets = _in_one_piece(scratch)
         # Converted once: ctypes takes 0.1 µs for each number that it has to convert in a call.
         converted = tuple(kind(number) for kind, number in zip(self.types[-1 - len(numbers) : -1], numbers))
         # The raw stream, as Triton's launcher asks for it: torch.cuda.current_stream() makes an object of it each time.
         current_device, raw_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
 
-        def launch(*addresses: int | None) -> None:
-            if device == current_device():
-                status = function(*addresses, *converted, raw_stream(device))
-            else:
+        def launch(*addresses: int | None) -> list[Any]:
+            if current_device() != index:
                 with torch.cuda.device(device):
-                    status = function(*addresses, *converted, raw_stream(device))
+                    return launch(*addresses)
+            results = [each and empty_strided(*each) for each in made]
+            places = [each if each is None else each.data_ptr() for each in results]
+            if size:
+                memory = empty_strided((size,), (1,), torch.uint8)  # kept until all is launched: other threads allocate
+                first = memory.data_ptr()
+                places += [each if each is None else first + each for each in offsets]
+            else:
+                places += offsets
+            status = function(*addresses, *places, *converted, raw_stream(index))
             if status:
                 raise UserError(
                     f"{self.label}: CUDA error {status}: {self.error_string(status).decode()}\n"
                     "The emulator names the launch and the limit: run the same with --device emulator"
                 )
+            return results
 
         return launch
+
+
+def _in_one_piece(tensors: Sequence[Tensor | None]) -> tuple[int, list[int | None]]:
+    """(bytes of memory for all of them, where in it each begins)."""
+    size, offsets = 0, []
+    for each in tensors:
+        offsets.append(each if each is None else size)
+        size += 0 if each is None else -(-each.nbytes // ALIGNMENT) * ALIGNMENT
+    return size, offsets
 
 
 @contextmanager

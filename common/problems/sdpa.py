@@ -269,7 +269,8 @@ def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor
     if splits == 1:
         return None, None
     b, h, _, n, _, d = shape
-    return torch.empty((splits, b, h, n, d), device=device), torch.empty((splits, b, h, n), device=device)
+    lse = torch.empty((splits, b, h, n), dtype=torch.float32, device=device)
+    return lse.new_empty((splits, b, h, n, d)), lse
 
 
 def splits_of(shape: Shape, causal: bool, sms: int) -> int:

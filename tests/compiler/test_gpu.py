@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -96,19 +96,27 @@ def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkey
     (tmp_path / "note.cpp").write_text(NOTE)
     toolchain.run([toolchain.find_cxx(), "-shared", "-fPIC", tmp_path / "note.cpp", "-o", tmp_path / "note.so"])
     launcher = gpu.Launcher(ctypes.CDLL(str(tmp_path / "note.so")), source, "launch_note", "02_note fp16")
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 3, raising=False)
+    current = 3
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
     said = ctypes.create_string_buffer(64)
     address = ctypes.addressof(said)
-    launcher.bind(3, [5, 2**40 + 1, 0.25])(None, address)
+    launcher.bind(torch.device("cuda", 3), [5, 2**40 + 1, 0.25])(None, address)
     assert said.value == b"1 5 1099511627777 0.25 103"
-    refused = launcher.bind(3, [7, 1, 1.0])
+    refused = launcher.bind(torch.device("cuda", 3), [7, 1, 1.0])
     with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
         refused(address, address)
-    visited = []
-    monkeypatch.setattr(torch.cuda, "device", lambda index: visited.append(index) or nullcontext())
-    launcher.bind(1, [6, 2, 1.5])(address, address)
-    assert visited == [1] and said.value == b"0 6 2 1.5 101"
+
+    @contextmanager
+    def other(device):
+        nonlocal current
+        current, before = device.index, current
+        yield
+        current = before
+
+    monkeypatch.setattr(torch.cuda, "device", other)
+    launcher.bind(torch.device("cuda", 1), [6, 2, 1.5])(address, address)
+    assert current == 3 and said.value == b"0 6 2 1.5 101"
 
 
 def pretend(monkeypatch, major: int, minor: int) -> None:
