@@ -172,8 +172,8 @@ def test_a_check_launches_with_several_tiles_in_a_part_as_well():
         shape = (2, 4, 2, 100, n_kv, 64)
         arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
         assert arguments["splits"] == -(-n_kv // 64)
-        lse, changed = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
-        assert [*lse] == ["LSE"] and lse["LSE"].isnan().all()
+        lse, changed, both = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+        assert [*lse] == ["LSE"] and lse["LSE"].isnan().all() and both.keys() == {*lse, *changed}
         assert changed.keys() == {"splits", "partial_O", "partial_LSE"} and changed["splits"] == splits
         assert (changed["partial_O"] is None) == (splits == 1)
         assert [*SPEC.other_launches(shape, CAUSAL.variants, cpu)] == ["with LSE"]

@@ -207,11 +207,15 @@ class Sdpa(Attention):
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """Asked for LSE. And small sizes leave a block no more than one tile of keys; as large sizes have it: several
         of them, in one part or in two that are not alike."""
-        launches = {"with LSE": {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}}
+
+        def with_lse() -> dict[str, Tensor]:
+            return {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}
+
         if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
-            return launches
+            return {"with LSE": with_lse()}
         what, splits = ("keys in two parts", 2) if ceil_div(shape[4], BLOCK_KV) >= 5 else ("keys not split", 1)
-        return {**launches, what: {"splits": splits, **dict(zip(self.scratch_names[1:], parts(shape, splits, device)))}}
+        split = {"splits": splits, **dict(zip(self.scratch_names[1:], parts(shape, splits, device)))}
+        return {"with LSE": with_lse(), what: split, f"{what}, with LSE": {**split, **with_lse()}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:

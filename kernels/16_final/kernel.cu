@@ -63,7 +63,7 @@ constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step:
 constexpr float LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr int HEADROOM = 3;                   // by which m lies above the maximum that it was made of
-constexpr unsigned TWO_OR_MORE = 0x40004000;  // bit 14 of each half: that of 16-bit floats from 2 up, half or bfloat16
+constexpr unsigned TWO_OR_MORE = 0x40004000;  // bit 14 of a pair of 16-bit floats, half or bfloat16: set from 2 on
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -415,9 +415,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   };
 
   // 5. Online softmax, of rows that lie in a quad. Any number near a row's maximum serves as m: it cancels in O / l. So
-  // the weights come first, and only where one reaches 2 the maxima are looked for, and the weights computed again. An
-  // m that begins above the maximum lets scores grow by a factor of 2^4 before that; more would cost weights in half
-  // precision bits, those below 2^-14.
+  // the weights come first, and only where one reaches 2 the maxima are looked for, and the weights computed again. As m
+  // begins above the maximum, scores may outgrow that by 4 (in the exponent) before; more room would cost small weights
+  // bits, for half precision has fewer of them below 2^-14.
   const auto weigh = [&](int m, float (&sum)[2]) {  // 16 queries; whether a weight of theirs is 2 or more
     unsigned bits = 0;
     sum[0] = sum[1] = 0;
