@@ -488,8 +488,8 @@ def test_a_call_costs_the_host_twenty_microseconds_on_the_gpu(shape):
     b, h, n, d, n_kv = shape
     q, k, v = on_device(*inputs(b, h, n, d, n_kv=n_kv))
     run = lambda: attention(q, k, v)  # noqa: E731
-    spent = contest.host_cost(run, timing.estimate(run))
-    assert spent <= 20, spent
+    spent = [contest.host_costs([run], timing.estimate(run))[0] for _ in range(8)]
+    assert min(spent) <= 20, spent  # what else the machine does only adds
 
 
 @on_gpu

@@ -67,7 +67,7 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
 
 
 def entry(source: Path, symbol: str) -> str:
-    """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct.pack makes it.
+    """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct packs it.
 
     One by one, ctypes converts the 27 of stage 16 in three to four times that: 2 of the 15 µs that a call may take."""
     parameters = signature(source, symbol)

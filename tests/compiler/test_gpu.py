@@ -284,8 +284,8 @@ def test_calls_from_several_threads_and_devices_are_right():
 def test_a_call_costs_the_host_fifteen_microseconds_beyond_torch_empty(stage):
     spec, kernel = stage.spec, stage.kernel()
     inputs = spec.inputs(spec.emulator_shapes(kernel.variants)[0], kernel.dtype, kernel.variants, device="cuda")
-    spent = contest.host_time(kernel, inputs)
-    assert spent["call"] - spent["empty"] <= 15, spent
+    spent = [contest.host_time(kernel, inputs) for _ in range(8)]
+    assert min(each["call"] - each["empty"] for each in spent) <= 15, spent  # what else the machine does only adds
 
 
 @on_gpu
