@@ -419,7 +419,7 @@ class Kernel:
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
-        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label)
+        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label, self.stage.symbol)
 
     def launcher(self, device: Any = None) -> Launcher:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
@@ -439,7 +439,7 @@ class Kernel:
             inputs, outputs, changed
         )  # its tensors live as long as the closure: so do their addresses
         count = len(self.stage.spec.tensor_names(self.variants))
-        addresses = [each if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
+        addresses = [0 if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
         launch = self.launcher(device).bind(device, list(arguments.values())[count:])
 
         def call(kept: object = arguments) -> None:

@@ -16,7 +16,8 @@ import kernels
 from common import accuracy, terminal
 from common.compiler import gpu
 from common.errors import UserError
-from common.stage import Call, Kernel, Macro, Stage, macros
+from common.stage import Call, Macro, Stage, macros
+from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
@@ -231,7 +232,8 @@ def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
     a = torch.zeros(64, 64)
     NAIVE(a, a)
     call = NAIVE._calls[((a.dtype, a.device, a.shape, a.stride(), False),) * 2]
-    launcher = Notes(call.kernel)
+    launches: list[dict] = []
+    launcher = Notes(call.kernel, launches)
     monkeypatch.setattr(call, "launch", launcher.bind(a.device, [64, 64, 64], call.outputs))
     best = 1.0
     for _ in range(20):
@@ -239,7 +241,7 @@ def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
         for _ in range(100):
             NAIVE(a, a)
         best = min(best, (time.perf_counter() - start) / 100)
-    assert len(launcher.launches) == 2000 and launcher.launches[0]["A"] == launcher.launches[0]["B"] == a.data_ptr()
+    assert len(launches) == 2000 and launches[0]["A"] == launches[0]["B"] == a.data_ptr()
     assert best < 100e-6, "on a slow machine; a fast one takes a tenth of it"
 
 
@@ -249,40 +251,28 @@ def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monk
     assert capsys.readouterr().err == ""
 
 
-class Notes(gpu.Launcher):
-    """A launcher that notes the arguments of its launches, by name."""
-
-    def __init__(self, kernel: Kernel):
-        types = gpu.signature(kernel.source, kernel.stage.symbol)
-        self.names, self.types, self.launches = list(types), list(types.values()), []
-
-    def function(self, *given) -> int:
-        self.launches.append(dict(zip(self.names, [getattr(each, "value", each) for each in given], strict=True)))
-        return 0
-
-
 @pytest.mark.parametrize("shape, split", [((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)])
 def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     """Outputs as the problem has them, and scratch memory in one piece, of which each tensor has its own part."""
     stage = kernels.load("16")
     kernel, spec = stage.kernel(), stage.spec
-    inputs, launcher = spec.inputs(shape, "fp16", kernel.variants), Notes(kernel)
-    o = Call(kernel, launcher, inputs)(inputs)
+    inputs, launches = spec.inputs(shape, "fp16", kernel.variants), []
+    o = Call(kernel, Notes(kernel, launches), inputs)(inputs)
     (like,) = spec.outputs(shape, "fp16", kernel.variants)
     assert (o.shape, o.stride(), o.dtype) == (like.shape, like.stride(), like.dtype)
     assert o.device == like.device and not o.requires_grad
-    (launch,) = launcher.launches
+    (launch,) = launches
     names = spec.tensor_names(kernel.variants)
     assert [launch[name] for name in names[:4]] == [tensor.data_ptr() for tensor in (*inputs, o)]
     numbers = spec.scalars(shape, kernel.variants, (*inputs, o))
     assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
     lse, wanted, _ = spec.scratch(shape, kernel.variants, "cpu")
     partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
-    assert lse is launch["LSE"] is None and (wanted is not None) == split == (launch["splits"] > 1)
+    assert lse is None and launch["LSE"] == 0 and (wanted is not None) == split == (launch["splits"] > 1)
     if split:
         assert wanted.nbytes <= partial_lse - partial_o and not (partial_lse - partial_o) % gpu.ALIGNMENT
     else:
-        assert partial_o is partial_lse is None
+        assert partial_o == partial_lse == 0
 
 
 @pytest.fixture
@@ -294,9 +284,7 @@ def noted(monkeypatch, cpu_as_gpu) -> list[dict]:
         def __missing__(self, key):
             dtype, _, *variants = key
             kernel = stage.kernel(dtype, dict(variants[: len(variants) // 2]))  # their types follow
-            launcher = Notes(kernel)
-            launcher.launches = launches
-            return kernel, launcher
+            return kernel, Notes(kernel, launches)
 
     monkeypatch.setitem(stage.__dict__, "_calls", {})
     monkeypatch.setitem(stage.__dict__, "_kernels", Kernels())
@@ -328,7 +316,7 @@ def test_a_call_is_that_of_its_own_inputs_whatever_went_before(noted):
             numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), kernel.variants, (*inputs, o))
             assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
             assert [launch[name] for name in ("Q", "K", "V", "O")] == [t.data_ptr() for t in (*inputs, o)]
-            assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, None)
+            assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, 0)
     assert len(stage._calls) == len(kinds) and not noted
 
 
@@ -364,9 +352,9 @@ def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
     monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", empty_strided)
     note = Notes.function
 
-    def function(self, *given):
-        note(self, *given)
-        launch = dict(zip(self.names, [getattr(each, "value", each) for each in given]))
+    def function(self, packed):
+        note(self, packed)
+        launch = self.launches[-1]
         mine = [launch[name] for name in ("O", "partial_O", "partial_LSE")]
         with lock:
             assert not busy & {*mine}

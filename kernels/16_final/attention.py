@@ -137,19 +137,19 @@ class Plan:
             if self.factor is not None:
                 q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
             addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        o, lse = self._emulate(q, k, v) if self.launch is None else self.launch(*addresses)
+        o, *lse = self._emulate(q, k, v) if self.launch is None else self.launch(*addresses)
         if self.turned:
             o = torch.empty_strided(o.shape, self.strides, dtype=o.dtype, device=self.device).copy_(o)
-        return o, lse
+        return o, lse[0] if self.return_lse else None
 
-    def _emulate(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _emulate(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         on_cpu = [each.cpu() for each in (q, k, v)]
         o = torch.empty_strided(q.shape, self.outputs[0].stride(), dtype=q.dtype)
         lse = torch.empty(q.shape[:3], dtype=torch.float32) if self.return_lse else None
         if self.device.type != "cpu":
             stage.announce()
         self.kernel.emulate(on_cpu, (o,), changed={**self.changed, "LSE": lse}).raise_if_findings()
-        return o.to(self.device), None if lse is None else lse.to(self.device)
+        return [o.to(self.device), *([] if lse is None else [lse.to(self.device)])]
 
 
 _plans: dict[tuple, Plan] = {}
