@@ -48,7 +48,8 @@ def attention(
     is_causal: query i sees keys 0 to i, as torch's mask (not one that ends at the last key).
     scale: any finite number; 1 / √D if None.
     enable_gqa: H may be a multiple of H_KV; head h then reads the keys of head h // (H / H_KV).
-    return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm.
+    return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm. It takes a
+    little longer, and where keys are split over blocks O may differ in its last bit.
 
     Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
     scores are all -inf, has O = 0 and LSE = -inf; a score of inf or NaN makes both NaN. There is no backward.
