@@ -257,20 +257,20 @@ def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     stage = kernels.load("16")
     kernel, spec = stage.kernel(), stage.spec
     inputs, launches = spec.inputs(shape, "fp16", kernel.variants), []
-    results = Call(kernel, Notes(kernel, launches), inputs)(inputs)
-    for result, like in zip(results, spec.outputs(shape, "fp16", kernel.variants), strict=True):
-        assert (result.shape, result.stride(), result.dtype) == (like.shape, like.stride(), like.dtype)
-        assert result.device == like.device and not result.requires_grad
+    o = Call(kernel, Notes(kernel, launches), inputs)(inputs)
+    (like,) = spec.outputs(shape, "fp16", kernel.variants)
+    assert (o.shape, o.stride(), o.dtype) == (like.shape, like.stride(), like.dtype)
+    assert o.device == like.device and not o.requires_grad
     (launch,) = launches
     names = spec.tensor_names(kernel.variants)
-    assert [launch[name] for name in names[:5]] == [tensor.data_ptr() for tensor in (*inputs, *results)]
-    numbers = spec.scalars(shape, kernel.variants, (*inputs, *results))
+    assert [launch[name] for name in names[:4]] == [tensor.data_ptr() for tensor in (*inputs, o)]
+    numbers = spec.scalars(shape, kernel.variants, (*inputs, o))
     assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
-    wanted = spec.scratch(shape, kernel.variants, "cpu")
+    lse, wanted, _ = spec.scratch(shape, kernel.variants, "cpu")
     partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
-    assert (wanted[0] is not None) == split == (launch["splits"] > 1)
+    assert lse is None and launch["LSE"] == 0 and (wanted is not None) == split == (launch["splits"] > 1)
     if split:
-        assert wanted[0].nbytes <= partial_lse - partial_o and not (partial_lse - partial_o) % gpu.ALIGNMENT
+        assert wanted.nbytes <= partial_lse - partial_o and not (partial_lse - partial_o) % gpu.ALIGNMENT
     else:
         assert partial_o == partial_lse == 0
 
@@ -310,13 +310,13 @@ def test_a_call_is_that_of_its_own_inputs_whatever_went_before(noted):
     kinds += [[rows_apart(t) if i == which else t for i, t in enumerate(plain)] for which in range(3)]
     for _ in range(3):
         for inputs in kinds:
-            o, lse = stage(*inputs)
+            o = stage(*inputs)
             launch = noted.pop()
             kernel = stage.kernel({torch.float16: "fp16", torch.bfloat16: "bf16"}[o.dtype], stage.spec.implied(inputs))
             numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), kernel.variants, (*inputs, o))
             assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
-            assert [launch[name] for name in ("Q", "K", "V", "O", "LSE")] == [t.data_ptr() for t in (*inputs, o, lse)]
-            assert (o.dtype, o.shape, lse.shape) == (inputs[0].dtype, inputs[0].shape, inputs[0].shape[:3])
+            assert [launch[name] for name in ("Q", "K", "V", "O")] == [t.data_ptr() for t in (*inputs, o)]
+            assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, 0)
     assert len(stage._calls) == len(kinds) and not noted
 
 
@@ -355,7 +355,7 @@ def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
     def function(self, packed):
         note(self, packed)
         launch = self.launches[-1]
-        mine = [launch[name] for name in ("O", "LSE", "partial_O", "partial_LSE")]
+        mine = [launch[name] for name in ("O", "partial_O", "partial_LSE")]
         with lock:
             assert not busy & {*mine}
             busy.update(mine)
@@ -369,7 +369,7 @@ def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
     kinds = [attention_inputs(n=n, n_kv=n_kv) for n, n_kv in ((1, 2000), (2, 2000), (3, 1000), (3, 1500))]
 
     def work(inputs) -> list[torch.Tensor]:
-        return [stage(*inputs)[0] for _ in range(50)]
+        return [stage(*inputs) for _ in range(50)]
 
     with ThreadPoolExecutor(len(kinds)) as pool:
         for inputs, found in zip(kinds, pool.map(work, kinds)):

@@ -28,11 +28,12 @@ class Sdpa(Attention):
     name = "sdpa"
     axes = ("B", "H", "H_KV", "N", "N_KV", "D")
     settings = ("HEAD_DIM", "CAUSAL")
-    scratch_names = ("partial_O", "partial_LSE")
+    scratch_names = ("LSE", "partial_O", "partial_LSE")
+    extra_names = ("LSE",)
     patterns = (*Attention.patterns, "absent", "strided")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
-        return ("O", "LSE")
+        return ("O",)
 
     def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
         return (("batch", "head", "query", "col"), ("batch", "head", "query"))
@@ -131,14 +132,13 @@ class Sdpa(Attention):
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
-        o = torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device)
-        return o, torch.empty((b, h, n), dtype=torch.float32, device=device)
+        return (torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device),)
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[Tensor | None, ...]:
         splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(torch.device(device)))
-        return parts(shape, splits, device)
+        return None, *parts(shape, splits, device)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, h_kv, n, n_kv, d = shape
@@ -205,15 +205,17 @@ class Sdpa(Attention):
     def other_launches(
         self, shape: Shape, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Small sizes leave a block no more than one tile of keys. As large sizes have it: several of them, in one part
-        or in two that are not alike."""
-        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device))
-        tiles = ceil_div(shape[4], BLOCK_KV)
-        if splits == 1:
-            return {}
-        if tiles < 5:
-            return {"keys not split": {"splits": 1, **dict(zip(self.scratch_names, parts(shape, 1, device)))}}
-        return {"keys in two parts": {"splits": 2, **dict(zip(self.scratch_names, parts(shape, 2, device)))}}
+        """Asked for LSE. And small sizes leave a block no more than one tile of keys; as large sizes have it: several
+        of them, in one part or in two that are not alike."""
+
+        def with_lse() -> dict[str, Tensor]:
+            return {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}
+
+        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
+            return {"with LSE": with_lse()}
+        what, splits = ("keys in two parts", 2) if ceil_div(shape[4], BLOCK_KV) >= 5 else ("keys not split", 1)
+        split = {"splits": splits, **dict(zip(self.scratch_names[1:], parts(shape, splits, device)))}
+        return {"with LSE": with_lse(), what: split, f"{what}, with LSE": {**split, **with_lse()}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -232,7 +234,7 @@ class Sdpa(Attention):
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
-        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize + 4 * b * h * n
+        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize
 
 
 def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
