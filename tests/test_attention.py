@@ -202,6 +202,7 @@ def test_few_queries_split_the_keys_into_scratch_memory(launches):
     o, lse = attention(q, k, v, enable_gqa=True, return_lse=True)
     assert close(o, q, k, v, enable_gqa=True) and launches[0]["splits"] > 1
     assert (lse - exact(q, k, v, False, 128**-0.5)[1]).abs().max() < 1e-5
+    assert torch.equal(attention(q, k, v, enable_gqa=True), o) and launches[1]["splits"] > 1 and not launches[1]["LSE"]
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5), (2, 0, 5), (2, 3, 0)])
@@ -291,6 +292,7 @@ REFUSED = {
         "q is torch.float16 or torch.bfloat16, not torch.float32; pass q.half",
     ),
     "two dtypes": ((Q, K.bfloat16(), V), {}, "k has the dtype of q, torch.float16, not torch.bfloat16"),
+    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k has the dtype of q, torch.bfloat16, not torch.float16"),
     "two dtypes, v": ((Q, K, V.float()), {}, "v has the dtype of q"),
     "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q has a last dimension of 64 or 128, not 32"),
     "D of k": (
@@ -301,6 +303,7 @@ REFUSED = {
     "batch": ((Q, K.expand(3, 2, 7, 64), V.expand(3, 2, 7, 64)), {}, "k is .* with q's B = 1"),
     "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v has the shape of k, \[1, 2, 7, 64\], and here \[1, 2, 3, 64\]"),
     "heads": ((Q, K[:, :1], V[:, :1]), {}, "k has as many heads as q, 2, and not 1, .* enable_gqa=True"),
+    "heads of q": ((Q[:, :1], K, V), {}, "k has as many heads as q, 1, and not 2, .* enable_gqa=True"),
     "groups": (
         (Q, K.repeat(1, 2, 1, 1), V.repeat(1, 2, 1, 1)),
         {"enable_gqa": True},
@@ -308,6 +311,8 @@ REFUSED = {
     ),
     "no heads of k": ((Q, K[:, :0], V[:, :0]), {"enable_gqa": True}, "q's 2 heads are a multiple .* of 0"),
     "device": ((Q, K.to("meta"), V), {}, "k is on the device of q, cpu, not on meta"),
+    "device of q": ((Q.to("meta"), K, V), {}, "k is on the device of q, meta, not on cpu"),
+    "device of v": ((Q, K, V.to("meta")), {}, "v is on the device of q, cpu, not on meta"),
     "sparse": ((Q.to_sparse(), K, V), {}, "q is a dense tensor, and here of the layout torch.sparse_coo"),
     "flag": ((Q, K, V), {"is_causal": 1}, "is_causal is True or False, not 1"),
     "other flag": ((Q, K, V), {"return_lse": None}, "return_lse is True or False, not None"),
@@ -370,6 +375,31 @@ def test_a_call_is_worked_out_once(launches, monkeypatch):
     assert torch.equal(attention(Q, K, V), attention(Q.clone(), K.clone(), V.clone()))
     with pytest.raises(pytest.fail.Exception):  # what the plan depends on is in its key
         attention(Q, K, V, is_causal=True)
+
+
+def test_a_plan_serves_calls_of_its_kind_alone(launches):
+    """Those that differ in one thing, in turn; REFUSED has those that no plan may serve."""
+    shifted = torch.empty(K.numel() + 1, dtype=K.dtype)[1:].view(K.shape).copy_(K)
+    kinds = [
+        ((Q, K, V), {}),
+        ((Q, shifted, V), {}),  # copied, and so are q and v
+        ((Q, K, V), {"is_causal": True}),
+        ((Q, K, V), {"scale": 0.5}),
+        ((Q, K, V), {"scale": -0.5}),
+        ((Q, K, V), {"return_lse": True}),
+        ((Q, K[:, :1], V[:, :1]), {"enable_gqa": True}),
+    ]
+    for _ in range(3):
+        for tensors, options in kinds:
+            out = attention(*tensors, **options)
+            o, *lse = out if isinstance(out, tuple) else (out,)
+            assert close(o, *tensors, **options) and len(lse) == options.get("return_lse", False)
+            launch = launches.pop()
+            assert (launch["Q"] == Q.data_ptr()) == (tensors[1] is not shifted and options.get("scale", 1) > 0)
+            assert (launch["LSE"] != 0) == bool(lse) and not launches
+    assert len(MODULE._plans) == len(kinds)
+    with pytest.raises(UserError, match="enable_gqa=True"):
+        attention(Q, K[:, :1], V[:, :1])
 
 
 def test_plans_are_not_kept_without_end(launches, monkeypatch):

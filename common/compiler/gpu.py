@@ -140,7 +140,7 @@ class Launcher:
         codes = [TYPES[kind] for kind in self.parameters.values()]
         first = len(codes) - 1 - len(numbers)
         try:
-            packed = struct.pack(f"{''.join(codes[first:-1])}0P", *numbers)
+            packed = struct.pack("".join(codes[first:-1]), *numbers)
         except struct.error as error:
             names = dict(zip([*self.parameters][first:], numbers))
             raise UserError(f"{self.label}: the launcher's types do not hold all of {names}: {error}") from error

@@ -103,11 +103,11 @@ def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkey
     launcher = gpu.Launcher(ctypes.CDLL(str(tmp_path / "note.so")), source, "launch_note", "02_note fp16")
     current = 3
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 * current + device, raising=False)
     said = ctypes.create_string_buffer(64)
     address = ctypes.addressof(said)
     launcher.bind(torch.device("cuda", 3), [5, -(2**40) - 1, 0.25, 0.1])(0, address)
-    assert said.value == b"1 5 -1099511627777 0.25 0.10000000000000001 103"
+    assert said.value == b"1 5 -1099511627777 0.25 0.10000000000000001 303"
     refused = launcher.bind(torch.device("cuda", 3), [7, 1, 1.0, 1.0])
     with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
         refused(address, address)
