@@ -179,14 +179,18 @@ class Sdpa(Attention):
         q, k, v = inputs
         scale = self.scale(self.shape(inputs, variants))
         k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
-        scores = (q.float() @ k.float().mT).masked_fill_(_hidden(q, k, variants), -torch.inf)
-        lse = torch.logsumexp(scores * scale, dim=-1)
+        hidden = _hidden(q, k, variants)
+        lse = torch.empty(q.shape[:3], device=q.device)
+        for batch in range(q.shape[0]):  # by head: N × N scores take memory
+            for head in range(q.shape[1]):
+                scores = (q[batch, head].float() @ k[batch, head].float().mT).masked_fill_(hidden, -torch.inf)
+                torch.logsumexp(scores.mul_(scale), dim=-1, out=lse[batch, head])
         if q.is_cuda and not (variants["CAUSAL"] and q.shape[2] != k.shape[2]):
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 o = torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"]))
             if o.isfinite().all():  # its kernels have NaN where all scores of a tile are -inf
                 return o, lse
-        return flash(scores, v, scale, q.dtype), lse
+        return flash((q.float() @ k.float().mT).masked_fill_(hidden, -torch.inf), v, scale, q.dtype), lse
 
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
         """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
