@@ -152,12 +152,28 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "8
 
 def disassemble(path: Path) -> str:
     """The SASS of a cubin, as `cuobjdump -sass` prints it."""
-    return run([find_tool("cuobjdump"), "-sass", path])
+    return _listing(path, "cuobjdump", "-sass")
 
 
 def disassemble_with_lines(path: Path) -> str:
     """The SASS of a cubin with the source lines, through inlined calls, as `nvdisasm -gi` prints it."""
-    return run([find_tool("nvdisasm"), "-gi", "-c", path])
+    return _listing(path, "nvdisasm", "-gi", "-c")
+
+
+def _listing(cubin: Path, name: str, *flags: str) -> str:
+    """What a tool prints of a cubin: kept, since nvdisasm takes half a second to start, however short the code is."""
+    tool = find_tool(name)
+
+    def build(out: Path) -> None:
+        (out / "listing").write_text(run([tool, *flags, cubin]))
+
+    key = [hashlib.sha256(cubin.read_bytes()).hexdigest(), tool, _version(tool), *flags]
+    return (cached("listing", key, build) / "listing").read_text()
+
+
+@lru_cache
+def _version(tool: str) -> str:
+    return run([tool, "--version"])
 
 
 def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:

@@ -6,7 +6,7 @@ import linecache
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -254,20 +254,26 @@ class PtxCheck:
 
 
 def check_ptx(build: Build) -> None:
-    """UserError with the source's line if ptxas does not take a build's PTX: it is asked if a statement of the inline
-    assembly is one that it has not accepted before, in whatever kernel, with operands of the same types."""
+    """UserError with the source's line if ptxas does not take a build's inline assembly: it is asked if a statement is
+    one that it has not accepted before, in whatever kernel, with operands of the same types."""
     nvcc, text = build.nvcc, build.ptx
     accepted = False
+
+    def refusal(out: Path, text: str) -> str:
+        (out / "kernel.ptx").write_text(text)
+        try:
+            ptxas = nvcc.home / "bin" / "ptxas"
+            toolchain.run([ptxas, "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out)
+        except UserError as error:
+            return str(error)
+        return ""
 
     def assemble(out: Path) -> None:
         nonlocal accepted
         if not accepted:
-            (out / "kernel.ptx").write_text(text)
-            ptxas = [nvcc.home / "bin" / "ptxas", "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull]
-            try:
-                toolchain.run(ptxas, cwd=out)
-            except UserError as error:
-                raise toolchain.ToolFailed(_in_source(str(error), text)) from error
+            # What ptxas refuses in a part it may take in the whole; if not, it gives the lines of the whole.
+            if said := refusal(out, _few_kernels(text)) and refusal(out, text):
+                raise toolchain.ToolFailed(_in_source(said, text))
             (out / "kernel.ptx").unlink()
         accepted = True
         (out / "accepted").touch()
@@ -285,6 +291,36 @@ def _assembly(ptx: str) -> list[str]:
         declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", plain)
         found.add(ptx if declares else re.sub(r"(%[a-z]+)\d+", r"\1", plain).strip())
     return sorted(found)
+
+
+def _few_kernels(ptx: str) -> str:
+    """The PTX with no more of its kernels than it takes to have every statement of inline assembly, short ones first:
+    a source that makes many instances of a template has most statements in all of them."""
+    met: set[str] = set()
+    left_out = []
+    for begin, end in sorted(_kernels(ptx), key=lambda place: place[1] - place[0]):
+        own = set(_assembly(ptx[begin:end]))
+        if own <= met:
+            left_out.append((begin, end))
+        met |= own
+    for begin, end in sorted(left_out, reverse=True):
+        ptx = ptx[:begin] + ptx[end:]
+    return ptx
+
+
+def _kernels(ptx: str) -> Iterator[tuple[int, int]]:
+    """Where each kernel begins and ends."""
+    end = 0
+    for head in re.finditer(r"^[ \t]*(?:\.(?:visible|weak)\s+)*\.entry\b", ptx, re.MULTILINE):
+        if head.start() < end:
+            continue
+        depth = 0
+        for mark in re.compile(r'[{}]|"(?:[^"\\\n]|\\.)*"|//[^\n]*').finditer(ptx, head.end()):
+            depth += {"{": 1, "}": -1}.get(mark[0], 0)
+            if mark[0] == "}" and depth == 0:
+                end = mark.end()
+                yield head.start(), end
+                break
 
 
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:

@@ -203,6 +203,7 @@ class Module:
                 raise PtxError(f"the module has no kernel '{name}'; it has {', '.join(self.kernel_names) or 'none'}")
             with _without_collection():
                 self._kernels[name] = self._build(self._ptx.functions[name])
+                self._ptx.functions[name].forget()
         return self._kernels[name]
 
     def parameter_types(self, name: str) -> list[tuple[str, int]]:

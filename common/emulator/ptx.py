@@ -179,6 +179,10 @@ class Function:
     def body(self) -> tuple[list[Instruction], list[Variable]]:
         return self.read(self)
 
+    def forget(self) -> None:
+        """The body, which takes a hundred times the memory of its text: whoever asks again has it read again."""
+        self.__dict__.pop("body", None)
+
     @property
     def instructions(self) -> list[Instruction]:
         return self.body[0]
@@ -222,6 +226,7 @@ _LOC = re.compile(
 _STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
 _LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+_MARKS = re.compile(r"[,{}()\[\]]")
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
@@ -256,17 +261,18 @@ def split(text: str) -> list[str]:
     """Split at the commas that stand outside every bracket."""
     if not text.strip():
         return []
-    if not any(bracket in text for bracket in "{[("):
+    if "[" not in text and "{" not in text and "(" not in text:
         return [part.strip() for part in text.split(",")]
     parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
+    for mark in _MARKS.finditer(text):
+        character = mark[0]
         if character in "{[(":
             depth += 1
         elif character in "}])":
             depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
+        elif depth == 0:
+            parts.append(text[start : mark.start()].strip())
+            start = mark.end()
     parts.append(text[start:].strip())
     return parts
 

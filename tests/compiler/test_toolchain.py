@@ -102,6 +102,28 @@ def test_a_failed_build_leaves_nothing(bare, tmp_path):
     assert [path.suffix for path in toolchain.cache_dir().iterdir()] == [".lock"]
 
 
+def test_a_listing_is_made_once_of_each_code_by_each_tool(bare, tmp_path):
+    """Wherever the code lies; another one, another release or another way to print it is another listing."""
+    tool, log = tmp_path / "nvdisasm", tmp_path / "log"
+
+    def release(version: str) -> None:
+        tool.write_text(f'#!/bin/sh\n[ $1 = --version ] && echo {version} && exit\necho "$@" >> {log}\necho "$@"\n')
+        tool.chmod(0o755)
+        toolchain._version.cache_clear()
+
+    release("13.0")
+    bare.setattr(toolchain, "find_tool", lambda name: str(tool))
+    one, same, other = (tmp_path / f"{name}.cubin" for name in ("one", "same", "other"))
+    for path, code in ((one, b"1"), (same, b"1"), (other, b"2")):
+        path.write_bytes(code)
+    said = [toolchain.disassemble(path) for path in (one, same, other)] + [toolchain.disassemble_with_lines(one)]
+    assert said == [f"-sass {one}\n", f"-sass {one}\n", f"-sass {other}\n", f"-gi -c {one}\n"]
+    assert len(log.read_text().splitlines()) == 3
+    release("13.1")
+    toolchain.disassemble(one)
+    assert len(log.read_text().splitlines()) == 4
+
+
 def test_a_source_is_what_it_includes_too(tmp_path):
     (tmp_path / "kernel.cu").write_text('#include <cuda_fp16.h>\n#include "helper.h"\n#include "missing.h"\nint x;\n')
     (tmp_path / "helper.h").write_text('#include "kernel.cu"\nint y;\n')

@@ -876,6 +876,10 @@ def test_syntax():
     assert (store.location.line, store.location.call_line) == (30, 10), (
         "through two inlined calls to the outermost line"
     )
+    function.forget()
+    assert function.instructions[0] is not pack and [i.text for i in function.instructions] == [
+        i.text for i in (pack, unpack, store)
+    ]
 
 
 @pytest.mark.parametrize(

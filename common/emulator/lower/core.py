@@ -277,9 +277,12 @@ def rule(*mnemonics: str):
     return enter
 
 
+_SLOT_BYTES = {name: 2 if size == 1 else size for name, size in BYTES.items()}
+
+
 def slot_bytes(register: Register) -> int:
     """Bytes per lane of a register's slot; 0 for a predicate. A byte lies in 16 bits."""
-    return {1: 2}.get(register.bytes, register.bytes)
+    return _SLOT_BYTES[register.type]
 
 
 def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
@@ -614,12 +617,15 @@ class Lowering:
 def _shape(operand) -> str:
     """An operand as signatures spell it: d4, s8, n; - if it is absent."""
     if isinstance(operand, Def):
-        return f"d{slot_bytes(operand.register)}"
+        return _DEFINED[operand.register.type]
     if isinstance(operand, Register):
-        return f"s{slot_bytes(operand)}"
+        return _USED[operand.type]
     if isinstance(operand, Constant):
         return f"s{operand.width}"
     return "-" if operand is ABSENT else "n"
+
+
+_DEFINED, _USED = ({name: f"{what}{size}" for name, size in _SLOT_BYTES.items()} for what in "ds")
 
 
 def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
@@ -646,7 +652,7 @@ def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
 
 
 def is_call(instruction: Instruction) -> bool:
-    return instruction.opcode.split(".", 1)[0] == "call"
+    return instruction.opcode.startswith("call") and instruction.opcode.split(".", 1)[0] == "call"
 
 
 def call_target(instruction: Instruction) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Iterator
 
 from common.emulator.lower.core import (
     ACQUIRE,
@@ -39,14 +38,13 @@ NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
 
 
-def _uses(lowered: Lowered) -> Iterator[Register]:
-    for operand in lowered.operands:
-        if isinstance(operand, Register):
-            yield operand
+def _uses(lowered: Lowered) -> list[Register]:
+    found = [operand for operand in lowered.operands if isinstance(operand, Register)]
     if isinstance(lowered.target, Register):
-        yield lowered.target
+        found.append(lowered.target)
     if lowered.guard is not None:
-        yield lowered.guard
+        found.append(lowered.guard)
+    return found
 
 
 def _unit_size(width: int) -> int:
@@ -59,7 +57,8 @@ class _Liveness:
 
     def __init__(self, lowering: Lowering, unit: Unit):
         self.code, self.tables = lowering.code, lowering.tables
-        self.numbers: dict[Register, int] = {}
+        self.names: list[Register] = []  # by number
+        self.bits: dict[Register, int] = {}
         starts = {unit.begin}
         for pc in range(unit.begin, unit.end):
             starts.update(self.after(pc) if self.code[pc].kind in (BRANCH, TABLE, EXIT, RETURN) else ())
@@ -82,24 +81,32 @@ class _Liveness:
 
     def solve(self) -> None:
         reads, writes = [], []
-        numbers, ranges = self.numbers, self.ranges
+        ranges, bits = self.ranges, self.bits
         for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
             read = written = 0
             for pc in range(begin, end):
                 lowered = self.code[pc]
                 for register in _uses(lowered):
-                    bit = 1 << numbers.setdefault(register, len(numbers))
+                    if register in ranges:
+                        ranges[register][1] = pc
+                    else:
+                        self.met(register, pc)
+                    bit = bits[register]
                     if not written & bit:
                         read |= bit
-                    ranges.setdefault(register, [pc, pc])[1] = pc
                 for operand in lowered.operands:
-                    if isinstance(operand, Def):
-                        bit = 1 << numbers.setdefault(operand.register, len(numbers))
-                        if lowered.guard is None:
-                            written |= bit
-                        elif not written & bit:
-                            read |= bit  # what the guard leaves must be kept
-                        ranges.setdefault(operand.register, [pc, pc])[1] = pc
+                    if not isinstance(operand, Def):
+                        continue
+                    register = operand.register
+                    if register in ranges:
+                        ranges[register][1] = pc
+                    else:
+                        self.met(register, pc)
+                    bit = bits[register]
+                    if lowered.guard is None:
+                        written |= bit
+                    elif not written & bit:
+                        read |= bit  # what the guard leaves must be kept
             reads.append(read)
             writes.append(written)
         following = [
@@ -114,11 +121,28 @@ class _Liveness:
                 if new != self.live_in[block]:
                     self.live_in[block], changed = new, True
         self.live_out = [self.union(followers) for followers in following]
-        for block, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
-            for bits, pc in ((self.live_in[block], begin), (self.live_out[block], end - 1)):
-                for register in self.registers(bits):
-                    life = ranges[register]
-                    life[0], life[1] = min(life[0], pc), max(life[1], pc)
+        # A life begins no later than the first block where the register is alive, and ends no sooner than the last.
+        lives = [
+            each
+            for block, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False))
+            for each in ((self.live_in[block], begin), (self.live_out[block], end - 1))
+        ]
+        seen = 0
+        for alive, pc in lives:
+            for register in self.registers(alive & ~seen):
+                ranges[register][0] = min(ranges[register][0], pc)
+            seen |= alive
+        seen = 0
+        for alive, pc in reversed(lives):
+            for register in self.registers(alive & ~seen):
+                ranges[register][1] = max(ranges[register][1], pc)
+            seen |= alive
+
+    def met(self, register: Register, pc: int) -> None:
+        """For the first time."""
+        self.bits[register] = 1 << len(self.names)
+        self.names.append(register)
+        self.ranges[register] = [pc, pc]
 
     def union(self, blocks: list[int]) -> int:
         out = 0
@@ -127,11 +151,10 @@ class _Liveness:
         return out
 
     def registers(self, bits: int) -> list[Register]:
-        names = list(self.numbers)
         found = []
         while bits:
             low = bits & -bits
-            found.append(names[low.bit_length() - 1])
+            found.append(self.names[low.bit_length() - 1])
             bits ^= low
         return found
 
@@ -143,9 +166,9 @@ class _Liveness:
             lowered = self.code[at]
             for operand in lowered.operands:
                 if isinstance(operand, Def) and lowered.guard is None:
-                    live &= ~(1 << self.numbers[operand.register])
+                    live &= ~self.bits[operand.register]
             for register in _uses(lowered):
-                live |= 1 << self.numbers[register]
+                live |= self.bits[register]
         return self.registers(live)
 
 
@@ -275,10 +298,12 @@ def encode(lowering: Lowering) -> Program:
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
     constants: dict[Constant, int] = {lowering.true: 0}
+    keys: dict[int, Constant] = {}  # of the constants among the operands, by id()
     for lowered in code:
         for operand in (*lowered.operands, lowered.target):
             if isinstance(operand, Constant):
-                constants.setdefault(_key(operand), 0)
+                keys[id(operand)] = key = _key(operand)
+                constants.setdefault(key, 0)
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
     calls = any(lowered.kind in (CALL, CALL_POINTER) for lowered in code)
     offset, stack = 0, NONE
@@ -297,19 +322,19 @@ def encode(lowering: Lowering) -> Program:
             offset += _unit_size(8)
         offset = -(-offset // 64) * 64
 
+    registers = {each: base[slot_bytes(each)] + slot * _unit_size(slot_bytes(each)) for each, slot in slots.of.items()}
+    registers[lowering.stack] = stack
+
     def place(operand) -> int:
         if isinstance(operand, Raw):
             return operand.value & NONE
         if isinstance(operand, Def):
-            operand = operand.register
+            return registers[operand.register]
         if isinstance(operand, Register):
-            if operand is lowering.stack:
-                return stack
-            width = slot_bytes(operand)
-            return base[width] + slots.of[operand] * _unit_size(width)
+            return registers[operand]
         if isinstance(operand, FrameBytes):
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
-        return constants[_key(operand)]
+        return constants[keys[id(operand)]]
 
     flows = array("I")
     if undefined:
