@@ -295,16 +295,11 @@ class Call:
     def _emulate(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         import torch
 
-        outputs = [torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device=self.device) for o in self.outputs]
-        if self.device.type == "cpu":
-            self.kernel.emulate(inputs, outputs).raise_if_findings()
-            return outputs
-        self.kernel.stage.announce()
-        on_cpu = [output.cpu() for output in outputs]
-        self.kernel.emulate([tensor.cpu() for tensor in inputs], on_cpu).raise_if_findings()
-        for output, result in zip(outputs, on_cpu):
-            output.copy_(result)
-        return outputs
+        outputs = [torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device="cpu") for o in self.outputs]
+        if self.device.type != "cpu":
+            self.kernel.stage.announce()
+        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs).raise_if_findings()
+        return [output.to(self.device) for output in outputs]
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,6 +177,21 @@ def test_without_grad_what_requires_it_may_be_used():
     assert not NAIVE(a.detach(), SQUARE).requires_grad
 
 
+def test_defaults_of_torch_change_nothing():
+    """CPU tensors are computed on the CPU, and LSE and scratch memory are fp32, whatever others make."""
+    a, q = torch.ones(4, 4), torch.zeros(1, 1, 1, 64).half()
+    with torch.device("meta"):
+        assert torch.equal(NAIVE(a, a), a.new_full((4, 4), 4))
+    torch.set_default_dtype(torch.float16)
+    try:
+        o, lse = kernels.attention(q, q, q, return_lse=True)
+        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert o.dtype == torch.float16 and lse.dtype == torch.float32
+    assert {each.dtype for each in scratch if each is not None} == {torch.float32}
+
+
 def test_number_of_tensors():
     for inputs in ((SQUARE,), (SQUARE,) * 3, ()):
         with pytest.raises(UserError, match=r"takes 2 tensors \(A, B\)"):

@@ -31,7 +31,10 @@ PLAIN_CUDA = [
 ]
 ALIGNMENT = 256  # bytes, of tensors that share memory
 NULL = struct.calcsize("P")  # bytes of a null pointer
-FLAGS = ["-O3", "-lineinfo", "-std=c++17", *PLAIN_CUDA]
+OWN_VARIABLES = (
+    "-Xcompiler=-fno-gnu-unique"  # static ones in templates are the process's, and not the build's, otherwise
+)
+FLAGS = ["-O3", "-lineinfo", "-std=c++17", OWN_VARIABLES, *PLAIN_CUDA]
 
 
 def capability(device: torch.device | int | None = None) -> str | None:
@@ -67,9 +70,9 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
 
 
 def entry(source: Path, symbol: str) -> str:
-    """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct packs it.
+    """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct packs them.
 
-    One by one, ctypes converts the 27 of stage 16 in three to four times that: 2 of the 15 µs that a call may take."""
+    ctypes converts arguments one by one: for the 27 of stage 16 it took 2 of the 15 µs that a call may cost."""
     parameters = signature(source, symbol)
     members = " ".join(f"{kind} {name};" for name, kind in parameters.items())
     passed = ", ".join(f"packed->{name}" for name in parameters)

@@ -145,8 +145,8 @@ class Plan:
 
     def _emulate(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         on_cpu = [each.cpu() for each in (q, k, v)]
-        o = torch.empty_strided(q.shape, self.outputs[0].stride(), dtype=q.dtype)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32) if self.return_lse else None
+        o = torch.empty_strided(q.shape, self.outputs[0].stride(), dtype=q.dtype, device="cpu")
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device="cpu") if self.return_lse else None
         if self.device.type != "cpu":
             stage.announce()
         self.kernel.emulate(on_cpu, (o,), changed={**self.changed, "LSE": lse}).raise_if_findings()

@@ -62,6 +62,24 @@ def test_a_build_is_kept_and_a_changed_source_built_anew(hopper, tmp_path):
     assert changed.launch_gemm(None, None, None, 77, 1, 1, None) == 1  # refused: nothing is launched
 
 
+STATIC = """
+#include <cuda_fp16.h>
+#ifndef DTYPE
+#define DTYPE half  // element type
+#endif
+template <int N> int calls() { static int made = 0; return ++made; }
+extern "C" cudaError_t launch_gemm(const DTYPE *a, cudaStream_t stream) { return (cudaError_t)calls<1>(); }
+"""
+
+
+def test_builds_of_one_source_share_no_variables(hopper, tmp_path):
+    """g++ has one of each static variable in a template for the whole process, unless it is told not to."""
+    source = tmp_path / "mine.cu"
+    source.write_text(STATIC)
+    libraries = [NAIVE.kernel(dtype, source=source).load() for dtype in ("fp16", "fp32")]
+    assert [library.launch_gemm(None, None) for library in (*libraries, *libraries)] == [1, 1, 2, 2]
+
+
 def test_build_errors_are_those_of_nvcc_in_the_readers_own_lines(hopper, tmp_path):
     source = tmp_path / "my kernel.cu"
     source.write_text(NAIVE.source.read_text().replace("sum +=", "total +="))
@@ -111,8 +129,11 @@ def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkey
     refused = launcher.bind(torch.device("cuda", 3), [7, 1, 1.0, 1.0])
     with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
         refused(address, address)
-    with pytest.raises(UserError, match=r"^02_note fp16: the launcher's types do not hold all of {'n': 2147483648, "):
-        launcher.bind(torch.device("cuda", 3), [2**31, 1, 1.0, 1.0])
+    for misfit in ([2**31, 1, 1.0, 1.0], [1, 1.5, 1.0, 1.0]):
+        with pytest.raises(
+            UserError, match=r"^02_note fp16: the launcher's types do not hold all of {'n': \d+, 'big': "
+        ):
+            launcher.bind(torch.device("cuda", 3), misfit)
 
     @contextmanager
     def other(device):
