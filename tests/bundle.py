@@ -41,7 +41,7 @@ class Part(Kernel):
 
 def parts(kernels: Sequence[Kernel]) -> list[Part]:
     """The same kernels, of one problem, to be compiled as one."""
-    path = _kept(_launcher(kernels))
+    path = launcher([(kernel.source, kernel.defines) for kernel in kernels], kernels[0].stage.symbol)
     return [
         Part(**{field.name: getattr(kernel, field.name) for field in fields(Kernel)}, bundle=path, number=number)
         for number, kernel in enumerate(kernels)
@@ -52,6 +52,31 @@ def part(kernel: Kernel) -> Part:
     """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
     together = parts(kernel.stage.kernels([kernel.dtype]))
     return next(each for each in together if each.variants == kernel.variants)
+
+
+def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:
+    """A source that has each of these, with macros of its own, and LAUNCHER: its first argument is the number of the
+    one whose launcher `symbol` is to be called, with the others. All take the same arguments."""
+    lines = _included([(path, {**macros, symbol: f"{symbol}_{n}"}) for n, (path, macros) in enumerate(sources)])
+    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', sources[0][0].read_text(), re.M)
+    parameters = declared[1].split(",")
+    names = [parameter.replace("*", " ").split()[-1] for parameter in parameters]
+    pointers = ["*" in parameter for parameter in parameters]
+    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
+    gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
+    lines += [
+        "struct Pointer {",
+        "  void *value;",
+        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
+        "};",
+        f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
+        "  switch (number) {",
+    ]
+    lines += [
+        f"    case {number}: return part_{number}::{symbol}_{number}({', '.join(gives)});"
+        for number in range(len(sources))
+    ]
+    return _kept([*lines, "  }", "  return cudaErrorInvalidValue;", "}"])
 
 
 def program(sources: Sequence[Path]) -> Path:
@@ -84,29 +109,3 @@ def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
         lines += [f"namespace part_{number} {{", f'#include "{source}"', "}"]
         lines += [f"#undef {name}" for name in macros]
     return lines
-
-
-def _launcher(kernels: Sequence[Kernel]) -> list[str]:
-    symbol = kernels[0].stage.symbol
-    lines = _included(
-        [(kernel.source, {**kernel.defines, symbol: f"{symbol}_{number}"}) for number, kernel in enumerate(kernels)]
-    )
-    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', kernels[0].source.read_text(), re.M)
-    parameters = declared[1].split(",")
-    names = [parameter.replace("*", " ").split()[-1] for parameter in parameters]
-    pointers = ["*" in parameter for parameter in parameters]
-    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
-    gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
-    lines += [
-        "struct Pointer {",
-        "  void *value;",
-        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
-        "};",
-        f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
-        "  switch (number) {",
-    ]
-    lines += [
-        f"    case {number}: return part_{number}::{symbol}_{number}({', '.join(gives)});"
-        for number in range(len(kernels))
-    ]
-    return [*lines, "  }", "  return cudaErrorInvalidValue;", "}"]
