@@ -7,7 +7,6 @@ launcher, or a main, that is told which of them to call. Places in findings stay
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -100,10 +99,20 @@ def _kept(lines: Sequence[str]) -> Path:
     return kept(text, f"bundle-{hashlib.sha256(text.encode()).hexdigest()[:20]}")
 
 
+def mangled(number: int) -> str:
+    """How the mangled names of a part begin."""
+    part = f"part_{number}"
+    return f"_ZN{len(part)}{part}"
+
+
 def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
     """Each source, with macros of its own, in a namespace of its own: the headers of all stand before, outside."""
-    headers = [re.findall(r"^#include <.*>$", source.read_text(), re.M) for source, _ in sources]
-    lines = list(dict.fromkeys(itertools.chain.from_iterable(headers)))
+    headers = [
+        f'#include "{source.parent / name[1:-1]}"' if name[0] == '"' else f"#include {name}"
+        for source, _ in sources
+        for name in re.findall(r"^#include (<.*>|\".*\")$", source.read_text(), re.M)
+    ]
+    lines = list(dict.fromkeys(headers))
     for number, (source, macros) in enumerate(sources):
         lines += [f"#define {name} {value}" for name, value in macros.items()]
         lines += [f"namespace part_{number} {{", f'#include "{source}"', "}"]
