@@ -253,6 +253,19 @@ def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(pattern):
     assert_emulated_right(BF16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
 
 
+@pytest.mark.parametrize("first", [0, 19_999])
+def test_many_small_weights_beside_a_large_one_are_not_lost(first):
+    """2^-21.6 each, which half precision rounds to 5 times its smallest number. That is so for weights of 1 at most, as
+    torch's are; of weights of 1/8 at most they would become 1 time that number, which is 56 % too much."""
+    q, k, v = torch.zeros(1, 1, 1, 64).half(), torch.zeros(1, 1, 20_000, 64).half(), torch.ones(1, 1, 20_000, 64).half()
+    q[..., 0], k[..., 0] = 8, -15
+    k[0, 0, first] = v[0, 0, first] = 0
+    changed = {"splits": 1, **dict.fromkeys(("partial_O", "partial_LSE"))}
+    (o,) = emulated(PLAIN, (q, k, v), changed, with_lse=False, counters=False, sanitize=False)
+    (want, _) = SPEC.reference((q, k, v), PLAIN.variants)
+    assert ((o.double() / want - 1).abs() < 0.03).all()
+
+
 @pytest.mark.parametrize("number", ["12", "13", "14", "15"])
 def test_the_same_logits_in_the_stages_before(number):
     kernel = part(kernels.load(number).kernel("fp16", {"HEAD_DIM": 64}))

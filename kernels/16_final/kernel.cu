@@ -62,8 +62,7 @@ constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step:
                                // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
 constexpr float LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
-constexpr int HEADROOM = 3;                   // by which m lies above the maximum that it was made of
-constexpr unsigned TWO_OR_MORE = 0x40004000;  // bit 14 of a pair of 16-bit floats, half or bfloat16: set from 2 on
+constexpr float MOST = 256;                   // that a weight may be: m is the row's maximum, or at most 8 less
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -153,6 +152,24 @@ __device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
+}
+
+// The larger of two pairs of 16-bit numbers, each half for itself.
+template <typename T>
+__device__ unsigned max_pair(unsigned a, unsigned b);
+
+template <>
+__device__ __forceinline__ unsigned max_pair<half>(unsigned a, unsigned b) {
+  unsigned larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
+template <>
+__device__ __forceinline__ unsigned max_pair<__nv_bfloat16>(unsigned a, unsigned b) {
+  unsigned larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
 }
 
 // 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
@@ -414,12 +431,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     }
   };
 
-  // 5. Online softmax, of rows that lie in a quad. Any number near a row's maximum serves as m: it cancels in O / l. So
-  // the weights come first, and only where one reaches 2 the maxima are looked for, and the weights computed again. As m
-  // begins above the maximum, scores may outgrow that by 4 (in the exponent) before; more room would cost small weights
-  // bits, for half precision has fewer of them below 2^-14.
-  const auto weigh = [&](int m, float (&sum)[2]) {  // 16 queries; whether a weight of theirs is 2 or more
-    unsigned bits = 0;
+  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
+  // it cancels in O / l. So the weights come first, and are compared as rounded, two at a time; only where one is more
+  // than 2^8 the maxima of the scores are looked for, and the weights computed again.
+  const auto weigh = [&](int m, float (&sum)[2]) {  // 16 queries; whether a weight of theirs is too large
+    unsigned largest = 0;
     sum[0] = sum[1] = 0;
 #pragma unroll
     for (int n = 0; n < TILES_KV; ++n) {
@@ -431,10 +447,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
         sum[half_tile] += first + second;
         const unsigned pair = round_pair<Element>(first, second);
         p[m][n / 2][n % 2 * 2 + half_tile] = pair;  // two tiles are one fragment
-        bits |= pair;
+        largest = max_pair<Element>(largest, pair);
       }
     }
-    return __any_sync(~0u, bits & TWO_OR_MORE);  // of inf and NaN, too
+    const unsigned most = round_pair<Element>(MOST, MOST);  // floats above 0 are ordered as their bits are
+    return __any_sync(~0u, largest > most || largest << 16 > most << 16);
   };
   const auto raise_max = [&](int m) {
 #pragma unroll
@@ -444,7 +461,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       for (int n = 0; n < TILES_KV; ++n) {
         largest = fmaxf(largest, fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
       }
-      const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest) * arguments.scale_log2 + HEADROOM);
+      const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest) * arguments.scale_log2);
       const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0
       row_max[m][half_tile] = new_max;
       exact_sum[m][half_tile] *= correction;
