@@ -7,7 +7,6 @@ launcher, or a main, that is told which of them to call. Places in findings stay
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -41,7 +40,7 @@ class Part(Kernel):
 
 def parts(kernels: Sequence[Kernel]) -> list[Part]:
     """The same kernels, of one problem, to be compiled as one."""
-    path = _kept(_launcher(kernels))
+    path = launcher([(kernel.source, kernel.defines) for kernel in kernels], kernels[0].stage.symbol)
     return [
         Part(**{field.name: getattr(kernel, field.name) for field in fields(Kernel)}, bundle=path, number=number)
         for number, kernel in enumerate(kernels)
@@ -52,6 +51,31 @@ def part(kernel: Kernel) -> Part:
     """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
     together = parts(kernel.stage.kernels([kernel.dtype]))
     return next(each for each in together if each.variants == kernel.variants)
+
+
+def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:
+    """A source that has each of these, with macros of its own, and LAUNCHER: its first argument is the number of the
+    one whose launcher `symbol` is to be called, with the others. All take the same arguments."""
+    lines = _included([(path, {**macros, symbol: f"{symbol}_{n}"}) for n, (path, macros) in enumerate(sources)])
+    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', sources[0][0].read_text(), re.M)
+    parameters = declared[1].split(",")
+    names = [parameter.replace("*", " ").split()[-1] for parameter in parameters]
+    pointers = ["*" in parameter for parameter in parameters]
+    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
+    gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
+    lines += [
+        "struct Pointer {",
+        "  void *value;",
+        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
+        "};",
+        f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
+        "  switch (number) {",
+    ]
+    lines += [
+        f"    case {number}: return part_{number}::{symbol}_{number}({', '.join(gives)});"
+        for number in range(len(sources))
+    ]
+    return _kept([*lines, "  }", "  return cudaErrorInvalidValue;", "}"])
 
 
 def program(sources: Sequence[Path]) -> Path:
@@ -75,38 +99,22 @@ def _kept(lines: Sequence[str]) -> Path:
     return kept(text, f"bundle-{hashlib.sha256(text.encode()).hexdigest()[:20]}")
 
 
+def mangled(number: int) -> str:
+    """How the mangled names of a part begin."""
+    part = f"part_{number}"
+    return f"_ZN{len(part)}{part}"
+
+
 def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
     """Each source, with macros of its own, in a namespace of its own: the headers of all stand before, outside."""
-    headers = [re.findall(r"^#include <.*>$", source.read_text(), re.M) for source, _ in sources]
-    lines = list(dict.fromkeys(itertools.chain.from_iterable(headers)))
+    headers = [
+        f'#include "{source.parent / name[1:-1]}"' if name[0] == '"' else f"#include {name}"
+        for source, _ in sources
+        for name in re.findall(r"^#include (<.*>|\".*\")$", source.read_text(), re.M)
+    ]
+    lines = list(dict.fromkeys(headers))
     for number, (source, macros) in enumerate(sources):
         lines += [f"#define {name} {value}" for name, value in macros.items()]
         lines += [f"namespace part_{number} {{", f'#include "{source}"', "}"]
         lines += [f"#undef {name}" for name in macros]
     return lines
-
-
-def _launcher(kernels: Sequence[Kernel]) -> list[str]:
-    symbol = kernels[0].stage.symbol
-    lines = _included(
-        [(kernel.source, {**kernel.defines, symbol: f"{symbol}_{number}"}) for number, kernel in enumerate(kernels)]
-    )
-    declared = re.search(rf'^extern "C" cudaError_t {symbol}\(([^)]*)\)', kernels[0].source.read_text(), re.M)
-    parameters = declared[1].split(",")
-    names = [parameter.replace("*", " ").split()[-1] for parameter in parameters]
-    pointers = ["*" in parameter for parameter in parameters]
-    takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
-    gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
-    lines += [
-        "struct Pointer {",
-        "  void *value;",
-        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
-        "};",
-        f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
-        "  switch (number) {",
-    ]
-    lines += [
-        f"    case {number}: return part_{number}::{symbol}_{number}({', '.join(gives)});"
-        for number in range(len(kernels))
-    ]
-    return [*lines, "  }", "  return cudaErrorInvalidValue;", "}"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import pytest
@@ -82,9 +85,45 @@ class Shell(InteractiveShell):
             self.shell.display_pub.publish(format_dict)
 
 
+def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
+    """subprocess.run for `python -m MODULE WORDS`, likewise in a fork: the course's modules are imported anew there, as
+    the command would find them, torch is not. A fork has only the thread that made it: torch's must be but one."""
+    interpreter, option, module, *words = line
+    assert (interpreter, option) == (sys.executable, "-m") and torch.get_num_threads() == 1
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = os.fork()
+        if child == 0:
+            status = 70
+            try:
+                os.chdir(cwd)
+                os.environ.update(env)
+                for number, file in enumerate((out, err), 1):
+                    os.dup2(file.fileno(), number)
+                sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+                for name in [name for name in sys.modules if name.partition(".")[0] in ("common", "kernels")]:
+                    del sys.modules[name]
+                sys.path.insert(0, str(cwd))
+                sys.argv = [module, *words]
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+                status = 0
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(line, status, out.read(), err.read())
+
+
 def cells_run(path: Path) -> str:
     """The notebook as JSON, its cells run by IPython in this process, up to one that fails."""
     os.chdir(path.parent)
+    notebook.subprocess = SimpleNamespace(run=command_run)
     session._idle.clear()  # modules that the other process, too, thinks its own
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT]
     shell = Shell.instance()

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from common.compiler import toolchain
+from common.compiler.symbols import readable
 from common.emulator import lower, ptx
 from common.emulator.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
 from common.emulator.kernel import KernelInfo, Place, Region
@@ -220,7 +221,7 @@ class Module:
                 storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing lies next to it
                 base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
                 self._storage.append(storage)
-            self.variables[variable.name] = Region(base, variable.size, variable.name)
+            self.variables[variable.name] = Region(base, variable.size, readable(variable.name))
             self._addresses[variable.name] = base
         self._write_variables()
 

@@ -33,7 +33,7 @@ class _Loaded:
 
     def __init__(self, ptx: str):
         self.arena = Arena()
-        self.module = engine.Module(ptx, self.arena.place)
+        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size))
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
             self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 

@@ -3,6 +3,7 @@ explained."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from common import emulator
+from tests import bundle
 from tests.emulator import sources
 
 # Each kernel is right. `BREAKS` names the piece to replace, by what, and what must be said of it.
@@ -202,27 +204,38 @@ CALLS = {
 }
 
 
-def run(kernel: str, text: str, name: str, **options) -> tuple[emulator.Report, Path]:
+def source(kernel: str, old: str = "", new: str = "") -> Path:
+    """A kernel with its launcher, a piece of it replaced: a file of the cache."""
+    assert old in KERNELS[kernel]
+    text = KERNELS[kernel].replace(old, new) if old else KERNELS[kernel]
     text = "#include <cuda_runtime.h>\n" + text + LAUNCH % CALLS.get(kernel, f"{kernel}<<<6, 128>>>(a, out, n)")
-    source = sources.source(text, f"races_{name.replace(' ', '_')}")
+    return sources.source(text, f"races_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+
+
+def run(name: str, **options) -> tuple[emulator.Report, Path]:
+    """A right or a broken kernel, compiled with all others as one source; its own file."""
+    every = {each: source(each) for each in KERNELS} | {each: source(*broken[:3]) for each, broken in BREAKS.items()}
+    together = bundle.launcher([(path, {}) for path in every.values()], "launch")
     a, out = torch.arange(64).float() / 64, torch.zeros(8192)
-    return emulator.run(source, "launch", [a, out, 64], names=["a", "out", "n"], **options), source
+    arguments = [list(every).index(name), a, out, 64]
+    report = emulator.run(together, bundle.LAUNCHER, arguments, names=["number", "a", "out", "n"], **options)
+    return report, every[name]
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("name", KERNELS)
 def test_right_kernels_are_clean(name, cores):
-    report, _ = run(name, KERNELS[name], name, threads=cores)
+    report, _ = run(name, threads=cores)
     assert report.ok, report
     assert bool(report.notes) == (name == "set_a_flag"), report
 
 
 def test_two_that_agree_are_told_apart_from_two_that_do_not():
-    report, _ = run("set_a_flag", KERNELS["set_a_flag"], "set_a_flag")
+    report, _ = run("set_a_flag")
     (note,) = report.notes
     assert note.kind == "same value written" and "out[0]" in note.message and "no harm" in note.message
     assert "note: same value written" in str(report) and str(report).startswith("no findings")
-    report, _ = run("set_a_flag", KERNELS["set_a_flag"].replace("= 1;", "= threadIdx.x;"), "disagree")
+    report, _ = run("they disagree")
     assert {finding.kind for finding in report.findings} == {"global race"}
     assert "out[0]" in report.findings[0].message
 
@@ -281,22 +294,23 @@ BREAKS = {
     "relaxed": (
         "release_acquire", "memory_order_release", "memory_order_relaxed", r"out\[\d+\] are read here and written by",
         "= out[threadIdx.x]"),
+    "they disagree": ("set_a_flag", "= 1;", "= threadIdx.x;", r"out\[0\]", "out[0] ="),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("name", BREAKS)
 def test_broken_kernels_are_found(name, cores):
-    kernel, old, new, says, at = BREAKS[name]
-    assert old in KERNELS[kernel]
-    report, source = run(kernel, KERNELS[kernel].replace(old, new), name, threads=cores)
+    _, _, _, says, at = BREAKS[name]
+    report, path = run(name, threads=cores)
     races = [finding for finding in report.findings if finding.kind == "global race"]
     assert races, report
     assert any(re.search(says, finding.message) for finding in races), report
-    lines = source.read_text().splitlines()
+    lines = path.read_text().splitlines()
+    assert any(finding.file == str(path) for finding in races), report
     assert any(at in lines[finding.line - 1] for finding in races), report
 
 
 def test_launches_are_a_boundary_and_so_is_the_host():
-    report, _ = run("two_launches", KERNELS["two_launches"], "two_launches")
+    report, _ = run("two_launches")
     assert report.ok and not report.notes, report

@@ -8,12 +8,13 @@ import torch
 import kernels
 from common.errors import UserError
 from common.figures import ring, trace
+from tests.bundle import part
 
 SLICES, SLICE = 6, 32
 
 
-def traced(number: int, **variants: int) -> trace.Traced:
-    return trace.run(kernels.load(number), (128, 256, SLICES * SLICE), **variants)
+def traced(number: int, length: int = SLICES * SLICE, **variants: int) -> trace.Traced:
+    return trace.run(part(kernels.load(number).kernel(variants=variants)), (128, 256, length))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_the_same_for_every_warp():
 
 def test_later_rings_and_kernels_without_one():
     for number in (9, 10):
-        found = ring.slices(trace.run(kernels.load(number), (128, 256, 512)))
+        found = ring.slices(traced(number, 512))
         assert ring.in_flight(found) >= 1 and len(found) > 1 + max(one.buffer for one in found)
     with pytest.raises(UserError, match="06_padding fp16 does not copy with cp.async"):
         ring.slices(traced(6))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,19 +13,36 @@ import kernels
 from common import emulator
 from common.compiler import sass
 from common.measure import ceiling, contest, levels
+from tests import bundle
 
 SMS = 108  # of the GPU that the emulator is
+KINDS = list({str(each.defines): each for each in ceiling.ALL}.values())  # one for each way to compile the source
 SETTINGS = [(each, warps) for each in ceiling.ALL for warps in each.warps]
 NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
+
+
+def source() -> Path:
+    """The ceilings' source for all kinds, to be compiled as one."""
+    return bundle.launcher([(ceiling.SOURCE, each.defines) for each in KINDS], "launch_ceiling")
+
+
+def number(setting: ceiling.Ceiling) -> int:
+    """Which of its parts a ceiling is."""
+    return [each.defines for each in KINDS].index(setting.defines)
+
+
+@functools.cache
+def machine_code() -> dict[str, list[sass.Instruction]]:
+    return sass.functions(source(), {}, "90")
 
 
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
 def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     """In SASS: one tensor instruction per tile, ldmatrix only if asked for, and nothing in local memory."""
-    functions = sass.functions(ceiling.SOURCE, setting.defines, "90")
     kernel_name = (f"mma_kernelILi{warps}E", "fma_kernel", "power_kernel", "maximum_kernel")[setting.operation]
     unit = "fp32" if setting.operation else "tensor cores"
-    (kernel,) = (code for name, code in functions.items() if kernel_name in name)
+    part = bundle.mangled(number(setting))
+    (kernel,) = (code for name, code in machine_code().items() if name.startswith(part) and kernel_name in name)
     jumps = ((int(i.text.split()[-1], 16), i.address) for i in kernel if i.opcode == "BRA")
     loops = [sass.histogram([i for i in kernel if to <= i.address <= jump]) for to, jump in jumps if to < jump]
     loop = max(loops, key=lambda found: found.get(unit, Counter()).total())
@@ -49,11 +68,10 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
     for steps in (1, 3):
         sink, stamps = torch.zeros(SMS * warps * 32), torch.zeros(SMS, levels.STAMP, dtype=torch.int64)
         report = emulator.run(
-            ceiling.SOURCE,
-            "launch_ceiling",
-            [sink, stamps, steps, warps, None],
-            names=["sink", "stamps", "steps", "warps", "stream"],
-            defines=setting.defines,
+            source(),
+            bundle.LAUNCHER,
+            [number(setting), sink, stamps, steps, warps, None],
+            names=["number", "sink", "stamps", "steps", "warps", "stream"],
             sanitize=False,
         )
         assert report.status == 0, report.error
