@@ -74,9 +74,9 @@ class Instance:
         return tuple(output.fill_(torch.nan) for output in made)
 
     def judge(self, outputs: Tensors) -> list[Accuracy]:
-        """The accuracy of each output."""
-        names = self.spec.output_names(self.variants)
-        return [_accuracy(*each) for each in zip(names, outputs, self.references, self.tolerances, strict=True)]
+        """The accuracy of each output, and of extra ones behind them if there are any."""
+        names = self.spec.output_names(self.variants) + self.spec.extra_names
+        return [_accuracy(*each) for each in zip(names, outputs, self.references, self.tolerances)]
 
     def overwritten(self) -> list[str]:
         """The inputs that are no longer what they were, as sentences; they are put right again."""
@@ -230,7 +230,7 @@ def _launch(
             torch.cuda.synchronize()
     except UserError as error:
         return Result(kernel, instance.shape, "gpu", (), f"{title}: {error}")
-    accuracies, reports = _judge(kernel, instance, outputs, title)
+    accuracies, reports = _judge(kernel, instance, outputs + _extras(instance, changed), title)
     return Result(kernel, instance.shape, "gpu", accuracies, "\n".join(reports))
 
 
@@ -257,8 +257,13 @@ def _emulate(
     if report.status:  # stopped half-way: there is no result to judge
         refused = f"{title}: CUDA error {report.status}: {report.error}"
         return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), lines=lines)
-    accuracies, reports = _judge(kernel, instance, outputs, title, hardware.SLICE)
+    accuracies, reports = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
     return Result(kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), lines=lines)
+
+
+def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
+    """The outputs that a launch with these arguments was asked for besides."""
+    return tuple(changed[name] for name in instance.spec.extra_names if name in changed)
 
 
 def _judge(
@@ -292,7 +297,7 @@ def explain(
     spec = kernel.stage.spec
     owners = _owners(kernel, shape, multiprocessors)
     lines = [f"{title}: wrong result"]
-    for accuracy, axes in zip(found, spec.output_axes(kernel.variants), strict=True):
+    for accuracy, axes in zip(found, spec.output_axes(kernel.variants)):
         if accuracy.ok:
             continue
         wrong = f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "none stands out"
@@ -309,7 +314,7 @@ def explain(
 
 
 def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
-    if owners is None:
+    if owners is None or name not in owners:  # an extra output
         return "?", "?"
     blocks, threads = owners[name]
     block, thread = int(blocks[index]), int(threads[index])

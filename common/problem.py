@@ -38,7 +38,8 @@ class Problem(ABC):
 
     A *shape* is a tuple of ints in the order of `axes`. `variants` are the macros of the kernel at hand: those in
     `settings` change what is computed (a transposed operand, a causal mask), the others only how, and a problem ignores
-    them. Inputs, outputs and references are tuples of tensors in the order of `input_names` and `output_names`.
+    them. Inputs, outputs and references are tuples of tensors in the order of `input_names` and `output_names`;
+    references, and what else is said of outputs, go on with `extra_names`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Problem(ABC):
     settings: tuple[str, ...] = ()  # macros that say what is computed
     input_names: tuple[str, ...]
     scratch_names: tuple[str, ...] = ()
+    extra_names: tuple[str, ...] = ()  # of scratch that a launch may ask for as outputs, null otherwise; a check does
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )
@@ -192,7 +194,7 @@ class Problem(ABC):
         self, shape: Shape, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """Launches that compute the same in another way, for a check to try, too, by what they are: the launcher's
-        arguments that differ."""
+        arguments that differ. `extra_names` among them are judged like outputs."""
         return {}
 
     # ---- time --------------------------------------------------------------------------------------------------------

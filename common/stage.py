@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 CALLS_KEPT = 4096  # kinds of calls that a stage remembers
-SCRATCH_ALIGNMENT = 256  # bytes
 CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
 
 
@@ -191,7 +190,7 @@ class Stage:
         call. UserError for tensors that the stage cannot take."""
         key: tuple = ()
         try:
-            key = tuple([part for t in inputs for part in (t.dtype, t.device, t.shape, t.stride(), t.requires_grad)])
+            key = tuple([(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in inputs])
             if variants:
                 key += (*variants.items(), *map(type, variants.values()))  # True is equal to 1, and no value
             call = self._calls[key]
@@ -268,26 +267,17 @@ class Call:
         spec, variants, device = kernel.stage.spec, kernel.variants, inputs[0].device
         shape = spec.shape(inputs, variants)
         kernel.check_shape(*shape)
-        outputs = spec.outputs(shape, kernel.dtype, variants, "meta")
+        self.outputs = spec.outputs(shape, kernel.dtype, variants, "meta")
         self.kernel, self.device = kernel, device
         self.unaligned = kernel.stage.alignment - 1  # these bits of an address must be 0
         self.grad_enabled, self.requires_grad = torch.is_grad_enabled, any(tensor.requires_grad for tensor in inputs)
-        self.outputs = [
-            partial(torch.empty_strided, o.shape, o.stride(), dtype=o.dtype, device=device) for o in outputs
-        ]
-        self.scratch: Callable[[], Tensor] | None = None  # all of it in one piece
-        self.scratch_offsets: list[int | None] = []  # bytes
-        self.launch: Callable[..., None] | None = None
+        self.launch: Callable[..., Sequence[Tensor]] | None = None
         if launcher is not None:
-            size = 0
-            for each in spec.scratch(shape, variants, device):
-                self.scratch_offsets.append(each if each is None else size)
-                size += 0 if each is None else -(-each.nbytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-            self.scratch = partial(torch.empty, size, dtype=torch.uint8, device=device) if size else None
-            self.launch = launcher.bind(device.index, list(spec.scalars(shape, variants, (*inputs, *outputs)).values()))
+            numbers = spec.scalars(shape, variants, (*inputs, *self.outputs)).values()
+            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, variants, device))
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
-        addresses: list[int | None] = []
+        addresses: list[int] = []
         bits = 0
         try:
             for tensor in inputs:
@@ -299,22 +289,17 @@ class Call:
             raise
         if bits & self.unaligned or (self.requires_grad and self.grad_enabled()):
             self.kernel.stage.check_tensors(inputs)  # says what is wrong
-        outputs = [empty() for empty in self.outputs]
-        if self.launch is not None:
-            for output in outputs:
-                addresses.append(output.data_ptr())
-            scratch = self.scratch and self.scratch()  # kept until all is launched: other threads allocate, too
-            first = 0 if scratch is None else scratch.data_ptr()
-            self.launch(*addresses, *[each if each is None else first + each for each in self.scratch_offsets])
-        elif self.device.type == "cuda":
-            self.kernel.stage.announce()
-            on_cpu = [output.cpu() for output in outputs]
-            self.kernel.emulate([tensor.cpu() for tensor in inputs], on_cpu).raise_if_findings()
-            for output, result in zip(outputs, on_cpu):
-                output.copy_(result)
-        else:
-            self.kernel.emulate(inputs, outputs).raise_if_findings()
+        outputs = self._emulate(inputs) if self.launch is None else self.launch(*addresses)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _emulate(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        import torch
+
+        outputs = [torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device="cpu") for o in self.outputs]
+        if self.device.type != "cpu":
+            self.kernel.stage.announce()
+        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs).raise_if_findings()
+        return [output.to(self.device) for output in outputs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,7 +414,7 @@ class Kernel:
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
-        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label)
+        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label, self.stage.symbol)
 
     def launcher(self, device: Any = None) -> Launcher:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
@@ -449,8 +434,8 @@ class Kernel:
             inputs, outputs, changed
         )  # its tensors live as long as the closure: so do their addresses
         count = len(self.stage.spec.tensor_names(self.variants))
-        addresses = [each if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
-        launch = self.launcher(device).bind(device.index, list(arguments.values())[count:])
+        addresses = [0 if each is None else each.data_ptr() for each in list(arguments.values())[:count]]
+        launch = self.launcher(device).bind(device, list(arguments.values())[count:])
 
         def call(kept: object = arguments) -> None:
             launch(*addresses)

@@ -114,6 +114,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
+def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers may be bound to the CPU: it is the current device, and its stream is 0."""
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+@pytest.fixture
 def edited() -> Callable[..., Path]:
     """A reader's own version of a stage's kernel.cu: edited(stage, ("old", "new"), ...).
 

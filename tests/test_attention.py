@@ -20,7 +20,9 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 import kernels
 from common.errors import UserError
 from common.measure import contest, timing
+from common.stage import Kernel
 from kernels import attention
+from tests.launches import Notes
 
 MODULE = importlib.import_module("kernels.16_final.attention")
 STAGE = kernels.load("16")
@@ -30,25 +32,18 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 # ---- a launcher that computes from the launch's arguments ------------------------------------------------------------
 
 
-class StandIn:
+class StandIn(Notes):
     """Computes in fp64 what the kernel would, from memory and numbers alone, and keeps a list of the launches."""
 
-    names = (
-        [*STAGE.spec.tensor_names({})],
-        [*STAGE.spec.scalars((1,) * 6, {"CAUSAL": 0}, (torch.ones(1, 1, 1, 1),) * 4)],
-    )
+    def __init__(self, kernel: Kernel, launches: list):
+        super().__init__(kernel, launches)
+        self.dtype, self.head_dim = kernel.torch_dtype, kernel.variants["HEAD_DIM"]
+        self.is_causal = bool(kernel.variants["CAUSAL"])
 
-    def __init__(self, dtype: torch.dtype, head_dim: int, is_causal: bool, launches: list):
-        self.dtype, self.head_dim, self.is_causal, self.launches = dtype, head_dim, is_causal, launches
-
-    def bind(self, device, numbers):
-        given = dict(zip(self.names[1], numbers, strict=True))
-
-        def launch(*addresses):
-            self.launches.append(given | dict(zip(self.names[0], addresses, strict=True)))
-            self.run(**self.launches[-1])
-
-        return launch
+    def function(self, packed: bytes) -> int:
+        super().function(packed)
+        self.run(**self.launches[-1])
+        return 0
 
     def tensor(self, address: int, shape: tuple, strides: tuple) -> Tensor:
         assert address % 16 == 0 and not any(stride % 8 for size, stride in zip(shape, strides) if size > 1)
@@ -56,8 +51,8 @@ class StandIn:
         memory = (ctypes.c_char * (length * 2)).from_address(address)
         return torch.frombuffer(memory, dtype=self.dtype).as_strided((*shape, self.head_dim), (*strides, 1))
 
-    def run(self, Q, K, V, O, LSE, partial_O, partial_LSE, B, H, H_KV, N, N_KV, splits, scale, **strides):  # noqa: E741
-        assert scale > 0 and (splits > 1) == (partial_O is not None) == (partial_LSE is not None)
+    def run(self, Q, K, V, O, LSE, partial_O, partial_LSE, B, H, H_KV, N, N_KV, splits, scale, stream, **strides):  # noqa: E741
+        assert scale > 0 and stream == 0 and (splits > 1) == (partial_O != 0) == (partial_LSE != 0)
         if splits > 1:  # both lie in memory that may be written, one behind the other
             assert partial_LSE - partial_O == splits * B * H * N * self.head_dim * 4
             ctypes.memset(partial_O, 255, splits * B * H * N * (self.head_dim + 1) * 4)
@@ -66,7 +61,7 @@ class StandIn:
         k, v = (self.tensor(a, (B, H_KV, N_KV), along[name]) for a, name in ((K, "k"), (V, "v")))
         result, lse = exact(q, k, v, self.is_causal, scale)
         o.copy_(result)
-        if LSE is not None:
+        if LSE:
             memory = (ctypes.c_char * (B * H * N * 4)).from_address(LSE)
             torch.frombuffer(memory, dtype=torch.float32).view(B, H, N).copy_(lse)
 
@@ -83,14 +78,13 @@ def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tup
 
 
 @pytest.fixture
-def launches(monkeypatch) -> list[dict]:
+def launches(monkeypatch, cpu_as_gpu) -> list[dict]:
     """The launches of `attention` on CPU tensors, each computed by a stand-in."""
     found: list[dict] = []
-    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
     def built(dtype, device, head_dim, is_causal):
         kernel = STAGE.kernel(dtype, {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)})
-        return kernel, StandIn(dtypes[dtype], head_dim, is_causal, found)
+        return kernel, StandIn(kernel, found)
 
     monkeypatch.setattr(MODULE, "_built", built)
     monkeypatch.setattr(MODULE, "_plans", {})
@@ -208,6 +202,7 @@ def test_few_queries_split_the_keys_into_scratch_memory(launches):
     o, lse = attention(q, k, v, enable_gqa=True, return_lse=True)
     assert close(o, q, k, v, enable_gqa=True) and launches[0]["splits"] > 1
     assert (lse - exact(q, k, v, False, 128**-0.5)[1]).abs().max() < 1e-5
+    assert torch.equal(attention(q, k, v, enable_gqa=True), o) and launches[1]["splits"] > 1 and not launches[1]["LSE"]
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5), (2, 0, 5), (2, 3, 0)])
@@ -297,6 +292,7 @@ REFUSED = {
         "q is torch.float16 or torch.bfloat16, not torch.float32; pass q.half",
     ),
     "two dtypes": ((Q, K.bfloat16(), V), {}, "k has the dtype of q, torch.float16, not torch.bfloat16"),
+    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k has the dtype of q, torch.bfloat16, not torch.float16"),
     "two dtypes, v": ((Q, K, V.float()), {}, "v has the dtype of q"),
     "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q has a last dimension of 64 or 128, not 32"),
     "D of k": (
@@ -307,6 +303,7 @@ REFUSED = {
     "batch": ((Q, K.expand(3, 2, 7, 64), V.expand(3, 2, 7, 64)), {}, "k is .* with q's B = 1"),
     "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v has the shape of k, \[1, 2, 7, 64\], and here \[1, 2, 3, 64\]"),
     "heads": ((Q, K[:, :1], V[:, :1]), {}, "k has as many heads as q, 2, and not 1, .* enable_gqa=True"),
+    "heads of q": ((Q[:, :1], K, V), {}, "k has as many heads as q, 1, and not 2, .* enable_gqa=True"),
     "groups": (
         (Q, K.repeat(1, 2, 1, 1), V.repeat(1, 2, 1, 1)),
         {"enable_gqa": True},
@@ -314,6 +311,8 @@ REFUSED = {
     ),
     "no heads of k": ((Q, K[:, :0], V[:, :0]), {"enable_gqa": True}, "q's 2 heads are a multiple .* of 0"),
     "device": ((Q, K.to("meta"), V), {}, "k is on the device of q, cpu, not on meta"),
+    "device of q": ((Q.to("meta"), K, V), {}, "k is on the device of q, meta, not on cpu"),
+    "device of v": ((Q, K, V.to("meta")), {}, "v is on the device of q, cpu, not on meta"),
     "sparse": ((Q.to_sparse(), K, V), {}, "q is a dense tensor, and here of the layout torch.sparse_coo"),
     "flag": ((Q, K, V), {"is_causal": 1}, "is_causal is True or False, not 1"),
     "other flag": ((Q, K, V), {"return_lse": None}, "return_lse is True or False, not None"),
@@ -378,6 +377,31 @@ def test_a_call_is_worked_out_once(launches, monkeypatch):
         attention(Q, K, V, is_causal=True)
 
 
+def test_a_plan_serves_calls_of_its_kind_alone(launches):
+    """Those that differ in one thing, in turn; REFUSED has those that no plan may serve."""
+    shifted = torch.empty(K.numel() + 1, dtype=K.dtype)[1:].view(K.shape).copy_(K)
+    kinds = [
+        ((Q, K, V), {}),
+        ((Q, shifted, V), {}),  # copied, and so are q and v
+        ((Q, K, V), {"is_causal": True}),
+        ((Q, K, V), {"scale": 0.5}),
+        ((Q, K, V), {"scale": -0.5}),
+        ((Q, K, V), {"return_lse": True}),
+        ((Q, K[:, :1], V[:, :1]), {"enable_gqa": True}),
+    ]
+    for _ in range(3):
+        for tensors, options in kinds:
+            out = attention(*tensors, **options)
+            o, *lse = out if isinstance(out, tuple) else (out,)
+            assert close(o, *tensors, **options) and len(lse) == options.get("return_lse", False)
+            launch = launches.pop()
+            assert (launch["Q"] == Q.data_ptr()) == (tensors[1] is not shifted and options.get("scale", 1) > 0)
+            assert (launch["LSE"] != 0) == bool(lse) and not launches
+    assert len(MODULE._plans) == len(kinds)
+    with pytest.raises(UserError, match="enable_gqa=True"):
+        attention(Q, K[:, :1], V[:, :1])
+
+
 def test_plans_are_not_kept_without_end(launches, monkeypatch):
     monkeypatch.setattr(MODULE, "PLANS_KEPT", 3)
     for n in range(1, 9):
@@ -396,16 +420,10 @@ def fast(call, calls: int = 20, rounds: int = 1000) -> float:
     return best * 1e6
 
 
-def test_what_a_call_costs_the_host(monkeypatch):
+def test_what_a_call_costs_the_host(monkeypatch, launches):
     """All but the launch; of a call that was planned before, and of one whose number of keys is new, as in decoding."""
     kernel = STAGE.kernel("fp16", {"HEAD_DIM": 64})
-
-    class Nothing:
-        def bind(self, device, numbers):
-            return lambda *_: None
-
-    monkeypatch.setattr(MODULE, "_built", lambda *_: (kernel, Nothing()))
-    monkeypatch.setattr(MODULE, "_plans", {})
+    monkeypatch.setattr(MODULE, "_built", lambda *_: (kernel, Notes(kernel, launches)))
     assert fast(lambda: attention(Q, K, V)) < 60, "on a slow machine; a fast one takes a tenth of it"
     q, k, _ = inputs(1, 32, 1, n_kv=6000)
     lengths = itertools.cycle(range(5000, 5040))
@@ -500,8 +518,8 @@ def test_a_call_costs_the_host_twenty_microseconds_on_the_gpu(shape):
     b, h, n, d, n_kv = shape
     q, k, v = on_device(*inputs(b, h, n, d, n_kv=n_kv))
     run = lambda: attention(q, k, v)  # noqa: E731
-    spent = contest.host_cost(run, timing.estimate(run))
-    assert spent <= 20, spent
+    spent = [contest.host_costs([run], timing.estimate(run))[0] for _ in range(8)]
+    assert min(spent) <= 20, spent  # what else the machine does only adds
 
 
 @on_gpu
@@ -538,10 +556,11 @@ def test_graphs_streams_and_threads_on_the_gpu():
     with torch.cuda.stream(stream):
         torch.cuda._sleep(100_000_000)
         late = q * 1  # behind the sleep: the kernel must wait for it
-        out = attention(late, k, v, enable_gqa=True)
+        out, _ = attention(late, k, v, enable_gqa=True, return_lse=True)
         assert not stream.query()
     stream.synchronize()
     assert torch.equal(out, want)
+    assert torch.allclose(attention(q, k, v, enable_gqa=True), want, atol=2**-11)  # parts weighed a little differently
 
     found: list[Tensor] = []
 

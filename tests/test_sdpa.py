@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -36,13 +37,16 @@ def inputs(
     return SPEC.inputs(shape, kernel.dtype, kernel.variants, pattern=pattern, device=device)
 
 
-def emulated(kernel: Kernel, tensors: tuple[Tensor, ...], **options) -> tuple[Tensor, Tensor]:
-    """O and LSE, from the emulator with its sanitizer on."""
+def emulated(
+    kernel: Kernel, tensors: tuple[Tensor, ...], changed: Mapping | None = None, with_lse: bool = True, **options
+) -> tuple[Tensor, ...]:
+    """O, and LSE if it is asked for, from the emulator with its sanitizer on."""
     shape = SPEC.shape(tensors, kernel.variants)
-    outputs = tuple(each.fill_(torch.nan) for each in SPEC.outputs(shape, kernel.dtype, kernel.variants))
-    report = kernel.emulate(tensors, outputs, **options)
+    (o,) = (each.fill_(torch.nan) for each in SPEC.outputs(shape, kernel.dtype, kernel.variants))
+    asked = {"LSE": torch.full(o.shape[:3], torch.nan)} if with_lse else {}
+    report = kernel.emulate(tensors, (o,), changed={**asked, **(changed or {})}, **options)
     assert report.status == 0 and not report.findings, str(report)
-    return outputs
+    return o, *asked.values()
 
 
 def assert_right(kernel: Kernel, tensors: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -58,7 +62,8 @@ def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal") 
     sizes = SPEC.shape(tensors, kernel.variants)
     others = SPEC.other_launches(sizes, kernel.variants, torch.device("cpu")).values()
     for changed in ({}, *others):
-        assert_right(kernel, tensors, emulated(kernel, tensors, changed=changed))
+        outputs = emulated(kernel, tensors, changed, with_lse=False)
+        assert_right(kernel, tensors, outputs + tuple(changed[name] for name in SPEC.extra_names if name in changed))
 
 
 # ---- the problems ----------------------------------------------------------------------------------------------------
@@ -77,9 +82,13 @@ def test_a_problem_answers_in_one_order(name):
             assert [tensor.shape for tensor in tensors] == [*spec.input_shapes(shape, variants)]
             assert spec.shape(tensors, variants) == shape and spec.parse(spec.format(shape), variants) == shape
             spec.check(shape, variants)
-            assert [len(axes) for axes in spec.output_axes(variants)] == [output.dim() for output in outputs]
+            launches = spec.other_launches(shape, variants, torch.device("cpu")).values()
+            extras = next(([changed[name] for name in spec.extra_names] for changed in launches), [])
+            assert len(extras) == len(spec.extra_names) and set(spec.extra_names) <= set(spec.scratch_names)
+            described = [*outputs, *extras]
+            assert [len(axes) for axes in spec.output_axes(variants)] == [output.dim() for output in described]
             for found in (spec.reference(tensors, variants), spec.baseline(tensors, "bf16", variants)):
-                assert [each.shape for each in found] == [output.shape for output in outputs]
+                assert [each.shape for each in found] == [output.shape for output in described]
             assert set(spec.implied(tensors)) <= set(spec.settings) and len(spec.output_names(variants)) == len(outputs)
             assert len(spec.scratch(shape, variants)) == len(spec.scratch_names)
 
@@ -92,7 +101,7 @@ def test_sizes_of_two_problems_are_the_same_computation():
     with pytest.raises(UserError, match="2x4x2x5x9 has heads of its own for keys"):
         attention_spec.like(SPEC, (2, 4, 2, 5, 9, 64))
     assert SPEC.flops((1, 2, 1, 3, 5, 64), variants) == 2 * SPEC.flops((1, 2, 1, 3, 5, 64), {"CAUSAL": 1})
-    assert SPEC.bytes((1, 2, 1, 3, 5, 64), "fp16", variants) == 2 * (2 * 2 * 3 + 2 * 5) * 64 + 4 * 2 * 3
+    assert SPEC.bytes((1, 2, 1, 3, 5, 64), "fp16", variants) == 2 * (2 * 2 * 3 + 2 * 5) * 64
 
 
 @pytest.mark.parametrize("text", ["", "0", "1x2", "1x2x3x4x5x6", "a", "1x3x2x4x5"])
@@ -163,11 +172,12 @@ def test_a_check_launches_with_several_tiles_in_a_part_as_well():
         shape = (2, 4, 2, 100, n_kv, 64)
         arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
         assert arguments["splits"] == -(-n_kv // 64)
-        (changed,) = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+        lse, changed, both = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+        assert [*lse] == ["LSE"] and lse["LSE"].isnan().all() and both.keys() == {*lse, *changed}
         assert changed.keys() == {"splits", "partial_O", "partial_LSE"} and changed["splits"] == splits
         assert (changed["partial_O"] is None) == (splits == 1)
-        assert not SPEC.other_launches(shape, CAUSAL.variants, cpu)
-    assert not SPEC.other_launches((1, 1, 1, 1, 64, 64), PLAIN.variants, cpu)
+        assert [*SPEC.other_launches(shape, CAUSAL.variants, cpu)] == ["with LSE"]
+    assert [*SPEC.other_launches((1, 1, 1, 1, 64, 64), PLAIN.variants, cpu)] == ["with LSE"]
 
 
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():
@@ -232,7 +242,8 @@ def test_any_number_of_parts(n):
     rows = (1, 2, n)
     for splits in (1, 2, 3, 4, 5, 6, 10, 11, 12) if n == 3 else (1, 4, 11):
         scratch = {"partial_O": torch.empty(splits, *rows, 64), "partial_LSE": torch.empty(splits, *rows)}
-        assert_right(PLAIN, tensors, emulated(PLAIN, tensors, changed={"splits": splits, **scratch}))
+        for with_lse in (False, True):
+            assert_right(PLAIN, tensors, emulated(PLAIN, tensors, {"splits": splits, **scratch}, with_lse))
 
 
 @pytest.mark.parametrize("pattern", SPEC.patterns)
@@ -308,8 +319,9 @@ def test_rows_without_a_finite_score(splits):
     k[0, 1, :140, 3] = -INF
     k[0, 2, 140:, 3] = -INF
     scratch = {"partial_O": torch.empty(splits, 1, 3, 5, 64), "partial_LSE": torch.empty(splits, 1, 3, 5)}
-    outputs = emulated(PLAIN, (q, k, v), changed={"splits": splits, **scratch})
+    outputs = emulated(PLAIN, (q, k, v), {"splits": splits, **scratch})
     assert_right(PLAIN, (q, k, v), outputs)
+    assert_right(PLAIN, (q, k, v), emulated(PLAIN, (q, k, v), {"splits": splits, **scratch}, with_lse=False))
     assert not outputs[0][0, 0].any() and (outputs[1][0, 0] == -INF).all() and outputs[0][0, 1:].isfinite().all()
     assert torch.allclose(outputs[0].double(), torch_sdpa(q.double(), k.double(), v.double()), atol=2e-3)
 
@@ -349,17 +361,18 @@ def test_random_sizes_parts_and_patterns():
     @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
     @hypothesis.given(
         st.sampled_from([PLAIN, CAUSAL, BF16]),
+        st.booleans(),
         *(st.integers(1, 2), st.integers(1, 2), st.integers(1, 4), st.integers(8, 150), st.integers(1, 260)),
         *(st.integers(1, 6), st.sampled_from(SPEC.patterns), st.integers(0, 99)),
     )
-    def each(kernel, b, h_kv, group, n, n_kv, splits, pattern, seed):
+    def each(kernel, with_lse, b, h_kv, group, n, n_kv, splits, pattern, seed):
         shape = (b, h_kv * group, h_kv, n, n_kv, kernel.variants["HEAD_DIM"])
         tensors = SPEC.inputs(shape, kernel.dtype, kernel.variants, pattern=pattern, seed=seed)
         changed: dict = {"splits": 1}
         if splits > 1 and not kernel.variants["CAUSAL"]:
             rows = (splits, *shape[:2], n)
             changed = {"splits": splits, "partial_O": torch.empty(*rows, shape[5]), "partial_LSE": torch.empty(rows)}
-        assert_right(kernel, tensors, emulated(kernel, tensors, changed=changed))
+        assert_right(kernel, tensors, emulated(kernel, tensors, changed, with_lse))
 
     each()
 
@@ -374,7 +387,7 @@ def test_blocks_for_few_queries_fit_every_gpu():
         outputs = SPEC.outputs(shape, "fp16", decoding.variants)
         report = decoding.emulate(tensors, outputs, arch=capability, sanitize=False)
         launch, second = report.launches
-        assert report.status == 0 and launch.kernel == "attention_kernel<16, true>"
+        assert report.status == 0 and launch.kernel == "attention_kernel<16, true, false>"
         assert second.kernel == "combine_kernel"
         assert launch.shared <= hardware.model(capability).shared_per_block
         assert_right(decoding, tensors, outputs)

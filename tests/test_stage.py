@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ import torch
 
 import kernels
 from common import accuracy, terminal
+from common.compiler import gpu
 from common.errors import UserError
-from common.stage import SCRATCH_ALIGNMENT, Call, Macro, Stage, macros
+from common.stage import Call, Macro, Stage, macros
+from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
@@ -172,6 +177,21 @@ def test_without_grad_what_requires_it_may_be_used():
     assert not NAIVE(a.detach(), SQUARE).requires_grad
 
 
+def test_defaults_of_torch_change_nothing():
+    """CPU tensors are computed on the CPU, and LSE and scratch memory are fp32, whatever others make."""
+    a, q = torch.ones(4, 4), torch.zeros(1, 1, 1, 64).half()
+    with torch.device("meta"):
+        assert torch.equal(NAIVE(a, a), a.new_full((4, 4), 4))
+    torch.set_default_dtype(torch.float16)
+    try:
+        o, lse = kernels.attention(q, q, q, return_lse=True)
+        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert o.dtype == torch.float16 and lse.dtype == torch.float32
+    assert {each.dtype for each in scratch if each is not None} == {torch.float32}
+
+
 def test_number_of_tensors():
     for inputs in ((SQUARE,), (SQUARE,) * 3, ()):
         with pytest.raises(UserError, match=r"takes 2 tensors \(A, B\)"):
@@ -222,20 +242,21 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
         assert 1 <= len(NAIVE._calls) <= 3
 
 
-def test_what_a_call_costs_besides_the_emulator(monkeypatch):
+def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
     """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
     a = torch.zeros(64, 64)
     NAIVE(a, a)
-    call = NAIVE._calls[(a.dtype, a.device, a.shape, a.stride(), False) * 2]
-    launched = []
-    monkeypatch.setattr(call, "launch", lambda *arguments: launched.append(arguments))
+    call = NAIVE._calls[((a.dtype, a.device, a.shape, a.stride(), False),) * 2]
+    launches: list[dict] = []
+    launcher = Notes(call.kernel, launches)
+    monkeypatch.setattr(call, "launch", launcher.bind(a.device, [64, 64, 64], call.outputs))
     best = 1.0
     for _ in range(20):
         start = time.perf_counter()
         for _ in range(100):
             NAIVE(a, a)
         best = min(best, (time.perf_counter() - start) / 100)
-    assert len(launched) == 2000 and len(launched[0]) == 3 and launched[0][:2] == (a.data_ptr(), a.data_ptr())
+    assert len(launches) == 2000 and launches[0]["A"] == launches[0]["B"] == a.data_ptr()
     assert best < 100e-6, "on a slow machine; a fast one takes a tenth of it"
 
 
@@ -245,27 +266,127 @@ def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monk
     assert capsys.readouterr().err == ""
 
 
-def test_scratch_memory_of_a_call_is_one_piece_of_which_each_tensor_has_its_own_part():
-    """A launcher that notes its arguments stands in for a GPU's, on tensors of the CPU."""
-
-    class Launcher:
-        def bind(self, device, numbers):
-            self.numbers = numbers
-            return lambda *addresses: noted.append(addresses)
-
+@pytest.mark.parametrize("shape, split", [((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)])
+def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
+    """Outputs as the problem has them, and scratch memory in one piece, of which each tensor has its own part."""
     stage = kernels.load("16")
-    kernel, spec, noted = stage.kernel(), stage.spec, []
-    for shape, split in (((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)):
-        inputs, launcher = spec.inputs(shape, "fp16", kernel.variants), Launcher()
-        call = Call(kernel, launcher, inputs)
-        o, lse = call(inputs)
-        *given, partial_o, partial_lse = noted.pop()
-        assert given == [tensor.data_ptr() for tensor in (*inputs, o, lse)]
-        wanted = spec.scratch(shape, kernel.variants, "cpu")
-        assert (wanted[0] is not None) == split
-        if not split:
-            assert partial_o is partial_lse is None
-            continue
-        assert wanted[0].shape[0] == launcher.numbers[-2] > 1  # splits
-        assert partial_lse - partial_o >= wanted[0].nbytes and (partial_lse - partial_o) % SCRATCH_ALIGNMENT == 0
-        assert call.scratch().nbytes >= partial_lse - partial_o + wanted[1].nbytes
+    kernel, spec = stage.kernel(), stage.spec
+    inputs, launches = spec.inputs(shape, "fp16", kernel.variants), []
+    o = Call(kernel, Notes(kernel, launches), inputs)(inputs)
+    (like,) = spec.outputs(shape, "fp16", kernel.variants)
+    assert (o.shape, o.stride(), o.dtype) == (like.shape, like.stride(), like.dtype)
+    assert o.device == like.device and not o.requires_grad
+    (launch,) = launches
+    names = spec.tensor_names(kernel.variants)
+    assert [launch[name] for name in names[:4]] == [tensor.data_ptr() for tensor in (*inputs, o)]
+    numbers = spec.scalars(shape, kernel.variants, (*inputs, o))
+    assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
+    lse, wanted, _ = spec.scratch(shape, kernel.variants, "cpu")
+    partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
+    assert lse is None and launch["LSE"] == 0 and (wanted is not None) == split == (launch["splits"] > 1)
+    if split:
+        assert wanted.nbytes <= partial_lse - partial_o and not (partial_lse - partial_o) % gpu.ALIGNMENT
+    else:
+        assert partial_o == partial_lse == 0
+
+
+@pytest.fixture
+def noted(monkeypatch, cpu_as_gpu) -> list[dict]:
+    """The launches of stage 16's calls on CPU tensors, none of which does anything."""
+    stage, launches = kernels.load("16"), []
+
+    class Kernels(dict):
+        def __missing__(self, key):
+            dtype, _, *variants = key
+            kernel = stage.kernel(dtype, dict(variants[: len(variants) // 2]))  # their types follow
+            return kernel, Notes(kernel, launches)
+
+    monkeypatch.setitem(stage.__dict__, "_calls", {})
+    monkeypatch.setitem(stage.__dict__, "_kernels", Kernels())
+    return launches
+
+
+def attention_inputs(dtype=torch.float16, b=1, h=4, h_kv=2, n=3, n_kv=200, d=64) -> list[torch.Tensor]:
+    return [torch.zeros(shape, dtype=dtype) for shape in ((b, h, n, d), (b, h_kv, n_kv, d), (b, h_kv, n_kv, d))]
+
+
+def rows_apart(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.stack((tensor, tensor), dim=3)[:, :, :, 0]
+
+
+def test_a_call_is_that_of_its_own_inputs_whatever_went_before(noted):
+    """Kinds of calls that differ in one thing each, three times in turn: what was kept of one serves no other."""
+    stage, plain = kernels.load("16"), attention_inputs()
+    kinds = [plain, attention_inputs(torch.bfloat16)]
+    kinds += [
+        attention_inputs(**{axis: size}) for axis, size in zip(("b", "h", "h_kv", "n", "n_kv"), (2, 6, 1, 5, 129))
+    ]
+    kinds += [attention_inputs(d=128)]
+    kinds += [[rows_apart(t) if i == which else t for i, t in enumerate(plain)] for which in range(3)]
+    for _ in range(3):
+        for inputs in kinds:
+            o = stage(*inputs)
+            launch = noted.pop()
+            kernel = stage.kernel({torch.float16: "fp16", torch.bfloat16: "bf16"}[o.dtype], stage.spec.implied(inputs))
+            numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), kernel.variants, (*inputs, o))
+            assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
+            assert [launch[name] for name in ("Q", "K", "V", "O")] == [t.data_ptr() for t in (*inputs, o)]
+            assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, 0)
+    assert len(stage._calls) == len(kinds) and not noted
+
+
+def test_what_no_call_can_take_is_refused_before_anything_is_launched_warm_or_not(noted):
+    stage, (q, k, v) = kernels.load("16"), attention_inputs()
+    shifted = torch.zeros(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape)
+    for _ in range(2):
+        for inputs, message in (
+            ((q, shifted, v), r"multiple of 16; pass K.clone\(\)"),
+            ((q, k, v.clone().requires_grad_()), "no backward, and V requires grad"),
+            ((q, k.bfloat16(), v), "one dtype"),
+            ((q, k, v[:, :, :-1]), "K and V are"),
+            ((q, k.to("meta"), v), "not meta"),
+            ((q.transpose(2, 3), k, v), "strides"),
+        ):
+            with pytest.raises(UserError, match=message):
+                stage(*inputs)
+        assert not noted
+        stage(q, k, v)
+        noted.clear()
+
+
+def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
+    """Each has outputs and scratch memory of its own, as long as it launches."""
+    stage, busy, lock = kernels.load("16"), set(), threading.Lock()
+    allocate, tensors = torch._C._dynamo.guards._empty_strided_cpu, {}
+
+    def empty_strided(*kind):
+        tensor = allocate(*kind)
+        tensors[tensor.data_ptr()] = weakref.ref(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", empty_strided)
+    note = Notes.function
+
+    def function(self, packed):
+        note(self, packed)
+        launch = self.launches[-1]
+        mine = [launch[name] for name in ("O", "partial_O", "partial_LSE")]
+        with lock:
+            assert not busy & {*mine}
+            busy.update(mine)
+        time.sleep(1e-4)  # others call meanwhile
+        assert tensors[launch["partial_O"]]() is not None, "freed before all was launched"
+        with lock:
+            busy.difference_update(mine)
+        return 0
+
+    monkeypatch.setattr(Notes, "function", function)
+    kinds = [attention_inputs(n=n, n_kv=n_kv) for n, n_kv in ((1, 2000), (2, 2000), (3, 1000), (3, 1500))]
+
+    def work(inputs) -> list[torch.Tensor]:
+        return [stage(*inputs) for _ in range(50)]
+
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        for inputs, found in zip(kinds, pool.map(work, kinds)):
+            assert all(o.shape == inputs[0].shape for o in found) and len({o.data_ptr() for o in found}) == 50
+    assert len(noted) == 50 * len(kinds) and all(launch["splits"] > 1 for launch in noted)

@@ -205,27 +205,31 @@ def host_time(kernel: Kernel, inputs: Sequence[torch.Tensor]) -> dict[str, float
     shape, dtype, device = tuple(first.shape), first.dtype, first.device
     run = partial(stage, *inputs, **changed)
     empty = partial(torch.empty, shape, dtype=dtype, device=device)
-    return {"call": host_cost(run, timing.estimate(run)), "empty": host_cost(empty, 0.0)}
+    call, allocation = host_costs([run, empty], timing.estimate(run))
+    return {"call": call, "empty": allocation}
 
 
-def host_cost(call: Callable[[], object], estimate: float) -> float:
-    """µs that the host spends on a call that takes the GPU `estimate` ms.
+def host_costs(calls: Sequence[Callable[[], object]], estimate: float) -> list[float]:
+    """µs that the host spends on each of several calls that take the GPU `estimate` ms at most.
 
-    The median over samples of HOST_CALLS calls each, the GPU idle before and never waited for; WARM_UP_S of such
-    samples go before, for the processor's clock and caches."""
-    calls = max(1, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
+    Medians over samples of HOST_CALLS calls each, the GPU idle before and never waited for. The samples are taken in
+    turns: a virtual machine's processor may run at half its speed for a second. WARM_UP_S of them go before, for its
+    clock and caches."""
+    count = max(1, min(HOST_CALLS, int(20 / max(estimate, 0.1))))  # the queue of launches holds some hundreds
 
-    def sample() -> float:
+    def sample(call: Callable[[], object]) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(calls):
+        for _ in range(count):
             call()
         spent = time.perf_counter() - start
         torch.cuda.synchronize()
-        return spent / calls * 1e6
+        return spent / count * 1e6
 
     with torch.no_grad():
         warm = time.perf_counter() + WARM_UP_S
         while time.perf_counter() < warm:
-            sample()
-        return round(statistics.median(sample() for _ in range(9)), 2)
+            for call in calls:
+                sample(call)
+        turns = [[sample(call) for call in calls] for _ in range(9)]
+    return [round(statistics.median(each), 2) for each in zip(*turns)]

@@ -28,11 +28,12 @@ class Sdpa(Attention):
     name = "sdpa"
     axes = ("B", "H", "H_KV", "N", "N_KV", "D")
     settings = ("HEAD_DIM", "CAUSAL")
-    scratch_names = ("partial_O", "partial_LSE")
+    scratch_names = ("LSE", "partial_O", "partial_LSE")
+    extra_names = ("LSE",)
     patterns = (*Attention.patterns, "absent", "strided")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
-        return ("O", "LSE")
+        return ("O",)
 
     def output_axes(self, variants: Variants) -> tuple[tuple[str, ...], ...]:
         return (("batch", "head", "query", "col"), ("batch", "head", "query"))
@@ -131,14 +132,13 @@ class Sdpa(Attention):
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
-        o = torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device)
-        return o, torch.empty((b, h, n), dtype=torch.float32, device=device)
+        return (torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device),)
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[Tensor | None, ...]:
         splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(torch.device(device)))
-        return parts(shape, splits, device)
+        return None, *parts(shape, splits, device)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, h_kv, n, n_kv, d = shape
@@ -179,14 +179,18 @@ class Sdpa(Attention):
         q, k, v = inputs
         scale = self.scale(self.shape(inputs, variants))
         k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
-        scores = (q.float() @ k.float().mT).masked_fill_(_hidden(q, k, variants), -torch.inf)
-        lse = torch.logsumexp(scores * scale, dim=-1)
+        hidden = _hidden(q, k, variants)
+        lse = torch.empty(q.shape[:3], device=q.device)
+        for batch in range(q.shape[0]):  # by head: N × N scores take memory
+            for head in range(q.shape[1]):
+                scores = (q[batch, head].float() @ k[batch, head].float().mT).masked_fill_(hidden, -torch.inf)
+                torch.logsumexp(scores.mul_(scale), dim=-1, out=lse[batch, head])
         if q.is_cuda and not (variants["CAUSAL"] and q.shape[2] != k.shape[2]):
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 o = torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"]))
             if o.isfinite().all():  # its kernels have NaN where all scores of a tile are -inf
                 return o, lse
-        return flash(scores, v, scale, q.dtype), lse
+        return flash((q.float() @ k.float().mT).masked_fill_(hidden, -torch.inf), v, scale, q.dtype), lse
 
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
         """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
@@ -205,15 +209,17 @@ class Sdpa(Attention):
     def other_launches(
         self, shape: Shape, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Small sizes leave a block no more than one tile of keys. As large sizes have it: several of them, in one part
-        or in two that are not alike."""
-        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device))
-        tiles = ceil_div(shape[4], BLOCK_KV)
-        if splits == 1:
-            return {}
-        if tiles < 5:
-            return {"keys not split": {"splits": 1, **dict(zip(self.scratch_names, parts(shape, 1, device)))}}
-        return {"keys in two parts": {"splits": 2, **dict(zip(self.scratch_names, parts(shape, 2, device)))}}
+        """Asked for LSE. And small sizes leave a block no more than one tile of keys; as large sizes have it: several
+        of them, in one part or in two that are not alike."""
+
+        def with_lse() -> dict[str, Tensor]:
+            return {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}
+
+        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
+            return {"with LSE": with_lse()}
+        what, splits = ("keys in two parts", 2) if ceil_div(shape[4], BLOCK_KV) >= 5 else ("keys not split", 1)
+        split = {"splits": splits, **dict(zip(self.scratch_names[1:], parts(shape, splits, device)))}
+        return {"with LSE": with_lse(), what: split, f"{what}, with LSE": {**split, **with_lse()}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -232,7 +238,7 @@ class Sdpa(Attention):
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
-        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize + 4 * b * h * n
+        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize
 
 
 def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
@@ -271,7 +277,8 @@ def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor
     if splits == 1:
         return None, None
     b, h, _, n, _, d = shape
-    return torch.empty((splits, b, h, n, d), device=device), torch.empty((splits, b, h, n), device=device)
+    lse = torch.empty((splits, b, h, n), dtype=torch.float32, device=device)
+    return lse.new_empty((splits, b, h, n, d)), lse
 
 
 def splits_of(shape: Shape, causal: bool, sms: int) -> int:

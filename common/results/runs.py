@@ -7,6 +7,7 @@ a run, between rows of one *case*: the same computation (part of the course, dty
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -141,12 +142,15 @@ class Record:
 
 
 def runs(directory: Path | None = None, kind: str | None = None, gpu: str | None = None) -> list[dict]:
-    """Every run recorded in `directory` (default docs/results), newest first, with its file's name as "file".
+    """Every run recorded in `directory` (default docs/results), newest first, with its file's name as "file"; before
+    all others those of the GPU that most of them are of: who names no GPU means that one.
 
     `gpu`: only those of a GPU with this in its name ("H200")."""
     found = [load(path) | {"file": path.name} for path in sorted((directory or RESULTS).glob("*.json"))]
-    chosen = (r for r in found if kind in (None, r["kind"]) and (gpu is None or gpu in (r.get("gpu") or "").split()))
-    return sorted(chosen, key=lambda r: r["date"], reverse=True)
+    found.sort(key=lambda r: r["date"], reverse=True)
+    home = next(iter(Counter(r.get("gpu") for r in found).most_common(1)), (None, 0))[0]
+    found.sort(key=lambda r: r.get("gpu") != home)
+    return [r for r in found if kind in (None, r["kind"]) and (gpu is None or gpu in (r.get("gpu") or "").split())]
 
 
 def records(run: dict, **fields) -> list[Record]:

@@ -19,7 +19,7 @@ and no figure of anybody's own:
     results:plot PART DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
-Further arguments: `gpu=H200` (whose runs; default: any), `NAME=VALUE` (a setting of the problem, such as HEAD_DIM=64).
+Further arguments: `gpu=H200` (whose runs; default: those that most are of), `NAME=VALUE` (a setting of the problem, such as HEAD_DIM=64).
 The rows of a table come from one run, which stands below it.
 """
 
@@ -108,8 +108,8 @@ def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **s
     shown = shown or tuple(sizes(found))
     last = shown[-1]
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})", f"% of bound ({last})"]
-    body, bounds = [], Bounds()
+    head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})"]
+    body, shares, bounds = [], [], Bounds()
     for name in dict.fromkeys(r.row["name"] for r in sorted(found, key=lambda r: r.row["role"] == "peer")):
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
         record = at.get(last)
@@ -120,9 +120,12 @@ def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **s
                 *(tflops(at[size].row["tflops"]) if size in at else None for size in shown),
                 number(record.times(record.previous) if record and own else None),
                 number(record.times(record.peer) if record and own else None, "{:.1%}"),
-                number(_share(bounds.of(record)) if record and own else None, "{:.1%}"),
             ]
         )
+        shares.append(number(_share(bounds.of(record)) if record and own else None, "{:.1%}"))
+    if any(shares):  # none of a GPU on which nothing was profiled
+        head.append(f"% of bound ({last})")
+        body = [[*row, share] for row, share in zip(body, shares)]
     return markdown(head, body, found)
 
 

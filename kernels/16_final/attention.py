@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -48,7 +48,8 @@ def attention(
     is_causal: query i sees keys 0 to i, as torch's mask (not one that ends at the last key).
     scale: any finite number; 1 / √D if None.
     enable_gqa: H may be a multiple of H_KV; head h then reads the keys of head h // (H / H_KV).
-    return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm.
+    return_lse: return (O, LSE); LSE is log Σ exp of each query's scores, [B, H, N], fp32, natural logarithm. It takes a
+    little longer, and where keys are split over blocks O may differ in its last bit.
 
     Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
     scores are all -inf, has O = 0 and LSE = -inf; a score of inf or NaN makes both NaN. There is no backward.
@@ -97,10 +98,8 @@ class Plan:
     ):
         b, h, n, d = q.shape
         h_kv, n_kv = k.shape[1:3]
-        device, dtype, like_q = q.device, q.dtype, torch.empty_like(q, device="meta")
-        self.device, self.return_lse = device, return_lse
-        self.empty_o = partial(torch.empty_strided, q.shape, like_q.stride(), dtype=dtype, device=device)
-        self.empty_lse = partial(torch.empty, (b, h, n), dtype=torch.float32, device=device)
+        device, like_q = q.device, torch.empty_like(q, device="meta")
+        self.device, self.strides, self.return_lse = device, like_q.stride(), return_lse  # strides of O
         self.nothing = q.numel() == 0 or n_kv == 0  # no query, or no key to see
         if self.nothing:
             return
@@ -109,58 +108,49 @@ class Plan:
         self.factor = 0.0 if magnitude == 0 else -1.0 if scale < 0 else None  # of q: the kernel takes scales above 0
         self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
         self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
-        self.plain = not (any(self.copied) or self.turned) and self.factor is None
+        self.plain = not any(self.copied) and self.factor is None
         self.changed = {"scale": magnitude or 1.0}
-        self.kernel, launcher = _built(DTYPES[dtype], device, d, bool(is_causal))
+        self.kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal))
+        self.outputs = (
+            torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q,
+            torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None,
+        )
         self.launch = None
         if launcher is None:
             return
         shape = (b, h, h_kv, n, n_kv, d)
         splits = sdpa.splits_of(shape, bool(is_causal), sdpa.multiprocessors(device))
-        at_hand = [q, k, v, like_q]
-        if not self.plain:
-            dense = (self.copied[0] or self.factor is not None, *self.copied[1:], self.turned)
-            at_hand = [torch.empty(t.shape, device="meta") if new else t for t, new in zip(at_hand, dense)]
-        numbers = stage.spec.scalars(shape, self.kernel.variants, at_hand) | {"splits": splits} | self.changed
-        self.launch = launcher.bind(device.index, list(numbers.values()))
-        self.parts = splits * b * h * n if splits > 1 else 0  # partial results: rows of O, and an LSE each
-        self.part_bytes = self.parts * d * 4
-        self.empty_parts = partial(torch.empty, self.parts * (d + 1), dtype=torch.float32, device=device)
+        dense = self.copied[0] or self.factor is not None, *self.copied[1:]
+        read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
+        numbers = (
+            stage.spec.scalars(shape, self.kernel.variants, (*read, self.outputs[0]))
+            | {"splits": splits}
+            | self.changed
+        )
+        self.launch = launcher.bind(device, list(numbers.values()), self.outputs, sdpa.parts(shape, splits, "meta"))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        o = self.empty_o()
-        lse = self.empty_lse() if self.return_lse else None
         if self.nothing:
-            return o.zero_(), lse if lse is None else lse.fill_(-math.inf)
+            lse = torch.full(q.shape[:3], -math.inf, dtype=torch.float32, device=self.device)
+            return torch.zeros_like(q), lse if self.return_lse else None
         if not self.plain:
             q, k, v = (_dense(each) if copied else each for each, copied in zip((q, k, v), self.copied))
             if self.factor is not None:
                 q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
             addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        target = torch.empty(o.shape, dtype=o.dtype, device=o.device) if self.turned else o
-        if self.launch is None:
-            self._emulate(q, k, v, target, lse)
-        else:
-            lse_address = None if lse is None else lse.data_ptr()
-            if self.parts:
-                parts = self.empty_parts()  # kept until both kernels are launched: other threads allocate, too
-                first = parts.data_ptr()
-                self.launch(*addresses, target.data_ptr(), lse_address, first, first + self.part_bytes)
-            else:
-                self.launch(*addresses, target.data_ptr(), lse_address, None, None)
-        return o if target is o else o.copy_(target), lse
+        o, *lse = self._emulate(q, k, v) if self.launch is None else self.launch(*addresses)
+        if self.turned:
+            o = torch.empty_strided(o.shape, self.strides, dtype=o.dtype, device=self.device).copy_(o)
+        return o, lse[0] if self.return_lse else None
 
-    def _emulate(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor | None) -> None:
-        outputs = o, self.empty_lse() if lse is None else lse
-        changed = self.changed if self.return_lse else {**self.changed, "LSE": None}
-        if self.device.type == "cpu":
-            self.kernel.emulate((q, k, v), outputs, changed=changed).raise_if_findings()
-            return
-        stage.announce()
-        on_cpu = [output.cpu() for output in outputs]
-        self.kernel.emulate([each.cpu() for each in (q, k, v)], on_cpu, changed=changed).raise_if_findings()
-        for output, result in zip(outputs, on_cpu):
-            output.copy_(result)
+    def _emulate(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        on_cpu = [each.cpu() for each in (q, k, v)]
+        o = torch.empty_strided(q.shape, self.outputs[0].stride(), dtype=q.dtype, device="cpu")
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device="cpu") if self.return_lse else None
+        if self.device.type != "cpu":
+            stage.announce()
+        self.kernel.emulate(on_cpu, (o,), changed={**self.changed, "LSE": lse}).raise_if_findings()
+        return [o.to(self.device), *([] if lse is None else [lse.to(self.device)])]
 
 
 _plans: dict[tuple, Plan] = {}

@@ -9,7 +9,8 @@
 //           them left begin first; heads that share keys and values (H / H_KV of them) read the same ones, packed into
 //           one tile if their queries are few; few queries against many keys split the keys over blocks (decoding), and
 //           a second kernel, there already when they end, weighs the partial results by their sums; O leaves in whole
-//           16-byte chunks.
+//           16-byte chunks. In the loop, nobody looks for maxima while the weights show that none is needed, and the
+//           tensor cores add the weights up.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -60,7 +61,9 @@ constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step: ptxas puts three idle loads before the
                                // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
 constexpr float LN_2 = 0.69314718f;
-constexpr float LOWEST = -3.4028235e38f;  // a maximum to begin with: finite, so that scores of -inf weigh 2^-inf = 0
+constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
+constexpr int HEADROOM = 3;                   // by which m lies above the maximum that it was made of
+constexpr unsigned TWO_OR_MORE = 0x40004000;  // bit 14 of a pair of 16-bit floats, half or bfloat16: set from 2 on
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -224,8 +227,8 @@ __device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
   return (address ^ col % 64 * 2) + col / 64 * 128;
 }
 
-// RAGGED: the last tile of queries or of keys reaches over the end.
-template <int WARP_Q, bool RAGGED>
+// RAGGED: the last tile of queries or of keys may reach over the end. WITH_LSE: LSE is asked for.
+template <int WARP_Q, bool RAGGED, bool WITH_LSE>
 __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     attention_kernel(const __grid_constant__ Arguments arguments) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
@@ -337,8 +340,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   float o[TILES_Q][TILES_D][4] = {};         // 32 × HEAD_DIM of O per warp, in mma's layout
   float s[TILES_Q][TILES_KV][4];             // 32 × 64 of S per warp, likewise
   unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
-  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or up to 8 less
-  float row_sum[TILES_Q][2] = {};            // l of these rows, but only the keys that this lane has seen
+  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or thereabouts
+  float l[TILES_Q][4] = {};                  // the sums of these rows of P, each twice, in mma's layout
+  float exact_sum[TILES_Q][2] = {};          // the same of weights not yet rounded, and of this lane's keys: for LSE
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = LOWEST;
 
@@ -410,61 +414,63 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     }
   };
 
-  // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
-  // the weights stay below 2^8, and m cancels in O / l.
-  const auto softmax = [&]() {
-    float largest[TILES_Q][2];  // of the scores that this lane holds
-    bool grown = false;
+  // 5. Online softmax, of rows that lie in a quad. Any number near a row's maximum serves as m: it cancels in O / l. So
+  // the weights come first, and only where one reaches 2 the maxima are looked for, and the weights computed again. As m
+  // begins above the maximum, scores may outgrow that by 4 (in the exponent) before; more room would cost small weights
+  // bits, for half precision has fewer of them below 2^-14.
+  const auto weigh = [&](int m, float (&sum)[2]) {  // 16 queries; whether a weight of theirs is 2 or more
+    unsigned bits = 0;
+    sum[0] = sum[1] = 0;
 #pragma unroll
-    for (int m = 0; m < TILES_Q; ++m) {
+    for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        largest[m][half_tile] = s[m][0][half_tile * 2];
-#pragma unroll
-        for (int n = 0; n < TILES_KV; ++n) {
-          largest[m][half_tile] =
-              fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
-        }
-        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so
-        // the largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
-        largest[m][half_tile] *= arguments.scale_log2;
-        grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
+        const float max = row_max[m][half_tile];
+        const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], arguments.scale_log2, -max));
+        const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], arguments.scale_log2, -max));
+        sum[half_tile] += first + second;
+        const unsigned pair = round_pair<Element>(first, second);
+        p[m][n / 2][n % 2 * 2 + half_tile] = pair;  // two tiles are one fragment
+        bits |= pair;
       }
     }
-    if (__any_sync(~0u, grown)) {
+    return __any_sync(~0u, bits & TWO_OR_MORE);  // of inf and NaN, too
+  };
+  const auto raise_max = [&](int m) {
 #pragma unroll
-      for (int m = 0; m < TILES_Q; ++m) {
-#pragma unroll
-        for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest[m][half_tile]));
-          const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0
-          row_max[m][half_tile] = new_max;
-          row_sum[m][half_tile] *= correction;
-#pragma unroll
-          for (int n = 0; n < TILES_D; ++n) {
-#pragma unroll
-            for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) o[m][n][i] *= correction;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < TILES_Q; ++m) {
+    for (int half_tile = 0; half_tile < 2; ++half_tile) {
+      float largest = s[m][0][half_tile * 2];
 #pragma unroll
       for (int n = 0; n < TILES_KV; ++n) {
+        largest = fmaxf(largest, fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
+      }
+      const float new_max = fmaxf(row_max[m][half_tile], quad_max(largest) * arguments.scale_log2 + HEADROOM);
+      const float correction = exp2_approx(row_max[m][half_tile] - new_max);  // at first 0
+      row_max[m][half_tile] = new_max;
+      exact_sum[m][half_tile] *= correction;
 #pragma unroll
-        for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float max = row_max[m][half_tile];
-          const float first = exp2_approx(__fmul_rn(s[m][n][half_tile * 2], arguments.scale_log2) - max);
-          const float second = exp2_approx(__fmul_rn(s[m][n][half_tile * 2 + 1], arguments.scale_log2) - max);
-          row_sum[m][half_tile] += first + second;
-          p[m][n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(first, second);  // two tiles are one fragment
-        }
+      for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) {
+        l[m][i] *= correction;
+#pragma unroll
+        for (int n = 0; n < TILES_D; ++n) o[m][n][i] *= correction;
       }
     }
   };
+  const auto softmax = [&]() {
+#pragma unroll
+    for (int m = 0; m < TILES_Q; ++m) {
+      float sum[2];
+      if (weigh(m, sum)) {
+        raise_max(m);
+        weigh(m, sum);
+      }
+      exact_sum[m][0] += sum[0];
+      exact_sum[m][1] += sum[1];
+    }
+  };
 
-  // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied.
+  // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied. And l += P · 1: so O is divided
+  // by the sum of the very weights, rounded, that it was made with, and no thread adds them.
   const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
     const unsigned v_tile = v_address + stage;
     unsigned v[2][2 * PAIRS][2];  // fragments, of two steps in turn
@@ -477,11 +483,16 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
                           columns_on(v_tile, n * MMA_N) + step / V_STEPS * MMA_K * ROW_BYTES);
       }
     };
+    const unsigned ones[2] = {round_pair<Element>(1, 1), round_pair<Element>(1, 1)};
     load_fragments(0);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       if (step + 1 < STEPS) load_fragments(step + 1);
       if (SPREAD && copies) with_step(step, copy_v, next_stage);
+#pragma unroll
+      for (int m = 0; m < TILES_Q; ++m) {
+        if (step % V_STEPS == 0) mma_m16n8k16<Element>(l[m], p[m][step / V_STEPS], ones);
+      }
 #pragma unroll
       for (int tile_of_step = 0; tile_of_step < 2 * PAIRS; ++tile_of_step) {
         const int n = step % V_STEPS * PAIRS * 2 + tile_of_step;
@@ -530,9 +541,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
     for (int half_tile = 0; half_tile < 2; ++half_tile) {
       const int row = warp_row + m * MMA_M + half_tile * 8 + lane / 4;
-      const float sum = quad_sum(row_sum[m][half_tile]);
+      const float sum = l[m][half_tile * 2];
       const float inverse = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
-      const float log2_sum = row_max[m][half_tile] + log2f(sum);
+      const float log2_sum = row_max[m][half_tile] + log2f(WITH_LSE ? quad_sum(exact_sum[m][half_tile]) : sum);
       const bool inside = !RAGGED || tile_row + row < rows;
       const int query = (tile_row + row) / packed;
       const size_t place = ((size_t)batch * arguments.heads + head + (tile_row + row) % packed) * arguments.n + query;
@@ -546,7 +557,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
               make_float2(o[m][n][half_tile * 2] * inverse, o[m][n][half_tile * 2 + 1] * inverse);
         }
       } else {
-        if (arguments.LSE && inside && lane % 4 == 0) arguments.LSE[place] = log2_sum * LN_2;
+        if (WITH_LSE && inside && lane % 4 == 0) arguments.LSE[place] = log2_sum * LN_2;
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
           *reinterpret_cast<unsigned *>(&tiles.Q[row][swizzle<HEAD_DIM>(row, n * MMA_N) + lane % 4 * 2]) =
@@ -644,7 +655,10 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   const long long blocks = (long long)batches * (arguments.heads / arguments.packed) * ceil_div(rows, BLOCK_Q);
   const long long outputs = (long long)batches * arguments.heads * arguments.n;  // each combined by a block
   if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
-  const auto kernel = ragged ? attention_kernel<WARP_Q, true> : attention_kernel<WARP_Q, false>;
+  const auto kernel =
+      arguments.LSE ? attention_kernel<WARP_Q, true, true>
+      : ragged      ? attention_kernel<WARP_Q, true, false>
+                    : attention_kernel<WARP_Q, false, false>;
   const int shared_bytes = sizeof(Shared<BLOCK_Q>);  // more than 48 KB must be asked for
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;

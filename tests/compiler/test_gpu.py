@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +42,7 @@ def test_a_kernel_builds_to_its_launcher_alone(hopper, tmp_path):
     library.cudaGetErrorString.restype = ctypes.c_char_p
     refused = library.launch_gemm(None, None, None, 0, 1, 1, None)
     assert library.cudaGetErrorString(refused) == b"invalid argument"
+    assert library.launch_packed(struct.pack("PPPiiiP", 0, 0, 0, 0, 1, 1, 0)) == refused
     (built,) = (tmp_path / "cache").glob("gpu-*/")
     source = (built / "cuda.cu").read_text()
     assert source == f'#line 1 "{NAIVE.source}"\n{NAIVE.source.read_text()}'
@@ -58,6 +60,24 @@ def test_a_build_is_kept_and_a_changed_source_built_anew(hopper, tmp_path):
     changed = NAIVE.kernel(source=source).load()
     assert changed is not first
     assert changed.launch_gemm(None, None, None, 77, 1, 1, None) == 1  # refused: nothing is launched
+
+
+STATIC = """
+#include <cuda_fp16.h>
+#ifndef DTYPE
+#define DTYPE half  // element type
+#endif
+template <int N> int calls() { static int made = 0; return ++made; }
+extern "C" cudaError_t launch_gemm(const DTYPE *a, cudaStream_t stream) { return (cudaError_t)calls<1>(); }
+"""
+
+
+def test_builds_of_one_source_share_no_variables(hopper, tmp_path):
+    """g++ has one of each static variable in a template for the whole process, unless it is told not to."""
+    source = tmp_path / "mine.cu"
+    source.write_text(STATIC)
+    libraries = [NAIVE.kernel(dtype, source=source).load() for dtype in ("fp16", "fp32")]
+    assert [library.launch_gemm(None, None) for library in (*libraries, *libraries)] == [1, 1, 2, 2]
 
 
 def test_build_errors_are_those_of_nvcc_in_the_readers_own_lines(hopper, tmp_path):
@@ -81,8 +101,8 @@ def test_a_source_without_the_launcher(hopper, tmp_path):
 NOTE = """
 #include <cstdio>
 extern "C" const char *cudaGetErrorString(int status) { return status == 7 ? "seven" : "other"; }
-extern "C" int launch_note(const void *a, void *b, int n, long long big, float x, void *stream) {
-  std::snprintf((char *)b, 64, "%d %d %lld %g %d", a == nullptr, n, big, x, (int)(long long)stream);
+extern "C" int launch_note(const void *a, void *b, int n, long long big, float x, double d, void *stream) {
+  std::snprintf((char *)b, 64, "%d %d %lld %g %.17g %d", a == nullptr, n, big, x, d, (int)(long long)stream);
   return n == 7 ? 7 : 0;
 }
 """
@@ -91,24 +111,40 @@ extern "C" int launch_note(const void *a, void *b, int n, long long big, float x
 def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkeypatch, tmp_path):
     source = tmp_path / "note.cu"
     source.write_text(
-        'extern "C" cudaError_t launch_note(const half *a, half *b, int n, long long big, float x, cudaStream_t stream)'
+        'extern "C" cudaError_t launch_note(const half *a, half *b, int n, long long big, float x, double d, '
+        "cudaStream_t stream)"
     )
-    (tmp_path / "note.cpp").write_text(NOTE)
-    toolchain.run([toolchain.find_cxx(), "-shared", "-fPIC", tmp_path / "note.cpp", "-o", tmp_path / "note.so"])
+    parts = {tmp_path / "note.cpp": NOTE, tmp_path / "entry.cpp": gpu.entry(source, "launch_note")}
+    for part, text in parts.items():
+        part.write_text(text)
+    toolchain.run([toolchain.find_cxx(), "-shared", "-fPIC", *parts, "-o", tmp_path / "note.so"])
     launcher = gpu.Launcher(ctypes.CDLL(str(tmp_path / "note.so")), source, "launch_note", "02_note fp16")
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 3, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    current = 3
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 * current + device, raising=False)
     said = ctypes.create_string_buffer(64)
     address = ctypes.addressof(said)
-    launcher.bind(3, [5, 2**40 + 1, 0.25])(None, address)
-    assert said.value == b"1 5 1099511627777 0.25 103"
-    refused = launcher.bind(3, [7, 1, 1.0])
+    launcher.bind(torch.device("cuda", 3), [5, -(2**40) - 1, 0.25, 0.1])(0, address)
+    assert said.value == b"1 5 -1099511627777 0.25 0.10000000000000001 303"
+    refused = launcher.bind(torch.device("cuda", 3), [7, 1, 1.0, 1.0])
     with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
         refused(address, address)
-    visited = []
-    monkeypatch.setattr(torch.cuda, "device", lambda index: visited.append(index) or nullcontext())
-    launcher.bind(1, [6, 2, 1.5])(address, address)
-    assert visited == [1] and said.value == b"0 6 2 1.5 101"
+    for misfit in ([2**31, 1, 1.0, 1.0], [1, 1.5, 1.0, 1.0]):
+        with pytest.raises(
+            UserError, match=r"^02_note fp16: the launcher's types do not hold all of {'n': \d+, 'big': "
+        ):
+            launcher.bind(torch.device("cuda", 3), misfit)
+
+    @contextmanager
+    def other(device):
+        nonlocal current
+        current, before = device.index, current
+        yield
+        current = before
+
+    monkeypatch.setattr(torch.cuda, "device", other)
+    launcher.bind(torch.device("cuda", 1), [6, 2, 1.5, 2.5])(address, address)
+    assert current == 3 and said.value == b"0 6 2 1.5 2.5 101"
 
 
 def pretend(monkeypatch, major: int, minor: int) -> None:
@@ -269,8 +305,8 @@ def test_calls_from_several_threads_and_devices_are_right():
 def test_a_call_costs_the_host_fifteen_microseconds_beyond_torch_empty(stage):
     spec, kernel = stage.spec, stage.kernel()
     inputs = spec.inputs(spec.emulator_shapes(kernel.variants)[0], kernel.dtype, kernel.variants, device="cuda")
-    spent = contest.host_time(kernel, inputs)
-    assert spent["call"] - spent["empty"] <= 15, spent
+    spent = [contest.host_time(kernel, inputs) for _ in range(8)]
+    assert min(each["call"] - each["empty"] for each in spent) <= 15, spent  # what else the machine does only adds
 
 
 @on_gpu

@@ -107,3 +107,19 @@ def test_settings_keep_contests_apart(fake_gpu, second_part):
     assert cases == {("scaling", "fp16", (), "2x64x8"), ("scaling", "fp16", (("HALVES", 1),), "2x64x8")}
     assert all(len(Record(made, row).peers) == 2 for row in made["rows"] if row["role"] == "stage")
     assert all(row["default"] for row in made["rows"] if row["role"] == "stage"), "a setting is not a choice"
+
+
+def test_host_times_of_two_calls_are_of_the_same_moments(monkeypatch):
+    """One whose speed halves between the samples of a call and those of another, had they been taken one by one."""
+    now = 0.0
+
+    def spend(us: float) -> None:
+        nonlocal now
+        now += us * 1e-6 * (2 if now > slow_from else 1)
+
+    monkeypatch.setattr(contest.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(contest.torch.cuda, "synchronize", lambda: None)
+    slow_from = contest.WARM_UP_S + 9 * contest.HOST_CALLS * 10e-6
+    assert contest.host_costs([lambda: spend(10), lambda: spend(3)], 0.0) == [10, 3]
+    now, slow_from = 0.0, -1.0
+    assert contest.host_costs([lambda: spend(10), lambda: spend(3)], 0.0) == [20, 6]
