@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import io
 import json
 import os
@@ -33,6 +34,7 @@ from common.emulator import METRICS
 from common.emulator.report import INCLUDED
 from common.errors import UserError
 from common.measure import ncu
+from tests import bundle
 from tests.emulator import sanitizers, suite
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -318,9 +320,16 @@ def emulated(path: Path) -> list[dict[str, Any]]:
 
 def opcodes(example: str, kernel: str) -> list[str]:
     """The opcodes of a kernel's machine code, modifiers included, as ptxas makes it for sm_90."""
-    functions = sass.functions(suite.ROOT / "examples" / f"{example}.cu", {}, "90")
-    (code,) = (code for name, code in functions.items() if readable(name) == kernel)
+    part = bundle.mangled([path.stem for path in EXAMPLES].index(example))
+    found = machine_code().items()
+    (code,) = (code for name, code in found if name.startswith(part) and readable(name) == kernel)
     return [instruction.opcode for instruction in code]
+
+
+@functools.cache
+def machine_code() -> dict[str, list[sass.Instruction]]:
+    """That of all examples, compiled as one program."""
+    return sass.functions(bundle.program(EXAMPLES), {}, "90")
 
 
 def compare(example: str, ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> list[str]:
