@@ -242,20 +242,21 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
 
 
-def costs(*compared: Kernel, function: str = "") -> Picture | Markdown:
+def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
     """What 16 queries ask of each resource for 64 keys, at the rates measured on the recorded GPU; for what.
 
-    `function`: part of the (mangled) name of the instance, where a kernel has several."""
+    `function`: part of the (mangled) name of the instance, where a kernel has several. `seldom=False`: without what a
+    warp jumps over unless one of its lanes votes for it."""
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
     per_clock = _per_clock(ceilings)
     return attention_tiles.costs(
-        {each.label: attention_tiles.cost(each, per_clock, function=function) for each in compared}
+        {each.label: attention_tiles.cost(each, per_clock, function=function, seldom=seldom) for each in compared}
     )
 
 
-def estimates(compared: Sequence[Kernel], function: str = "") -> Markdown:
+def estimates(compared: Sequence[Kernel], function: str = "", seldom: bool = True) -> Markdown:
     """TFLOP/s of kernels at the highest clock of the recorded GPU, from `costs`: if all hides behind the resource that
     is needed longest, and if only fragments hide behind products, and each other resource waits for its turn."""
     ceilings = newest_ceilings()
@@ -263,7 +264,7 @@ def estimates(compared: Sequence[Kernel], function: str = "") -> Markdown:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
     body = []
     for each in compared:
-        found = attention_tiles.cost(each, _per_clock(ceilings), function=function)
+        found = attention_tiles.cost(each, _per_clock(ceilings), function=function, seldom=seldom)
         row = [each.label]
         for name, clocks in (attention_tiles.hidden(found), attention_tiles.in_turn(found)):
             rate = attention_tiles.tflops(clocks, each, ceilings["sms"], ceilings["highest_mhz"])

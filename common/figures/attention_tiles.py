@@ -244,7 +244,7 @@ PURPOSES = (
     ("Q · Kᵀ, P · V", r"HMMA"),
     ("fragments from shared memory", r"LDSM"),
     ("copies", r"LDGSTS|LDGDEPBAR|DEPBAR"),
-    ("maxima", r"FMNMX|FSETP|SHFL|VOTE"),
+    ("maxima", r"V?[FH]MNMX|FSETP|SHFL|VOTE|ISETP\.GT\.U32"),  # of scores, or of weights: compared as their bits are
     ("exponentials", r"MUFU|FFMA|FMUL.* (UR|c\[)|FADD.* -"),
     ("sums", r"FADD"),
     ("correction of O", r"FMUL"),
@@ -257,7 +257,7 @@ PIPES = {
     "tensor cores": ("mma.sync fp16", r"HMMA", 2 * 16 * 8 * 16),
     "exp2 (XU)": ("exp2", r"MUFU", 32),
     "FMA pipe": ("FMA fp32", r"FFMA|FADD|FMUL|IMAD", 64),
-    "ALU pipe": ("ALU", r"FMNMX|FSETP|LOP3|IADD3|VIADD|SHF|LEA|ISETP|SEL|FSEL|F2FP|PRMT|PLOP3|MOV", 32),
+    "ALU pipe": ("ALU", r"FMNMX|VHMNMX|FSETP|LOP3|IADD3|VIADD|SHF|LEA|ISETP|SEL|FSEL|F2FP|PRMT|PLOP3|MOV", 32),
 }
 SHARED, ISSUE = "shared memory", "issue slots"
 RESOURCES = ("tensor cores", SHARED, "exp2 (XU)", "FMA pipe", "ALU pipe", ISSUE)
@@ -284,15 +284,18 @@ def purpose(instruction: Instruction) -> str:
     return next(name for name, pattern in PURPOSES if re.match(pattern, text))
 
 
-def cost(kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", function: str = "") -> Cost:
+def cost(
+    kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", function: str = "", seldom: bool = True
+) -> Cost:
     """From the machine code of the main loop, at these rates: operations per clock and SM, by the keys of a ceiling run
     ("mma.sync fp16", "exp2", "FMA fp32", "ALU", in bytes "ldmatrix" and "ldmatrix + cp.async"). Copies cost shared
     memory only where the last of these is no more than the one before it: there, copies and loads take turns.
 
-    Instructions behind a branch within the loop (a correction that is rarely needed) are counted as if executed."""
-    body = _loop(kernel, arch, function)
+    Instructions behind a branch within the loop are counted as if executed; `seldom=False`: but for `loop`'s."""
+    body = loop(kernel, arch, function, seldom)
     tensor = sum(i.opcode.startswith("HMMA") for i in body)
-    share = (4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"] / PIPES["tensor cores"][2]) / tensor  # of the loop
+    # Of the loop: one in so many rows of mma tiles, whose few sums by tensor instructions are no further row.
+    share = 1 / round(tensor * PIPES["tensor cores"][2] / (4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"]))
     turns = per_clock["ldmatrix + cp.async"] < 1.02 * per_clock["ldmatrix"]
     clocks: dict[str, dict[str, float]] = {name: {} for name in RESOURCES}
     for i in body:
@@ -313,12 +316,27 @@ def cost(kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", funct
     return Cost(clocks, {name: round(number * share) for name, number in counted.items() if number})
 
 
-def _loop(kernel: Kernel, arch: str, function: str) -> list[Instruction]:
+def loop(kernel: Kernel, arch: str = "90", function: str = "", seldom: bool = True) -> list[Instruction]:
+    """The main loop of the first instance with `function` in its (mangled) name, in machine code.
+
+    `seldom=False`: without what a warp jumps over unless one of its lanes votes for it, as for new maxima. UserError if
+    there is no such instance."""
     functions = sass.functions(kernel.source, kernel.defines, arch)
     found = [code for name, code in functions.items() if function in name]
     if not found:
         raise UserError(f"{kernel.label} has the functions {', '.join(functions)}, none with '{function}'")
-    return sass.main_loop(found[0])
+    body = sass.main_loop(found[0])
+    if seldom:
+        return body
+    kept: list[Instruction] = []
+    resumed = 0  # the address behind what is jumped over
+    for i in body:
+        if i.address < resumed:
+            continue
+        over = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", i.text) if kept and kept[-1].opcode.startswith("VOTE") else None
+        resumed = int(over[1], 16) if over else resumed
+        kept.append(i)
+    return kept
 
 
 COLOURS = dict(zip((name for name, _ in PURPOSES), (FREE, HUES[0], HUES[5], HUES[2], CONFLICT, HUES[4], HUES[3],

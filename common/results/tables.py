@@ -19,8 +19,8 @@ and no figure of anybody's own:
     results:plot PART DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
-Further arguments: `gpu=H200` (whose runs; default: the GPU that most runs are of), `NAME=VALUE` (a setting of the problem, such as
-HEAD_DIM=64).
+Further arguments: `gpu=H200` (whose runs; default: the GPU that most runs are of), `NAME=VALUE` (a setting of the
+problem, such as HEAD_DIM=64).
 The rows of a table come from one run, which stands below it.
 """
 
