@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   float o[TILES_Q][TILES_D][4] = {};         // 32 × HEAD_DIM of O per warp, in mma's layout
   float s[TILES_Q][TILES_KV][4];             // 32 × 64 of S per warp, likewise
   unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
-  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or thereabouts
+  float row_max[TILES_Q][2];                 // m of this lane's rows, 0-7 and 8-15 of each mma tile, or up to 8 less
   float l[TILES_Q][4] = {};                  // the sums of these rows of P, each twice, in mma's layout
   float exact_sum[TILES_Q][2] = {};          // the same of weights not yet rounded, and of this lane's keys: for LSE
 #pragma unroll
