@@ -123,7 +123,7 @@ def test_tensor_instructions_are_compared_only_if_there_are_any():
 
 
 def test_tensor_instructions_of_several_kernels_may_be_miscounted():
-    """16_final's second kernel, which combines parts, has none, but 7 HFMA2.MMA in its machine code."""
+    """16_final's second kernel, which combines parts, has none, but 3 HFMA2.MMA in its machine code."""
     metric = METRICS["instructions.mma"]
     assert "why" in ncu.compare({"instructions.mma": 64, ncu.LAUNCHES: 2}, {metric: 104.0})["instructions.mma"]
     assert "why" not in ncu.compare({"instructions.mma": 64, ncu.LAUNCHES: 1}, {metric: 104.0})["instructions.mma"]
