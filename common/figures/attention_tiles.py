@@ -329,12 +329,15 @@ def loop(kernel: Kernel, arch: str = "90", function: str = "", seldom: bool = Tr
     if seldom:
         return body
     kept: list[Instruction] = []
+    voted = ""  # the predicate that the last vote set
     resumed = 0  # the address behind what is jumped over
     for i in body:
         if i.address < resumed:
             continue
-        over = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", i.text) if kept and kept[-1].opcode.startswith("VOTE") else None
-        resumed = int(over[1], 16) if over else resumed
+        vote, over = re.match(r"VOTE\S* (P\d)", i.text), re.match(r"@!(P\d) BRA\b.*\b0x([0-9a-f]+)", i.text)
+        if over and over[1] == voted:
+            resumed = int(over[2], 16)
+        voted = vote[1] if vote else voted
         kept.append(i)
     return kept
 

@@ -486,7 +486,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     }
   };
 
-  // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied. And l += P · 1: so O is divided
+  // 6. O += P · V: this warp's queries, all columns, while the next tile of V is copied. And l += P · 1: O is divided
   // by the sum of the very weights, rounded, that it was made with, and no thread adds them.
   const auto add_values = [&](unsigned stage, unsigned next_stage, bool copies) {
     const unsigned v_tile = v_address + stage;
