@@ -74,9 +74,11 @@ class Instance:
         return tuple(output.fill_(torch.nan) for output in made)
 
     def judge(self, outputs: Tensors) -> list[Accuracy]:
-        """The accuracy of each output, and of extra ones behind them if there are any."""
-        names = self.spec.output_names(self.variants) + self.spec.extra_names
-        return [_accuracy(*each) for each in zip(names, outputs, self.references, self.tolerances)]
+        """The accuracy of each output: all of them, and all extra ones behind them if there are any."""
+        names = self.spec.output_names(self.variants)
+        names += self.spec.extra_names if len(outputs) > len(names) else ()
+        wanted = self.references[: len(names)], self.tolerances[: len(names)]
+        return [_accuracy(*each) for each in zip(names, outputs, *wanted, strict=True)]
 
     def overwritten(self) -> list[str]:
         """The inputs that are no longer what they were, as sentences; they are put right again."""
@@ -297,7 +299,7 @@ def explain(
     spec = kernel.stage.spec
     owners = _owners(kernel, shape, multiprocessors)
     lines = [f"{title}: wrong result"]
-    for accuracy, axes in zip(found, spec.output_axes(kernel.variants)):
+    for accuracy, axes in zip(found, spec.output_axes(kernel.variants)[: len(found)], strict=True):
         if accuracy.ok:
             continue
         wrong = f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "none stands out"

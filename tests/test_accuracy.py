@@ -136,6 +136,17 @@ def test_an_output_that_nobody_wrote_is_wrong_everywhere():
     assert found.wrong == found.total == 96 * 80 and math.isnan(found.error) and not found.ok
 
 
+def test_what_is_judged_is_all_outputs_and_all_extra_ones_or_none():
+    """O, and log-sum-exp where a launch was asked for it; without an output there is nothing that could be wrong."""
+    instance = accuracy.make(kernels.load("16").kernel("fp16", {"HEAD_DIM": 64}), (1, 1, 1, 8, 70, 64))
+    (o,), lse = instance.outputs(), instance.references[1].float()
+    assert [found.name for found in instance.judge((o,))] == ["O"]
+    assert [(found.name, found.ok) for found in instance.judge((o, lse))] == [("O", False), ("LSE", True)]
+    for count in (0, 3):
+        with pytest.raises(ValueError, match="zip"):
+            instance.judge((o, lse, lse)[:count])
+
+
 def test_errors_are_relative_to_the_whole_and_to_an_average_element():
     instance, c = computed(NAIVE.kernel("fp32"))
     (reference,) = instance.references
