@@ -4,9 +4,7 @@ nvcc runs its tools one after the other: preprocessor and cudafe++ for the host 
 device code, then the host compiler over what cudafe++ wrote. The passes need nothing of each other but a common name
 for the file. So nvcc is asked what it would run (--dryrun), and the passes run side by side. What comes out, products
 and complaints, is what nvcc makes of the same command; a plan of another form than that is left to nvcc.
-
-What the host compiler then reads is nearly all headers: cudafe++ writes out whatever the source includes in front of
-the source. Sources that include the same share that text, and so it is compiled once, and kept in the cache.
+Both read of the headers only what the source needs (headers.py).
 """
 
 from __future__ import annotations
@@ -25,12 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from common.compiler import toolchain
+from common.compiler import headers, toolchain
 from common.errors import UserError
-
-MARKER = re.compile(rb'^# \d+ "([^"\n]*)"((?: \d)*)$', re.MULTILINE)  # the file and the line of the lines below
-SYSTEM = b" 3"  # a marker's flag for system headers
-HEADERS = "headers.h"
 
 
 @dataclass(frozen=True)
@@ -42,13 +36,6 @@ class _Plan:
     passes: tuple[Sequence[str], Sequence[str]]
     join: str
     compile: str
-    by_gcc: bool  # not clang
-
-    @property
-    def folders(self) -> tuple[bytes, ...]:
-        """The toolkit's include folders, as the preprocessor names them."""
-        words = shlex.split(self.environment.get("INCLUDES", ""))
-        return tuple(f"{word.removeprefix('-I')}/".encode() for word in words if word.startswith("-I"))
 
 
 def compile_source(command: Sequence[object], folder: Path) -> None:
@@ -59,14 +46,17 @@ def compile_source(command: Sequence[object], folder: Path) -> None:
     if plan is None:
         toolchain.run(command, cwd=folder)
         return
-    with _Tools(folder, {**os.environ, **plan.environment}) as tools:
-        code, said = _run(tools, plan, folder)
-    if tools.stopped:
-        raise UserError("the compilation was interrupted")
-    if code > 128 or (code and not said.strip()):  # a tool that was ended, for which nvcc has words of its own
+    # What does not compile with the needed part of its headers is compiled with all of them, or told why it does not.
+    for whole in (False, True):
+        with _Tools(folder, {**os.environ, **plan.environment}) as tools:
+            code, said = _run(tools, plan, folder, whole)
+        if tools.stopped:
+            raise UserError("the compilation was interrupted")
+        if code == 0:
+            return
+    if code > 128 or not said.strip():  # a tool that was ended, for which nvcc has words of its own
         toolchain.run(command, cwd=folder)
-    elif code:
-        raise toolchain.failure(str(command[0]), code, said)
+    raise toolchain.failure(str(command[0]), code, said)
 
 
 def interrupt() -> None:
@@ -75,13 +65,23 @@ def interrupt() -> None:
         tools.stop()
 
 
-def _run(tools: _Tools, plan: _Plan, folder: Path) -> tuple[int, str]:
-    """Exit status and output of the whole plan."""
+def _run(tools: _Tools, plan: _Plan, folder: Path, whole: bool) -> tuple[int, str]:
+    """Exit status and output of the whole plan, with the whole headers or what is needed of them."""
+
+    def preprocessed(commands: Sequence[str]) -> Sequence[str]:
+        """The commands that are left to do of a pass."""
+        words = shlex.split(commands[0])
+        text = None if whole else headers.preprocess(words, folder)
+        if text is None:
+            return commands
+        (folder / words[words.index("-o") + 1]).write_text(text, encoding="utf-8")
+        return commands[1:]
+
     first, second = plan.passes
     with ThreadPoolExecutor(1) as pool:
         try:
-            other = pool.submit(tools.run, *second)
-            code, said = tools.run(*first)
+            other = pool.submit(lambda: tools.run(*preprocessed(second)))
+            code, said = tools.run(*preprocessed(first))
             if code == 0:
                 code, more = other.result()
                 said += more
@@ -90,12 +90,10 @@ def _run(tools: _Tools, plan: _Plan, folder: Path) -> tuple[int, str]:
         except BaseException:
             tools.stop()
             raise
-    if code == 0:
-        code, more = tools.run(plan.join)
-        said += more
-    if code == 0:
-        code, more = _compile_host(tools, plan, folder)
-        said += more
+    for command in (plan.join, plan.compile):
+        if code == 0:
+            code, more = tools.run(command)
+            said += more
     return code, said
 
 
@@ -116,11 +114,12 @@ def _plan(command: Sequence[object], folder: Path) -> _Plan | None:
             return None
         else:
             tools[kind] = text
-    host, device, after = ("-E host", "cudafe++"), ("-E device", "cicc"), ("fatbinary", "-c")
-    order = tuple(tools)
-    if order == (*host, *device, *after):
+    host, after = ["-E host", "cudafe++"], ["fatbinary", "-c"]
+    device = ["-E device", "cicc", *(["ptxas"] if "ptxas" in tools else [])]  # which looks at the PTX for 9.0
+    order = list(tools)
+    if order == [*host, *device, *after]:
         passes = host, device
-    elif order == (*device, after[0], *host, after[1]):
+    elif order == [*device, after[0], *host, after[1]]:
         passes = device, host
     else:
         return None
@@ -134,8 +133,7 @@ def _plan(command: Sequence[object], folder: Path) -> _Plan | None:
     for kind in ("cudafe++", "cicc"):
         tools[kind] = tools[kind].replace(" --gen_module_id_file ", " ")
     one, two = ([tools[kind] for kind in each] for each in passes)
-    by_gcc = "--gnu_version" in tools["cudafe++"] and "--clang" not in tools["cudafe++"]
-    return _Plan(environment, (one, two), tools[after[0]], tools[after[1]], by_gcc)
+    return _Plan(environment, (one, two), tools[after[0]], tools[after[1]])
 
 
 def _kind(command: str) -> str:
@@ -145,7 +143,7 @@ def _kind(command: str) -> str:
     except ValueError:
         return command
     name = Path(words[0]).name if words else ""
-    if name in ("cudafe++", "cicc", "fatbinary"):
+    if name in ("cudafe++", "cicc", "ptxas", "fatbinary"):
         return name
     if "-E" in words:
         return "-E host" if words[-1].endswith(".cpp4.ii") else "-E device"
@@ -212,59 +210,3 @@ class _Tools:
         """The same, though nothing failed."""
         self.stopped = True
         self.end()
-
-
-# ---- the host compiler, and the headers that it need not read again --------------------------------------------------
-
-
-def _compile_host(tools: _Tools, plan: _Plan, folder: Path) -> tuple[int, str]:
-    """The plan's last command, without the headers if they have been met before."""
-    words = shlex.split(plan.compile)
-    if plan.by_gcc and "-o" in words and "$" not in plan.compile and "-include" not in words:
-        path = folder / words[words.index("-o") - 1]
-        text = path.read_bytes()
-        at = _end_of_headers(text, plan.folders)
-        compiled = _compiled_headers(text[:at], words) if at else None
-        if compiled is not None:
-            path.write_bytes(text[at:])
-            code, said = tools.run(f"{plan.compile} -include {shlex.quote(str(compiled))}")
-            if code == 0:
-                return code, said
-            path.write_bytes(text)
-    return tools.run(plan.compile)
-
-
-def _end_of_headers(text: bytes, folders: tuple[bytes, ...]) -> int:
-    """Where the lines of the toolkit's and the system's headers, with which the text begins, end; 0 if it has none."""
-    begun = False
-    for marker in MARKER.finditer(text):
-        name, flags = marker.groups()
-        if SYSTEM in flags or name.startswith(folders):
-            begun = True
-        elif begun:
-            return marker.start()
-    return 0
-
-
-def _compiled_headers(text: bytes, words: Sequence[str]) -> Path | None:
-    """The header file with that text, compiled for use with the host compiler's command `words`.
-
-    None if the text is met for the first time: what no other source includes is not worth it."""
-    out = words.index("-o")
-    swapped = {words[out - 1]: HEADERS, words[out + 1]: f"{HEADERS}.gch", "c++": "c++-header"}
-    command = [swapped.get(word, word) for word in words if word != "-c"]
-    key = [hashlib.sha256(text).hexdigest(), *command, toolchain.release(command[0])]
-    digest = hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()[:20]
-    met = toolchain.cache_dir() / f"headers-{digest}.met"
-    if not met.exists():
-        met.touch()
-        return None
-
-    def build(out: Path) -> None:
-        (out / HEADERS).write_bytes(text)
-        toolchain.run(command, cwd=out)
-
-    try:
-        return toolchain.cached("headers", key, build, keep_failures=True) / HEADERS
-    except UserError:
-        return None

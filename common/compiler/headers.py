@@ -1,0 +1,396 @@
+"""What a source needs of its headers.
+
+In front of a kernel of three lines nvcc's tools read forty thousand lines of headers, the host's compiler as many, and
+that takes most of their time. So the headers that a source begins with are preprocessed once, split into declarations
+and kept in the cache; and a source gets those that it names, those that these name, and so on. A name is all that
+counts: of a name that is met, every declaration stays, so that overloads and specialisations are chosen among the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from common.compiler import toolchain
+from common.errors import UserError
+
+# What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone. The
+# host's code is followed by headers of the toolkit's own, which use what stands before them.
+WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "exit", "free", "initializer_list")
+FOLLOWING = ("crt/host_runtime.h", "crt/math_functions.hpp")
+
+ALL = "all.cu"
+INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
+COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
+MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
+MARKERS = re.compile(f"^{MARKER.pattern}", re.MULTILINE)
+FILE = re.compile(r'^# \d+ "([^"<\n]+)"', re.MULTILINE)
+ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
+CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b((?:.*\\\n)*.*)$", re.MULTILINE)
+STRING = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
+NAME = re.compile(rf"{STRING}|([A-Za-z_]\w*)")
+TOKEN = re.compile(rf"^[ \t]*#.*$|{STRING}|[A-Za-z_]\w*|\[\[|\]\]|::|[=!<>]=|[{{}}();<>:=,]", re.MULTILINE)
+PAIRS = {
+    opening: re.compile(rf"^[ \t]*#.*$|{STRING}|(?P<open>{re.escape(opening)})|(?P<close>{re.escape(closing)})", re.M)
+    for opening, closing in (("{", "}"), ("(", ")"), ("[[", "]]"))
+}
+BRACE, PARENTHESIS = re.compile(r"\s*\{"), re.compile(r"\s*\(")
+END = re.compile(r"[{;]")
+OPERATOR = re.compile(r"\s*\(\s*\)|[^(]*")
+KINDS = ("class", "struct", "union", "enum")
+FLAGS_OF_SYSTEM = (" 3", " 4")
+# In front of parentheses that have nothing to do with what is declared.
+ASIDE = set(
+    re.findall(r"\w+", "__attribute__ alignas __declspec decltype noexcept throw asm __asm __asm__ __typeof __typeof__")
+)
+KEYWORDS = ASIDE | set(
+    re.findall(
+        r"\w+",
+        """auto bool char char16_t char32_t class const constexpr default delete double enum explicit extern false float
+        for friend if inline int long mutable namespace new nullptr operator private protected public register return
+        short signed sizeof static static_assert struct template this thread_local true typedef typename union unsigned
+        using virtual void volatile wchar_t while __inline__ __inline __extension__ __restrict __restrict__ __const""",
+    )
+)
+
+
+class Piece(NamedTuple):
+    """A stretch of the headers' text: a declaration, or what holds declarations together."""
+
+    begin: int
+    end: int
+    place: str  # the marker for its first line
+    names: str  # what it declares, with spaces between; nothing: always needed
+    uses: str  # the names in it
+    within: str  # the namespaces around it
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Headers that sources begin with, preprocessed."""
+
+    text: str
+    pieces: list[Piece]
+    macros: Path  # what they define
+    conditions: frozenset[str]  # the names that their text depends on, if they are macros
+    by_name: dict[str, list[int]]
+
+    def needed(self, source: str, more: Sequence[str]) -> str:
+        """The part of the headers that a preprocessed source and the names `more` need."""
+        wanted = [not piece.names for piece in self.pieces]
+        ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
+        ask += [(set(piece.uses.split()), bool(piece.within)) for piece in self.pieces if not piece.names]
+        while ask:
+            names, inside = ask.pop()
+            for name in names:
+                for number in self.by_name.get(name, ()):
+                    piece = self.pieces[number]
+                    # Into a namespace see those who are in one, and those who name it.
+                    if not wanted[number] and (
+                        inside or not piece.within or not names.isdisjoint(piece.within.split())
+                    ):
+                        wanted[number] = True
+                        ask.append((set(piece.uses.split()), bool(piece.within)))
+        return "".join(self._joined(wanted))
+
+    def _joined(self, wanted: Sequence[bool]) -> list[str]:
+        out: list[str] = []
+        last = -1
+        for number, piece in enumerate(self.pieces):
+            if not wanted[number]:
+                continue
+            if last == number - 1 >= 0:
+                out.append(self.text[self.pieces[last].end : piece.end])
+            else:
+                out.append(f"\n{piece.place}\n{self.text[piece.begin : piece.end]}")
+            last = number
+        return [*out, "\n"]
+
+
+def preprocess(command: Sequence[str], folder: Path) -> str | None:
+    """What the preprocessor's `command`, run in `folder`, would write into its -o, with no more of the headers than is
+    needed. None if it has to be run: its headers may not be the toolkit's, or it has other work to do."""
+    words = _joined(command)
+    if words.count("-include") != 1 or any(word.startswith(("-M", "-imacros", "@")) for word in words):
+        return None
+    at, runtime = words.index("-o"), words.index("-include")
+    path, flags = folder / words[at - 1], [*words[:runtime], *words[runtime + 2 : at - 1], *words[at + 2 :]]
+    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(path)]))
+    *own, toolkit = [Path(word[2:]) for word in flags if word.startswith("-I")] or [Path()]
+    if any((each / name).exists() for each in own for name in leading):
+        return None
+    # A macro that is not among what the headers' text depends on need not be told to them.
+    macros = {word: re.split("[=(]", word[2:])[0] for word in flags if word[:2] in ("-D", "-U")}
+    told = {word for word, name in macros.items() if name.startswith("_")}
+    try:
+        while headers := of(tuple(word for word in flags if word in told or word not in macros), leading):
+            felt = {word for word, name in macros.items() if name in headers.conditions} - told
+            if not felt:
+                source = toolchain.run([*flags, "-imacros", headers.macros, path.name, "-o", "-"], cwd=folder)
+                more = () if "__CUDA_ARCH__" in macros.values() else _following(toolkit)
+                if "\ufffd" in source:  # not UTF-8
+                    return None
+                return f'# 1 "{path.name}"\n{headers.needed(source, more)}{source}'
+            told |= felt
+    except (UserError, OSError):
+        pass  # the command will say what is wrong
+    return None
+
+
+def _joined(command: Sequence[str]) -> list[str]:
+    """The words of a command, -D NAME as -DNAME and the like."""
+    words = list(command)
+    for at in reversed(range(len(words) - 1)):
+        if words[at] in ("-D", "-U", "-I"):
+            words[at : at + 2] = ["".join(words[at : at + 2])]
+    return words
+
+
+@lru_cache
+def _following(include: Path) -> list[str]:
+    """The names in the headers that follow the host's code."""
+    raw = "".join((include / name).read_text(errors="replace") for name in FOLLOWING)
+    return sorted(set(_names(re.sub(r"//[^\n]*|/\*.*?\*/", "", raw, flags=re.DOTALL))))
+
+
+def _leading(path: Path) -> Iterator[str]:
+    """The headers in angle brackets with which a source begins, or the source that it begins with."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return
+    at = 0
+    while True:
+        while comment := COMMENT.match(text, at):
+            at = comment.end()
+        include = INCLUDE.match(text, at)
+        if include is None:
+            return
+        if include[1] is None:
+            if os.path.isabs(include[2]):
+                yield from _leading(Path(include[2]))
+            return
+        yield include[1]
+        at = include.end()
+
+
+_SELF = Path(__file__).read_text()  # what it makes of a header is kept for itself alone
+
+
+@lru_cache(maxsize=32)
+def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
+    """The headers `names` as the preprocessor with these flags reads them, one after the other.
+
+    None if one of them would be read again by a source that includes it again."""
+
+    def build(out: Path) -> None:
+        (out / ALL).write_text("".join(f"#include <{name}>\n" for name in names))
+        said = toolchain.run([*flags, "-dD", ALL, "-o", "-"], cwd=out)
+        (out / ALL).unlink()
+        lines = said[said.index(f'# 1 "{ALL}"') :].split("\n")
+        macros = [line for line in lines if line.startswith(("#define ", "#undef "))]
+        text = "\n".join("" if line.startswith(("#define ", "#undef ")) else line for line in lines)
+        (out / "macros.h").write_text("\n".join([*macros, ""]))
+        (out / "text").write_text(text)
+        files = [Path(name).read_text(errors="replace") for name in {*FILE.findall(text)} - {ALL}]
+        pieces = [] if any(map(ONCE.search, files)) else _pieces(text)
+        conditions = {name for file in files for line in CONDITION.findall(file) for name in _names(line)}
+        conditions.update(_names(text), *map(_names, macros))
+        (out / "pieces.json").write_text(json.dumps([pieces, " ".join(conditions)]))
+
+    environment = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
+    kept = toolchain.cached("headers", [*flags, *names, toolchain.release(flags[0]), *environment, _SELF], build)
+    found, conditions = json.loads((kept / "pieces.json").read_text())
+    pieces = [Piece(*each) for each in found]
+    by_name = defaultdict(list)
+    for number, piece in enumerate(pieces):
+        for name in piece.names.split():
+            by_name[name].append(number)
+    text = (kept / "text").read_text()
+    return Headers(text, pieces, kept / "macros.h", frozenset(conditions.split()), by_name) if pieces else None
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in NAME.findall(text) if name]
+
+
+def _type(parameter: str) -> list[str]:
+    """The names of a function's parameter, without its own."""
+    named = re.fullmatch(r"(.*[\w>&*])\s*\b\w+[\s)]*", parameter, re.DOTALL)
+    return [] if named is None else [name for name in _names(named[1]) if name not in ("const", "struct")]
+
+
+# ---- the declarations ------------------------------------------------------------------------------------------------
+
+
+def _pieces(text: str) -> list[Piece]:
+    """The text of preprocessed headers in declarations."""
+    out: list[Piece] = []
+    around: list[set[str]] = []  # the names of each namespace that is open, none for extern "C"
+    file, flags, line, counted = "", "", 1, 0
+    at = 0
+    while token := TOKEN.search(text, at):
+        (begin, at), word = token.span(), token[0]
+        within = " ".join(set().union(*around))
+        names = uses = ""
+        opened = None
+        if word.lstrip()[0] == "#":
+            if marker := MARKER.match(word):
+                line, file, flags = int(marker[1]), marker[2], marker[3]
+                counted = at + 1
+                continue
+        elif word == "}":
+            around.pop()
+        elif word != ";":
+            declaration = _Declaration(text, begin)
+            at, opened = declaration.end, declaration.opens
+            names, uses = " ".join(declaration.names), " ".join(declaration.uses)
+        line, counted = line + text.count("\n", counted, begin), begin
+        system = "".join(flag for flag in FLAGS_OF_SYSTEM if flag in flags)
+        out.append(Piece(begin, at, f'# {line} "{file}"{system}', names, uses, within))
+        if opened is not None:
+            around.append(opened)
+        for marker in MARKERS.finditer(text, begin, at):  # within the declaration
+            line, counted = int(marker[1]), marker.end() + 1
+    return out
+
+
+class _Declaration:
+    """The declaration that begins at a place: where it ends, what it declares, what it names.
+
+    `opens` are the names of a namespace that begins here, none of them for extern "C" {."""
+
+    def __init__(self, text: str, begin: int):
+        self._text = text
+        self.opens: set[str] | None = None
+        self.names: set[str] = set()  # none: always needed
+        self.uses: set[str] = set()
+        head: list[str] = []  # the words outside of brackets
+        declared: list[str] = []
+        arguments = ""
+        parameters: set[str] = set()  # of a template
+        kind = before = named = ""
+        angle = 0
+        calls = assigned = tail = braces = False  # what has been met: parentheses, =, : behind them, braces
+        at = begin
+        while token := TOKEN.search(text, at):
+            word, at = token[0], token.end()
+            if word[0] == '"':
+                if head[-1:] == ["extern"] and (opening := BRACE.match(text, at)):
+                    at, self.opens = opening.end(), set()
+                    break
+            elif word[0] == "'" or word.lstrip()[0] == "#":
+                pass
+            elif word == "template":
+                at = self._parameters(at, parameters)
+            elif word in ASIDE and (opening := PARENTHESIS.match(text, at)):
+                at = self._closing("(", opening.end())
+            elif word == "namespace" and not head:
+                end = END.search(text, at)
+                at = end.end() if end else len(text)
+                if end and end[0] == "{":
+                    self.opens = {*_names(text[token.end() : at])} - KEYWORDS
+                head.append(word)
+                break
+            elif word[0].isalpha() or word[0] == "_":
+                if word == "operator":
+                    symbol = OPERATOR.match(text, at)
+                    at = symbol.end() if symbol else at
+                    head += [word, *_names(symbol[0] if symbol else "")]
+                elif not tail:
+                    head.append(word)
+                    if word in KINDS and not calls:
+                        kind = kind or word
+                    elif braces or before in KINDS:  # behind the braces, or what it is called
+                        declared.append(word)
+                before = word
+            elif word == "(":
+                at = self._closing(word, at)
+                if not tail and not assigned:
+                    declared.append(before)
+                    arguments += text[token.end() : at]
+                calls, before = calls or not assigned, ")"
+            elif word == "[[":
+                at = self._closing(word, at)
+            elif word in (";", ",", "="):
+                if not calls and not assigned and not tail:
+                    declared.append(before)
+                if word == ";":
+                    break
+                assigned, before = word == "=" or (assigned and (calls or angle > 0)), word
+            elif word == "<":
+                angle += 1
+                if angle == 1:
+                    named = before
+            elif word == ">" and angle:
+                angle -= 1
+                if angle == 0:
+                    before = named
+            elif word == ":":
+                tail, before = tail or calls or kind != "", word
+            elif word == "{":
+                inner = at
+                at = self._closing(word, at)
+                initialises = tail and before not in (")", "}", ":")  # a member, in front of the function's body
+                if calls and not assigned and not initialises:
+                    break
+                if not kind and not calls and not assigned:
+                    declared.append(before)
+                if kind == "enum":
+                    declared += _names(text[inner:at])
+                before, braces, tail = "}", True, tail and calls
+            elif word == "}":
+                at = token.start()
+                break
+            else:
+                before = word
+        self.end = at
+        if self.opens is not None:
+            return
+        self.uses = {*_names(text[begin:at])} - KEYWORDS
+        if "operator" in head:  # found by the types that it is for
+            types = [name for part in arguments.split(",") for name in _type(part) or _names(part)]
+            declared = [] if {"new", "delete"} & {*head} else [*head, *types]
+        elif {"static_assert", "namespace"} & {*head}:
+            declared = []
+        elif "typedef" in head:
+            declared += _names(arguments)
+        self.names = {name for name in declared if name.isidentifier()} - KEYWORDS - parameters
+
+    def _closing(self, opening: str, at: int) -> int:
+        """Behind the bracket that closes what was opened just before `at`."""
+        depth = 1
+        for bracket in PAIRS[opening].finditer(self._text, at):
+            depth += bool(bracket["open"]) - bool(bracket["close"])
+            if depth == 0:
+                return bracket.end()
+        return len(self._text)
+
+    def _parameters(self, at: int, names: set[str]) -> int:
+        """Behind the template's parameters, which begin at `at`; their names."""
+        depth = 0
+        last = ""
+        while token := TOKEN.search(self._text, at):
+            word, at = token[0], token.end()
+            if word in ("(", "{"):
+                at = self._closing(word, at)
+            elif word == "<":
+                depth += 1
+            elif word in (">", ",", "="):
+                if last:
+                    names.add(last)
+                depth -= word == ">"
+                if depth == 0:
+                    break
+            elif depth == 0:
+                return token.start()  # an explicit instantiation
+            last = word if word[0].isalpha() or word[0] == "_" else ""
+        names -= KEYWORDS
+        return at

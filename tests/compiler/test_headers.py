@@ -1,0 +1,170 @@
+"""What sources get of their headers: the declarations that they need, and of each name all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from common.compiler import headers, passes, toolchain
+from tests.compiler.test_passes import by_nvcc, compiled, ptx_of  # noqa: F401  # compiled is a fixture
+
+DECLARED = {
+    "int f(int a, int b);": "f",
+    "extern int g (const char *name) __attribute__ ((__nothrow__)) __attribute__ ((__nonnull__ (1)));": "g",
+    "static inline __attribute__((device)) float h(float x) { return k(x); }": "h",
+    "struct __attribute__((aligned(4))) half2 { half x, y; half2(float f) : x(f) {} };": "half2",
+    "struct forward;": "forward",
+    "typedef struct tag { int member; } alias, *pointer;": "alias pointer tag",
+    "typedef unsigned long size;": "size",
+    "typedef int (*callback)(const void *, const void *);": "callback",
+    "enum color { red, green = 2 };": "color green red",
+    "enum class byte : unsigned char;": "byte",
+    "extern const uint3 threadIdx;": "threadIdx",
+    "constexpr int a = f(1), b = c<1, 2>::value;": "a b",
+    "inline constexpr tag_t tag{};": "tag",
+    "template <class T, int N = 3> struct array;": "array",
+    "template <> struct limits<half> { static half max(); };": "limits",
+    "template <bool B, class T> struct enable_if { };": "enable_if",
+    "template <class T> struct derived : public base<T, size_t> { typedef T type; };": "derived",
+    "template <class T> typename enable_if<sizeof(T) >= 4, T>::type cas(T *p, T v) { return v; }": "cas",
+    "template <> int make<char>(void) { return 1; }": "make",
+    "template <class T> inline constexpr bool is_same_v<T, T> = true;": "is_same_v",
+    "template <class T> using type_t = typename T::type;": "type_t",
+    "using std::abs;": "abs",
+    "half operator+(const half &a, const half &b) { return add(a, b); }": "half",
+    "half::operator float() const { return 0; }": "half",
+    "pair &pair::operator=(const other &o) { x = o.x; return *this; }": "other pair",
+    "maker::maker(int x) : a{x}, b(x) { }": "maker",
+    "[[nodiscard]] extern char *text(void);": "text",
+    "using namespace std;": "",
+    "static_assert(sizeof(int) == 4, \"{\");": "",
+    "void *operator new(std::size_t) throw();": "",
+    "#pragma GCC visibility push(default)": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DECLARED)
+def test_what_a_declaration_declares(text):
+    before, after = "int before;", "int after;"
+    pieces = headers._pieces(f'# 7 "some.h" 3\n{before}\n{text}\n{after}\n')
+    one, found, *_, last = pieces
+    assert (one.names, last.names) in (("before", "after"), ("before", "")), "it ends where it ends"
+    assert any(piece.names == "after" for piece in pieces)
+    assert sorted(set(found.names.split()) - {"operator"}) == DECLARED[text].split()
+    assert found.place == '# 8 "some.h" 3'
+
+
+TEXT = """# 1 "some.h" 3
+namespace std {
+struct pair { int first; };
+# 30 "some.h" 3
+void swap(pair &, pair &);
+}
+extern "C" { int swap(int); int puts(const char *);
+}
+float swap(float);
+int unused(std::pair);
+int twice(int x) { return swap(x); }
+"""
+
+
+@pytest.mark.parametrize("source, names", {
+    "": [],
+    "int f() { return puts(0); }": ["puts"],
+    'const char *text = "puts";': [],
+    "int f() { return twice(1); }": ["int swap", "float swap", "twice"],  # what it uses, and that of every type
+    "std::pair p;": ["pair {"],  # swap(p, p) would name it
+    "std::pair p; void f() { std::swap(p, p); }": ["pair {", "void swap", "int swap", "float swap"],
+    "int f() { return pair; }": [],  # in a namespace that the source does not name
+}.items())  # fmt: skip
+def test_a_source_gets_what_it_names(source, names, tmp_path):
+    pieces = headers._pieces(TEXT)
+    by_name: dict[str, list[int]] = {}
+    for number, piece in enumerate(pieces):
+        for name in piece.names.split():
+            by_name.setdefault(name, []).append(number)
+    got = headers.Headers(TEXT, pieces, tmp_path, frozenset(), by_name).needed(source, ())
+    every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice"]
+    assert [name for name in every if name in got] == [name for name in every if name in names]
+    assert got.count("{") == got.count("}")
+    if "void swap" in names:
+        assert re.search(r'# 30 "some.h" 3\nvoid swap|pair \{ int first; \};\n# 30 "some.h" 3\nvoid swap', got)
+
+
+MANY = """#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+__device__ int own;
+}
+namespace cg = cooperative_groups;
+using namespace nvcuda;
+template <class T>
+__global__ void kernel(const half *a, T *x, const __nv_bfloat16 *b, float *c) {
+  auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+  __shared__ half tile[256];
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> fc;
+  tile[threadIdx.x] = a[threadIdx.x] * __float2half(sinf(c[1])) + __hmax(a[0], a[1]);
+  assert(c[0] < 2.0f);
+  warp.sync();
+  wmma::fill_fragment(fc, max(0.0f, c[2]));
+  wmma::load_matrix_sync(fa, tile, 16);
+  wmma::load_matrix_sync(fb, a, 16);
+  wmma::mma_sync(fc, fa, fb, fc);
+  wmma::store_matrix_sync(c, fc, 16, wmma::mem_row_major);
+  own = 1;
+  if (warp.any(b[0] > b[1])) atomicAdd(x, T(pow(double(c[3]), 3) + abs(c[4])));
+  printf("%f\\n", __shfl_xor_sync(~0u, c[threadIdx.x], 1));
+}
+int main() {
+  std::map<std::string, std::vector<int>> words{{"one", {3, 1, 2}}};
+  for (auto &[word, numbers] : words) {
+    std::sort(numbers.begin(), numbers.end());
+    std::cout << word + "!" << numbers.front() << std::endl;
+  }
+  kernel<float><<<dim3(1), 256>>>(nullptr, nullptr, nullptr, nullptr);
+  kernel<int><<<dim3(1), 256>>>(nullptr, nullptr, nullptr, nullptr);
+  return cudaDeviceSynchronize() != cudaSuccess;
+}
+"""
+
+
+def test_a_source_of_many_headers_is_compiled_as_nvcc_does(compiled, monkeypatch):  # noqa: F811
+    attempts = []
+    run = passes._run
+    monkeypatch.setattr(passes, "_run", lambda *words: attempts.append(run(*words)) or attempts[-1])
+    ours, theirs = compiled(MANY, passes.compile_source), compiled(MANY, by_nvcc)
+    assert [code for code, _ in attempts] == [0], f"the headers were not enough: {attempts[0][1]}"
+    assert ptx_of(ours) == ptx_of(theirs)
+
+
+@pytest.mark.parametrize("flags, traps", [([], True), (["-D", "NDEBUG"], False), (["-UNDEBUG"], True)])
+def test_a_macro_that_changes_the_headers_is_told_to_them(flags, traps, compiled):  # noqa: F811
+    text = "#include <cassert>\n__global__ void kernel(int *x) { assert(x[0]); }\n"
+    assert ("assertfail" in (compiled(text, passes.compile_source, *flags) / "source.ptx").read_text()) == traps
+
+
+def test_a_macro_of_the_source_does_not_need_new_headers(compiled, monkeypatch, tmp_path_factory):  # noqa: F811
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path_factory.mktemp("cache")))
+    headers.of.cache_clear()
+    text = '#include <cuda_fp16.h>\n__global__ void kernel(half *x) { asm("// stages %0" :: "n"(STAGES)); }\n'
+    for stages in range(1, 4):
+        folder = compiled(text, passes.compile_source, f"-DSTAGES={stages}")
+        assert f"stages {stages}" in (folder / "source.ptx").read_text()
+    assert len(list(toolchain.cache_dir().glob("headers-*/text"))) == 2, "one of each pass"
+    headers.of.cache_clear()
+    assert Path(toolchain.cache_dir()).exists()
