@@ -58,7 +58,7 @@ def ptx_of(folder: Path) -> str:
     assert re.fullmatch(r"_[0-9a-f]{8}_9_source_cu_\w+", name)
     text = (folder / "source.ptx").read_text()
     assert name in text
-    text = re.sub(rf"\d+(_INTERNAL_|_GLOBAL__N_){name}", "_FILE", text).replace(name, "_FILE")
+    text = re.sub(r"\d+(_INTERNAL_FILE|_GLOBAL__N__FILE)", r"\1", text.replace(name, "_FILE"))  # however long it is
     text = text.replace(str(folder), "FOLDER")
     return re.sub(r"^\.b8 .*\n", "", text, flags=re.MULTILINE)  # the same names as numbers, letter by letter
 
