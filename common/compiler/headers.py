@@ -8,11 +8,12 @@ counts: of a name that is met, every declaration stays, so that overloads and sp
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -72,46 +73,51 @@ class Piece(NamedTuple):
     within: str  # the namespaces around it
 
 
-@dataclass(frozen=True)
-class Headers:
-    """Headers that sources begin with, preprocessed."""
+@dataclass(frozen=True, eq=False)
+class Header:
+    """The text that one header adds."""
 
     text: str
     pieces: list[Piece]
-    macros: Path  # what they define
-    conditions: frozenset[str]  # the names that their text depends on, if they are macros
-    by_name: dict[str, list[int]]
+    by_name: Mapping[str, list[int]]
 
-    def needed(self, source: str, more: Sequence[str]) -> str:
-        """The part of the headers that a preprocessed source and the names `more` need."""
-        wanted = [not piece.names for piece in self.pieces]
-        ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
-        ask += [(set(piece.uses.split()), bool(piece.within)) for piece in self.pieces if not piece.names]
-        while ask:
-            names, inside = ask.pop()
-            for name in names:
-                for number in self.by_name.get(name, ()):
-                    piece = self.pieces[number]
-                    # Into a namespace see those who are in one, and those who name it.
-                    if not wanted[number] and (
-                        inside or not piece.within or not names.isdisjoint(piece.within.split())
-                    ):
-                        wanted[number] = True
-                        ask.append((set(piece.uses.split()), bool(piece.within)))
-        return "".join(self._joined(wanted))
-
-    def _joined(self, wanted: Sequence[bool]) -> list[str]:
-        out: list[str] = []
-        last = -1
-        for number, piece in enumerate(self.pieces):
-            if not wanted[number]:
-                continue
-            if last == number - 1 >= 0:
+    def stretch(self, wanted: set[int]) -> str:
+        """The text of some of its pieces, each where it was."""
+        out, last = [], -2
+        for number in sorted(wanted):
+            piece = self.pieces[number]
+            if number == last + 1:
                 out.append(self.text[self.pieces[last].end : piece.end])
             else:
                 out.append(f"\n{piece.place}\n{self.text[piece.begin : piece.end]}")
             last = number
-        return [*out, "\n"]
+        return "".join([*out, "\n"])
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Headers that sources begin with, preprocessed one after the other."""
+
+    headers: Sequence[Header]
+    macros: Path  # what they define
+    conditions: frozenset[str]  # the names that their text depends on, if they are macros
+
+    def needed(self, source: str, more: Sequence[str]) -> str:
+        """The part of the headers that a preprocessed source and the names `more` need."""
+        wanted = [{n for n, piece in enumerate(header.pieces) if not piece.names} for header in self.headers]
+        ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
+        for header, always in zip(self.headers, wanted):
+            ask += [(set(header.pieces[n].uses.split()), bool(header.pieces[n].within)) for n in always]
+        while ask:
+            names, inside = ask.pop()
+            for header, found in zip(self.headers, wanted):
+                for number in {n for name in names & header.by_name.keys() for n in header.by_name[name]} - found:
+                    piece = header.pieces[number]
+                    around = piece.within.split()
+                    if inside or not around or not names.isdisjoint(around):  # those in a namespace or who name one
+                        found.add(number)
+                        ask.append((set(piece.uses.split()), bool(around)))
+        return "".join(header.stretch(found) for header, found in zip(self.headers, wanted))
 
 
 def preprocess(command: Sequence[str], folder: Path) -> str | None:
@@ -184,7 +190,7 @@ def _leading(path: Path) -> Iterator[str]:
 _SELF = Path(__file__).read_text()  # what it makes of a header is kept for itself alone
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
     """The headers `names` as the preprocessor with these flags reads them, one after the other.
 
@@ -197,24 +203,37 @@ def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
         lines = said[said.index(f'# 1 "{ALL}"') :].split("\n")
         macros = [line for line in lines if line.startswith(("#define ", "#undef "))]
         text = "\n".join("" if line.startswith(("#define ", "#undef ")) else line for line in lines)
-        (out / "macros.h").write_text("\n".join([*macros, ""]))
-        (out / "text").write_text(text)
         files = [Path(name).read_text(errors="replace") for name in {*FILE.findall(text)} - {ALL}]
-        pieces = [] if any(map(ONCE.search, files)) else _pieces(text)
         conditions = {name for file in files for line in CONDITION.findall(file) for name in _names(line)}
         conditions.update(_names(text), *map(_names, macros))
-        (out / "pieces.json").write_text(json.dumps([pieces, " ".join(conditions)]))
+        (out / "macros.h").write_text("\n".join([*macros, ""]))
+        (out / "text").write_text("" if any(map(ONCE.search, files)) else text)
+        (out / "conditions").write_text(" ".join(conditions))
 
     environment = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
     kept = toolchain.cached("headers", [*flags, *names, toolchain.release(flags[0]), *environment, _SELF], build)
-    found, conditions = json.loads((kept / "pieces.json").read_text())
+    text = (kept / "text").read_text()
+    if not text:
+        return None
+    each = re.split(rf'^# \d+ "{re.escape(ALL)}".*\n', text, flags=re.MULTILINE)
+    return Headers(list(map(_header, each)), kept / "macros.h", frozenset((kept / "conditions").read_text().split()))
+
+
+@lru_cache(maxsize=256)
+def _header(text: str) -> Header:
+    """The text of one header, which is most often the same whatever the flags, and what comes before it."""
+
+    def build(out: Path) -> None:
+        (out / "pieces").write_text(json.dumps(_pieces(text)))
+
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    found = json.loads((toolchain.cached("header", [digest, _SELF], build) / "pieces").read_text())
     pieces = [Piece(*each) for each in found]
-    by_name = defaultdict(list)
+    by_name: dict[str, list[int]] = defaultdict(list)
     for number, piece in enumerate(pieces):
         for name in piece.names.split():
             by_name[name].append(number)
-    text = (kept / "text").read_text()
-    return Headers(text, pieces, kept / "macros.h", frozenset(conditions.split()), by_name) if pieces else None
+    return Header(text, pieces, dict(by_name))
 
 
 def _names(text: str) -> list[str]:

@@ -79,13 +79,9 @@ int twice(int x) { return swap(x); }
     "std::pair p; void f() { std::swap(p, p); }": ["pair {", "void swap", "int swap", "float swap"],
     "int f() { return pair; }": [],  # in a namespace that the source does not name
 }.items())  # fmt: skip
-def test_a_source_gets_what_it_names(source, names, tmp_path):
-    pieces = headers._pieces(TEXT)
-    by_name: dict[str, list[int]] = {}
-    for number, piece in enumerate(pieces):
-        for name in piece.names.split():
-            by_name.setdefault(name, []).append(number)
-    got = headers.Headers(TEXT, pieces, tmp_path, frozenset(), by_name).needed(source, ())
+def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    got = headers.Headers([headers._header(TEXT)], tmp_path, frozenset()).needed(source, ())
     every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice"]
     assert [name for name in every if name in got] == [name for name in every if name in names]
     assert got.count("{") == got.count("}")
