@@ -28,6 +28,7 @@ WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "
 FOLLOWING = ("crt/host_runtime.h", "crt/math_functions.hpp")
 
 ALL = "all.cu"
+TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the preprocessor
 INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
 COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
 MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
@@ -127,23 +128,23 @@ def preprocess(command: Sequence[str], folder: Path) -> str | None:
     if words.count("-include") != 1 or any(word.startswith(("-M", "-imacros", "@")) for word in words):
         return None
     at, runtime = words.index("-o"), words.index("-include")
-    path, flags = folder / words[at - 1], [*words[:runtime], *words[runtime + 2 : at - 1], *words[at + 2 :]]
-    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(path)]))
+    name, flags = words[at - 1], [*words[:runtime], *words[runtime + 2 : at - 1], *words[at + 2 :]]
+    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(folder / name)]))
     *own, toolkit = [Path(word[2:]) for word in flags if word.startswith("-I")] or [Path()]
-    if any((each / name).exists() for each in own for name in leading):
+    if any((each / header).exists() for each in own for header in leading):
         return None
     # A macro that is not among what the headers' text depends on need not be told to them.
     macros = {word: re.split("[=(]", word[2:])[0] for word in flags if word[:2] in ("-D", "-U")}
-    told = {word for word, name in macros.items() if name.startswith("_")}
+    told = {word for word, macro in macros.items() if TOOLKITS.match(macro)}
     try:
         while headers := of(tuple(word for word in flags if word in told or word not in macros), leading):
-            felt = {word for word, name in macros.items() if name in headers.conditions} - told
+            felt = {word for word, macro in macros.items() if macro in headers.conditions} - told
             if not felt:
-                source = toolchain.run([*flags, "-imacros", headers.macros, path.name, "-o", "-"], cwd=folder)
+                source = toolchain.run([*flags, "-imacros", headers.macros, name, "-o", "-"], cwd=folder)
                 more = () if "__CUDA_ARCH__" in macros.values() else _following(toolkit)
                 if "\ufffd" in source:  # not UTF-8
                     return None
-                return f'# 1 "{path.name}"\n{headers.needed(source, more)}{source}'
+                return f'# 1 "{name}"\n{headers.needed(source, more)}{source}'
             told |= felt
     except (UserError, OSError):
         pass  # the command will say what is wrong

@@ -1,4 +1,4 @@
-"""nvcc's two passes over a source, the host's and the device's, at the same time.
+"""nvcc's passes over a source, the host's and the device's, at the same time.
 
 nvcc runs its tools one after the other: preprocessor and cudafe++ for the host code, preprocessor and cicc for the
 device code, then the host compiler over what cudafe++ wrote. The passes need nothing of each other but a common name
@@ -29,23 +29,22 @@ from common.errors import UserError
 
 @dataclass(frozen=True)
 class _Plan:
-    """What nvcc would run, as commands of the shell: the passes, first the one of whose errors nvcc would tell; what
-    joins their products; and what compiles the host code."""
+    """What nvcc would run, as commands of the shell: its passes, first the one of whose errors nvcc would tell, and
+    what puts their products together."""
 
     environment: Mapping[str, str]
-    passes: tuple[Sequence[str], Sequence[str]]
-    join: str
-    compile: str
+    passes: Sequence[Sequence[str]]
+    after: Sequence[str]
 
 
-def compile_source(command: Sequence[object], folder: Path) -> None:
-    """Run `command` in `folder`: an nvcc that compiles one .cu file there for one architecture, -c, with --keep.
+def compile_source(command: Sequence[object], folder: Path) -> str:
+    """Run `command` in `folder`: an nvcc that compiles one .cu file there for one architecture, -c or -cubin, with
+    --keep. What the tools print.
 
-    UserError with its output if it fails, as from toolchain.run."""
+    UserError with their output if one fails, as from toolchain.run."""
     plan = _plan(command, folder)
     if plan is None:
-        toolchain.run(command, cwd=folder)
-        return
+        return toolchain.run(command, cwd=folder)
     # What does not compile with the needed part of its headers is compiled with all of them, or told why it does not.
     for whole in (False, True):
         with _Tools(folder, {**os.environ, **plan.environment}) as tools:
@@ -53,9 +52,9 @@ def compile_source(command: Sequence[object], folder: Path) -> None:
         if tools.stopped:
             raise UserError("the compilation was interrupted")
         if code == 0:
-            return
+            return said
     if code > 128 or not said.strip():  # a tool that was ended, for which nvcc has words of its own
-        toolchain.run(command, cwd=folder)
+        return toolchain.run(command, cwd=folder)
     raise toolchain.failure(str(command[0]), code, said)
 
 
@@ -68,29 +67,29 @@ def interrupt() -> None:
 def _run(tools: _Tools, plan: _Plan, folder: Path, whole: bool) -> tuple[int, str]:
     """Exit status and output of the whole plan, with the whole headers or what is needed of them."""
 
-    def preprocessed(commands: Sequence[str]) -> Sequence[str]:
-        """The commands that are left to do of a pass."""
+    def done(commands: Sequence[str]) -> tuple[int, str]:
+        """Of one pass: the preprocessor's command is the first."""
         words = shlex.split(commands[0])
         text = None if whole else headers.preprocess(words, folder)
         if text is None:
-            return commands
+            return tools.run(*commands)
         (folder / words[words.index("-o") + 1]).write_text(text, encoding="utf-8")
-        return commands[1:]
+        return tools.run(*commands[1:])
 
-    first, second = plan.passes
-    with ThreadPoolExecutor(1) as pool:
+    first, *others = plan.passes
+    with ThreadPoolExecutor() as pool:
         try:
-            other = pool.submit(lambda: tools.run(*preprocessed(second)))
-            code, said = tools.run(*preprocessed(first))
-            if code == 0:
-                code, more = other.result()
-                said += more
-            else:
+            running = [pool.submit(done, each) for each in others]
+            code, said = done(first)
+            if code != 0:
                 tools.end()
+            for each in running if code == 0 else ():
+                code, more = each.result()
+                said += more
         except BaseException:
             tools.stop()
             raise
-    for command in (plan.join, plan.compile):
+    for command in plan.after:
         if code == 0:
             code, more = tools.run(command)
             said += more
@@ -115,25 +114,27 @@ def _plan(command: Sequence[object], folder: Path) -> _Plan | None:
         else:
             tools[kind] = text
     host, after = ["-E host", "cudafe++"], ["fatbinary", "-c"]
-    device = ["-E device", "cicc", *(["ptxas"] if "ptxas" in tools else [])]  # which looks at the PTX for 9.0
+    device = ["-E device", "cicc", *(["ptxas"] if "ptxas" in tools else [])]  # that for 9.0 has a look at the PTX
     order = list(tools)
-    if order == [*host, *device, *after]:
-        passes = host, device
+    if order == device:
+        passes, after = [device], []
+    elif order == [*host, *device, *after]:
+        passes = [host, device]
     elif order == [*device, after[0], *host, after[1]]:
-        passes = device, host
+        passes = [device, host]
     else:
         return None
-    named = re.search(r'--module_id_file_name "([^"]*)"', tools["cudafe++"])
-    if named is None or named[0] not in tools["cicc"]:
-        return None
-    # The tool that runs first would write the name by which both know the file's own variables and kernels.
-    source = (folder / named[1]).with_suffix(".cu")
-    digest, name = hashlib.sha256(source.read_bytes()).hexdigest(), re.sub(r"\W", "_", source.name)
-    (folder / named[1]).write_text(f"_{digest[:8]}_{len(name)}_{name}_{digest[8:16]}")
-    for kind in ("cudafe++", "cicc"):
-        tools[kind] = tools[kind].replace(" --gen_module_id_file ", " ")
-    one, two = ([tools[kind] for kind in each] for each in passes)
-    return _Plan(environment, (one, two), tools[after[0]], tools[after[1]])
+    if len(passes) == 2:
+        named = re.search(r'--module_id_file_name "([^"]*)"', tools["cudafe++"])
+        if named is None or named[0] not in tools["cicc"]:
+            return None
+        # The tool that runs first would write the name by which both know the file's own variables and kernels.
+        source = (folder / named[1]).with_suffix(".cu")
+        digest, name = hashlib.sha256(source.read_bytes()).hexdigest(), re.sub(r"\W", "_", source.name)
+        (folder / named[1]).write_text(f"_{digest[:8]}_{len(name)}_{name}_{digest[8:16]}")
+        for kind in ("cudafe++", "cicc"):
+            tools[kind] = tools[kind].replace(" --gen_module_id_file ", " ")
+    return _Plan(environment, [[tools[kind] for kind in each] for each in passes], [tools[kind] for kind in after])
 
 
 def _kind(command: str) -> str:

@@ -1,4 +1,4 @@
-"""What ptxas says of a kernel: registers, spills, stack and shared memory, for one compute capability."""
+"""A kernel as ptxas makes it, for one compute capability, and what it says: registers, spills, shared memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.compiler.symbols import readable
 from common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A kernel source compiled for one GPU. `log` is what `ptxas -v` said: registers, spills, shared memory."""
+
+    path: Path
+    log: str
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,26 @@ class Usage:
     spill_stores: int
     spill_loads: int
     static_shared: int  # per block
+
+
+def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "80") -> Cubin:
+    """Compile a kernel's device code for the GPUs of compute capability `arch` ("80", "90a" ...), as a GPU build would.
+
+    UserError with the compiler's own message if it does not compile."""
+    nvcc, cxx, source = toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
+    macros = toolchain.define_flags(defines)
+    flags = ["-O3", "-lineinfo", "-std=c++17", *macros, f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
+
+    def build(out: Path) -> None:
+        kept = ["--keep", "--keep-dir", "."]
+        log = passes.compile_source([nvcc.path, "-ccbin", cxx, *flags, *kept, source, "-o", "kernel.cubin"], out)
+        for path in out.iterdir():
+            if path.name != "kernel.cubin":
+                path.unlink()
+        (out / "kernel.log").write_text(log)
+
+    out = toolchain.cached("cubin", [source, *toolchain.source_texts(source), nvcc.path, nvcc.release, *flags], build)
+    return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 
 def parse(log: str) -> list[Usage]:
@@ -43,5 +71,5 @@ def parse(log: str) -> list[Usage]:
 
 def usages(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, Usage]:
     """ptxas' report of each __global__ function of the source, template instances apart, by its readable name."""
-    log = toolchain.cubin(source, defines, arch).log
+    log = cubin(source, defines, arch).log
     return {readable(usage.kernel): usage for usage in parse(log)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.compiler import toolchain
+from common.compiler import ptxas, toolchain
 
 # What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
@@ -114,10 +114,10 @@ def main_loop(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 def functions(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[Instruction]]:
     """The machine code of a kernel source for `arch` ("90"): function (mangled name) -> its instructions."""
-    return parse(toolchain.disassemble(toolchain.cubin(source, defines, arch).path))
+    return parse(toolchain.disassemble(ptxas.cubin(source, defines, arch).path))
 
 
 def by_line(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[tuple[int, Instruction]]]:
     """Likewise, each instruction behind the line of the source that it comes from (0: none)."""
-    listing = toolchain.disassemble_with_lines(toolchain.cubin(source, defines, arch).path)
+    listing = toolchain.disassemble_with_lines(ptxas.cubin(source, defines, arch).path)
     return parse_lines(listing, source.resolve())

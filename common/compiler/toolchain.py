@@ -58,14 +58,6 @@ class Nvcc:
         return next((lib for lib in (self.home / "lib64", self.home / "lib") if lib.is_dir()), self.home / "lib")
 
 
-@dataclass(frozen=True)
-class Cubin:
-    """A kernel source compiled for one GPU. `log` is what `ptxas -v` said: registers, spills, shared memory."""
-
-    path: Path
-    log: str
-
-
 def cache_dir() -> Path:
     """Where everything that is built is kept: KERNELS_CACHE, or gpu-kernels-course in the user's cache folder.
 
@@ -133,21 +125,6 @@ def find_tool(name: str, nvcc: Nvcc | None = None) -> str:
     if path is None:
         raise UserError(TOOL_HELP.format(name=name))
     return path
-
-
-def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "80", nvcc: Nvcc | None = None) -> Cubin:
-    """Compile a kernel's device code for the GPUs of compute capability `arch` ("80", "90a" ...), as a GPU build would.
-
-    UserError with the compiler's own message if it does not compile."""
-    nvcc, cxx, source = nvcc or find_nvcc(), find_cxx(), source.resolve()
-    flags = ["-O3", "-lineinfo", "-std=c++17", *define_flags(defines), f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
-
-    def build(out: Path) -> None:
-        log = run([nvcc.path, "-ccbin", cxx, *flags, source, "-o", out / "kernel.cubin"])
-        (out / "kernel.log").write_text(log)
-
-    out = cached("cubin", [source, *source_texts(source), nvcc.path, nvcc.release, *flags], build)
-    return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 
 def disassemble(path: Path) -> str:

@@ -155,7 +155,7 @@ def slow(monkeypatch, tmp_path):
 
     def plan(first: str) -> None:
         second = ["echo $$ > number", "sleep 60", "touch late"]
-        made = passes._Plan({}, ([first], second), "touch late", "touch late")
+        made = passes._Plan({}, [[f"true -o {NAME}", first], ["true -o x", *second]], ["touch late"])
         monkeypatch.setattr(passes, "_plan", lambda command, folder: made)
 
     yield plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.compiler import ptxas
+from common.compiler import ptxas, toolchain
 from common.errors import UserError
 
 LOG = """\
@@ -28,6 +28,18 @@ def test_the_report_is_read():
     assert (two.kernel, two.registers, two.static_shared, two.stack) == ("_Z3twov", 8, 0, 0)
     with pytest.raises(UserError, match="no kernel"):
         ptxas.parse("ptxas info    : 0 bytes gmem\n")
+
+
+def test_a_cubin_is_nvccs(tmp_path):
+    """It is compiled in steps and with a part of the headers."""
+    source = tmp_path / "kernel.cu"
+    source.write_text("#include <cuda_fp16.h>\n__global__ void kernel(half *x) { x[1] = hexp(x[N]); }\n")
+    made = ptxas.cubin(source, {"N": "2"}, "90")
+    nvcc = [toolchain.find_nvcc().path, "-O3", "-lineinfo", "-std=c++17", "-DN=2", "-arch=sm_90", "-cubin"]
+    toolchain.run([*nvcc, source, "-o", "whole.cubin"], cwd=tmp_path)
+    assert toolchain.disassemble(made.path) == toolchain.disassemble(tmp_path / "whole.cubin")
+    (usage,) = ptxas.parse(made.log)
+    assert usage.kernel == "_Z6kernelP6__half" and usage.registers > 0
 
 
 def test_instances_of_a_template_are_told_apart(tmp_path):
