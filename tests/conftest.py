@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import itertools
 import math
@@ -55,6 +56,11 @@ LONG = ("test_kernels.py", "test_notebooks.py")  # files with tests of half a mi
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first: what is left when a process has no more to do is short."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now, torch's million objects among it, stays: the garbage collector need not look at it."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -66,10 +67,11 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         """PNG in 64 colours, which these figures do not exceed by eye: a third of the bytes in a notebook."""
-        buffer, small = io.BytesIO(), io.BytesIO()
-        self.savefig(buffer, format="png", dpi=DPI)
-        Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-        return small.getvalue()
+        canvas, file = FigureCanvasAgg(self), io.BytesIO()
+        canvas.draw()
+        drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        drawn.quantize(64, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+        return file.getvalue()
 
 
 def picture(width: float, height: float, takeaway: str, source: str = "") -> Picture:
@@ -78,7 +80,7 @@ def picture(width: float, height: float, takeaway: str, source: str = "") -> Pic
     head = 0.08 + 0.185 * len(lines) + (0.2 if source else 0) + 0.06  # inches above the axes
     height += head
     below = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height))
-    figure = Picture(figsize=(width, height), layout=below, facecolor="white")
+    figure = Picture(figsize=(width, height), dpi=DPI, layout=below, facecolor="white")
     figure.text(0.08 / width, 1 - 0.08 / height, "\n".join(lines), va="top", fontsize=11, fontweight="bold", color=INK)
     if source:
         size = min(8.5, 0.97 * width * 72 / (0.61 * len(source)))
@@ -146,7 +148,8 @@ def rectangles(
         if label and points >= 3.5:
             middle = (left + w / 2, top + h / 2)
             axes.text(*middle, label, ha="center", va="center" if turned else "center_baseline", color=INK,
-                      rotation=90 if turned else 0, fontsize=common if common >= 5 else points)  # fmt: skip
+                      rotation=90 if turned else 0, fontsize=common if common >= 5 else points,
+                      in_layout=False)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- shared memory: banks

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,24 @@ def save(run: dict, path: Path | str) -> Path:
 
 def load(path: Path | str) -> dict:
     """Read and validate one run; UserError names the file and what is wrong with it."""
+    return _parsed(_text(path), str(path))
+
+
+def _text(path: Path | str) -> str:
     try:
-        return validate(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _parsed(text: str, path: str) -> dict:
+    try:
+        return validate(json.loads(text), path)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
+
+
+_parsed_once = lru_cache(_parsed)  # a page of tables asks for the same text a hundred times; nobody changes the answer
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,10 @@ def runs(directory: Path | None = None, kind: str | None = None, gpu: str | None
     all others those of the GPU that most of them are of: who names no GPU means that one.
 
     `gpu`: only those of a GPU with this in its name ("H200")."""
-    found = [load(path) | {"file": path.name} for path in sorted((directory or RESULTS).glob("*.json"))]
+    found = [
+        _parsed_once(_text(path), str(path)) | {"file": path.name}
+        for path in sorted((directory or RESULTS).glob("*.json"))
+    ]
     found.sort(key=lambda r: r["date"], reverse=True)
     home = next(iter(Counter(r.get("gpu") for r in found).most_common(1)), (None, 0))[0]
     found.sort(key=lambda r: r.get("gpu") != home)
