@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ class Region:
     written: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """One instruction of a kernel.
 
     `pc`: its index. `category`: the kind under which it is counted. `file` and `line`: the place in the outermost

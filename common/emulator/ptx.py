@@ -599,7 +599,8 @@ class _Parser:
                 raise self.fail(f"{match[2]} is not a predicate")
         words = " ".join(text.split())
         opcode = match[3]
-        operands = [self.operand(part, scope) for part in split(match[4])]
+        known = scope.names  # the usual operand is a register of its own scope
+        operands = [known.get(part) or self.operand(part, scope) for part in split(match[4])]
         return Instruction(opcode, operands, guard, match[1] == "!", location, words, scope)
 
     # ---- operands ----

@@ -307,10 +307,10 @@ def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
 def symbols(operands) -> Iterator[Variable | Name]:
     """All that the operands name."""
     for operand in operands:
+        if isinstance(operand, Address):
+            operand = operand.base
         if isinstance(operand, (Variable, Name)):
             yield operand
-        elif isinstance(operand, Address):
-            yield from symbols((operand.base,))
         elif isinstance(operand, Vector):
             yield from symbols(operand.elements)
 
@@ -348,6 +348,7 @@ class Lowering:
         self.table_fixes: list[tuple[list[int], Frame, list[int]]] = []
         self.unit_fixes: list[tuple[Lowered, Function]] = []
         self.checked: dict[tuple, str] = {}
+        self.calls: dict[str, list[str | None]] = {}  # of each function: the names that it calls, None: a pointer
         self.reached = list(self.reach(function))
         self.out_of_line = self.find_out_of_line()
         self.lay_out_params()
@@ -367,17 +368,19 @@ class Lowering:
                 continue
             seen.add(function.name)
             yield function
+            self.calls[function.name] = [call_target(i) for i in function.instructions if is_call(i)]
             waiting += self.called(function)
-            if any(is_call(i) and call_target(i) is None for i in function.instructions):
+            if None in self.calls[function.name]:
                 waiting += [self.module.functions[name] for name in self.module.pointed_at]
 
     def called(self, function: Function) -> list[Function]:
-        names = (call_target(i) for i in function.instructions if is_call(i))
+        """The functions that it calls by their names."""
+        names = self.calls[function.name]
         return [self.module.functions[name] for name in names if name in self.module.functions]
 
     def find_out_of_line(self) -> set[str]:
         """The functions that are called through pointers, and those that call themselves, by whatever way round."""
-        pointers = any(is_call(i) and call_target(i) is None for f in self.reached for i in f.instructions)
+        pointers = any(None in calls for calls in self.calls.values())
         names = set(self.module.pointed_at) if pointers else set()
         calls = {f.name: {g.name for g in self.called(f)} for f in self.reached}
         for name in calls:

@@ -275,8 +275,8 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
     return found
 
 
-def _key(constant: Constant) -> Constant:
-    return Constant(constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special)
+def _key(constant: Constant) -> tuple[int, int, str]:
+    return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
 
 def encode(lowering: Lowering) -> Program:
@@ -297,8 +297,8 @@ def encode(lowering: Lowering) -> Program:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
-    constants: dict[Constant, int] = {lowering.true: 0}
-    keys: dict[int, Constant] = {}  # of the constants among the operands, by id()
+    constants = {_key(lowering.true): 0}  # width, value, name of a special register -> place
+    keys: dict[int, tuple[int, int, str]] = {}  # of the constants among the operands, by id()
     for lowered in code:
         for operand in (*lowered.operands, lowered.target):
             if isinstance(operand, Constant):
@@ -313,9 +313,9 @@ def encode(lowering: Lowering) -> Program:
         base[width] = offset
         offset += slots.count[width] * _unit_size(width)
         for constant in constants:
-            if constant.width == width:
+            if constant[0] == width:
                 constants[constant] = offset
-                table += [offset, width, SPECIALS.get(constant.special, 0), constant.value]
+                table += [offset, width, SPECIALS.get(constant[2], 0), constant[1]]
                 offset += _unit_size(width)
         if width == 8 and calls:
             stack = offset
@@ -326,19 +326,19 @@ def encode(lowering: Lowering) -> Program:
     registers[lowering.stack] = stack
 
     def place(operand) -> int:
-        if isinstance(operand, Raw):
-            return operand.value & NONE
-        if isinstance(operand, Def):
-            return registers[operand.register]
         if isinstance(operand, Register):
             return registers[operand]
+        if isinstance(operand, Def):
+            return registers[operand.register]
+        if isinstance(operand, Raw):
+            return operand.value & NONE
         if isinstance(operand, FrameBytes):
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
         return constants[keys[id(operand)]]
 
     flows = array("I")
     if undefined:
-        flows.extend((int(local), len(unset), *map(place, unset)))
+        flows.extend((int(local), len(unset), *sorted(map(place, unset))))
     for pc, lowered in enumerate(code if undefined else ()):
         targets = [operand for operand in lowered.operands if isinstance(operand, Def)]
         used = [operand for operand in lowered.operands if isinstance(operand, Register)]
@@ -349,7 +349,7 @@ def encode(lowering: Lowering) -> Program:
 
     names: dict[str, int] = {}
     words = array("I")
-    always = constants[lowering.true]
+    always = constants[_key(lowering.true)]
     for lowered in code:
         guard = place(lowered.guard) if lowered.guard is not None else always
         target = lowered.target if isinstance(lowered.target, int) else place(lowered.target)

@@ -34,6 +34,22 @@ static inline double canonical(double x) { return x; }
 static inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }  // NaN gives 0
 static inline double saturated(double x) { return x > 0 ? (x < 1 ? x : 1.0) : 0.0; }
 
+// d = f(sources), one lane after another: with whatever .ftz, .sat and rounding mode the instruction has.
+template <class T, class... S>
+SHARED_CODE static void compute_each(Warp &w, const Instr &i, u32 m, T (*f)(S...), const S *...s) {
+  alignas(64) T result[LANES];
+  const bool ftz = sizeof(T) == 4 && i.flags & FTZ, sat = i.flags & SAT;
+  {
+    const Rounding rounding(i.flags);
+    for (int lane = 0; lane < LANES; ++lane) {
+      T x = ftz ? f(T(flushed(s[lane]))...) : f(s[lane]...);
+      if (ftz) x = flushed(x);
+      result[lane] = sat ? saturated(x) : canonical(x);
+    }
+  }
+  blend<1>(w.reg<T>(i.o[0]), result, m);
+}
+
 // d = f(sources), with .ftz, .sat and the rounding mode of the instruction.
 template <class T, class F, class... S>
 static inline void compute(Warp &w, const Instr &i, u32 m, F f, const S *...s) {
@@ -44,17 +60,7 @@ static inline void compute(Warp &w, const Instr &i, u32 m, F f, const S *...s) {
   }
   if (sizeof(T) == 4 && (i.flags & (FTZ | SAT | ROUND_MASK)) == FTZ)
     return lanes(m, d, [f](auto... x) { return flushed(canonical(T(f(T(flushed(x))...)))); }, s...);
-  alignas(64) T result[LANES];
-  const bool ftz = sizeof(T) == 4 && i.flags & FTZ, sat = i.flags & SAT;
-  {
-    const Rounding rounding(i.flags);
-    for (int lane = 0; lane < LANES; ++lane) {
-      T x = ftz ? T(f(T(flushed(s[lane]))...)) : T(f(s[lane]...));
-      if (ftz) x = flushed(x);
-      result[lane] = sat ? saturated(x) : canonical(x);
-    }
-  }
-  blend<1>(d, result, m);
+  compute_each(w, i, m, static_cast<T (*)(S...)>(f), s...);
 }
 
 template <class T, class F>

@@ -71,7 +71,7 @@ inline u16 narrow(float f) {
 
 // N is a multiple of 8.
 template <Format F, int N>
-inline void widen_array(const u16 *from, float *to) {
+SHARED_CODE inline void widen_array(const u16 *from, float *to) {
 #if defined(__F16C__)
   if constexpr (F == Format::F16) {
     for (int n = 0; n < N; n += 8)
@@ -84,7 +84,7 @@ inline void widen_array(const u16 *from, float *to) {
 }
 
 template <Format F, int N>
-inline void narrow_array(const float *from, u16 *to) {
+SHARED_CODE inline void narrow_array(const float *from, u16 *to) {
 #if defined(__F16C__)
   if constexpr (F == Format::F16) {
     for (int n = 0; n < N; n += 8) {

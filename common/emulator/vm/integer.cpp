@@ -35,8 +35,11 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
    [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }, \
    widths<D, A, B, C>()}
 // Comparisons: mode, d, q, a, b, combine, c, relation.
-#define COMPARE(name, T, handler) \
-  {name, handler, "n d*? d0? s" + std::to_string(sizeof(T)) + " s" + std::to_string(sizeof(T)) + " n s0? n"}
+#define COMPARE(name, T, handler)               \
+  {name, handler,                               \
+   sizeof(T) == 2   ? "n d*? d0? s2 s2 n s0? n" \
+   : sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" \
+                    : "n d*? d0? s8 s8 n s0? n"}
 
 __extension__ typedef unsigned __int128 u128;
 __extension__ typedef __int128 s128;
@@ -432,8 +435,8 @@ void register_integer(Registry &r) {
                    w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
              },
              "d4 s4 s4 s4 n"}});
-  const std::string add32 = "d4 s4 s4 s0? d0?", add64 = "d8 s8 s8 s0? d0?";
-  const std::string mad32 = "d4 s4 s4 s4 s0? d0?", mad64 = "d8 s8 s8 s8 s0? d0?", predicates = "d0 s0 s0";
+  const char *const add32 = "d4 s4 s4 s0? d0?", *const add64 = "d8 s8 s8 s0? d0?";
+  const char *const mad32 = "d4 s4 s4 s4 s0? d0?", *const mad64 = "d8 s8 s8 s8 s0? d0?", *const predicates = "d0 s0 s0";
   enter(r, {{"addc.u32", add_carry<u32, false>, add32},
             {"addc.u64", add_carry<u64, false>, add64},
             {"subc.u32", add_carry<u32, true>, add32},

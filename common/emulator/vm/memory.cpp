@@ -592,10 +592,15 @@ struct Together {
   }
 };
 
+// What an atomic makes of memory and its operands. A pointer: all that the machine does besides is compiled once for each
+// type, not for each operation.
+template <class T>
+using Operation = T (*)(T memory, T operand, T second);
+
 // o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
 
-template <class T, class F>
-static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, F f) {
+template <class T>
+static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, Operation<T> f) {
   Block &b = *w.block;
   const Pattern p = look(address, mask, sizeof(T));
   if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T), p)) return;
@@ -632,8 +637,8 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (sanitize) b.acquire(w, mask, space, address);
 }
 
-template <class T, class F>
-static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
+template <class T>
+static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[1], i.o[2], i.o[3] >> 8 & 1, address);
   const u32 space = i.o[3] & 255;
@@ -643,9 +648,8 @@ static void atomic_any(Warp &w, const Instr &i, u32 m, F f) {
     by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
-#define ATOM_OPERANDS(T)                                                                                               \
-  "d" + std::to_string(sizeof(T)) + "? s* n n " + "s" + std::to_string(sizeof(T)) + " s" + std::to_string(sizeof(T)) + \
-      "?"
+#define ATOM_OPERANDS(T) \
+  sizeof(T) == 2 ? "d2? s* n n s2 s2?" : sizeof(T) == 4 ? "d4? s* n n s4 s4?" : "d8? s* n n s8 s8?"
 #define ATOM(name, T, expr)                                                                                \
   {"atom." name,                                                                                           \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
@@ -666,8 +670,8 @@ static u32 add_pair(u32 a, u32 b) {
 
 // Several neighbours by one instruction, each by itself. o: address register, offset, space | wide << 8, count,
 // destinations (or ~0), operands
-template <class T, class F>
-static void atomic_vector(Warp &w, const Instr &i, u32 m, F f) {
+template <class T>
+static void atomic_vector(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], i.o[2] >> 8 & 1, address);
   const u32 count = i.o[3], whole = count * sizeof(T);
@@ -705,7 +709,7 @@ u32 extreme(u32 a, u32 x, bool most, Format format) {
       ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
 
 void register_memory(Registry &r) {
-  const std::string loads = "s* n n d*?+", stores = "s* n n s*+";
+  const char *const loads = "s* n n d*?+", *const stores = "s* n n s*+";
   enter(r,
         {{"ld.global", access<load, 0>, loads},
          {"ld.shared", access<load, 1>, loads},

@@ -562,8 +562,8 @@ static void commit(Warp &w, u32 m) {
 }
 
 void register_tensor(Registry &r) {
-  const std::string product = "n n n n n n n d4+ s4+", fragment = "s* n n n n n n n n s4? n ";
-  const std::string product_of_fragments = "n n n n n n n n n d4+ s4+";
+  const char *const product = "n n n n n n n d4+ s4+";
+  const char *const product_of_fragments = "n n n n n n n n n d4+ s4+";
   enter(r,
         {{"ldmatrix", load_matrix, "s* n n n n d4+"},
          {"stmatrix", store_matrix, "s* n n n n s4+"},
@@ -572,8 +572,8 @@ void register_tensor(Registry &r) {
          {"mma.s32", mma<s32>, product},
          {"mma.b1", mma<s32, true>, product},
          {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
-         {"wmma.load", wmma_move<true>, fragment + "d4+"},
-         {"wmma.store", wmma_move<false>, fragment + "s4+"},
+         {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+"},
+         {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+"},
          {"wmma.mma", wmma_multiply<float>, product_of_fragments},
          {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
          {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},

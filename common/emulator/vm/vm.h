@@ -6,6 +6,7 @@
 // immediates and special registers lie in the frame too, written once before the first instruction.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -279,9 +280,12 @@ struct Warp {
   u32 &pred(u32 offset) const { return *reinterpret_cast<u32 *>(frame + offset); }
 };
 
+// A function that many handlers use where a call costs nothing beside it: one copy, not one in each of them.
+#define SHARED_CODE __attribute__((noinline))
+
 // Write `from` to `to` in the lanes of `mask`. PER elements belong to a lane.
 template <int PER, class T>
-inline void blend(T *to, const T *from, u32 mask) {
+SHARED_CODE inline void blend(T *to, const T *from, u32 mask) {
   for (int lane = 0; lane < LANES; ++lane)
     if (mask >> lane & 1)
       for (int e = 0; e < PER; ++e) to[lane * PER + e] = from[lane * PER + e];
@@ -325,7 +329,7 @@ inline T as(S value) {
 struct Entry {
   const char *name;
   Handler run;
-  std::string operands;
+  const char *operands;  // no std::string: tables of some hundred would be compiled to as many destructors
 };
 using Registry = std::map<std::string, Entry>;
 inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
@@ -333,10 +337,16 @@ inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
 }
 // "d4 s4 s4" for destinations and sources of these types.
 template <class D, class... S>
-std::string widths() {
-  std::string out = "d" + std::to_string(sizeof(D));
-  ((out += " s" + std::to_string(sizeof(S))), ...);
-  return out;
+const char *widths() {
+  static constexpr char sizes[] = {char('0' + sizeof(D)), char('0' + sizeof(S))...};
+  static constexpr auto text = [] {
+    std::array<char, 3 * sizeof sizes> out{};
+    for (size_t n = 0; n < sizeof sizes; ++n)
+      out[3 * n] = n ? 's' : 'd', out[3 * n + 1] = sizes[n], out[3 * n + 2] = ' ';
+    out.back() = 0;
+    return out;
+  }();
+  return text.data();
 }
 void register_integer(Registry &);
 void register_floating(Registry &);
