@@ -24,8 +24,9 @@ from common.errors import UserError
 
 # What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone. The
 # host's code is followed by headers of the toolkit's own, which use what stands before them.
-WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "exit", "free", "initializer_list")
+WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "exit", "free")
 FOLLOWING = ("crt/host_runtime.h", "crt/math_functions.hpp")
+LIST = re.compile(r"\bfor *\([^;()]*: *\{")  # for (int x : {1, 2}) does not name initializer_list
 
 ALL = "all.cu"
 TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the preprocessor
@@ -141,7 +142,8 @@ def preprocess(command: Sequence[str], folder: Path) -> str | None:
             felt = {word for word, macro in macros.items() if macro in headers.conditions} - told
             if not felt:
                 source = toolchain.run([*flags, "-imacros", headers.macros, name, "-o", "-"], cwd=folder)
-                more = () if "__CUDA_ARCH__" in macros.values() else _following(toolkit)
+                more = [] if "__CUDA_ARCH__" in macros.values() else list(_following(toolkit))
+                more += ["std", "initializer_list"] if LIST.search(source) else []
                 if "\ufffd" in source:  # not UTF-8
                     return None
                 return f'# 1 "{name}"\n{headers.needed(source, more)}{source}'
@@ -161,10 +163,10 @@ def _joined(command: Sequence[str]) -> list[str]:
 
 
 @lru_cache
-def _following(include: Path) -> list[str]:
+def _following(include: Path) -> frozenset[str]:
     """The names in the headers that follow the host's code."""
     raw = "".join((include / name).read_text(errors="replace") for name in FOLLOWING)
-    return sorted(set(_names(re.sub(r"//[^\n]*|/\*.*?\*/", "", raw, flags=re.DOTALL))))
+    return frozenset(_names(re.sub(r"//[^\n]*|/\*.*?\*/", "", raw, flags=re.DOTALL)))
 
 
 def _leading(path: Path) -> Iterator[str]:
