@@ -227,6 +227,9 @@ _STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
 _LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
 _MARKS = re.compile(r"[,{}()\[\]]")
+_NO_MARKS = r"[^{}()\[\]]*"
+# What stands between commas, if there are no brackets in brackets.
+_PIECE = re.compile(rf"(?:[^,{{}}()\[\]]+|\{{{_NO_MARKS}\}}|\[{_NO_MARKS}\]|\({_NO_MARKS}\))+")
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
@@ -240,6 +243,7 @@ _DECLARATION = re.compile(
 _SPACES = ("global", "const", "shared", "local", "param")
 _ATTRIBUTE = re.compile(r"\.attribute\s*\([^()]*\)")  # of variables: .managed, .unified; nothing that matters here
 
+DEEPEST = 100  # brackets in brackets; nvcc writes two
 MOST_REGISTERS = 1 << 20  # of one declaration; nvcc's largest kernels declare some ten thousand
 MOST_ALIGNMENT = 1 << 16
 # Bytes of one variable, by its space: beyond all that a GPU has.
@@ -258,16 +262,21 @@ def integer(text: str) -> int:
 
 
 def split(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket."""
+    """Split at the commas that stand outside every bracket. RecursionError for more than DEEPEST of them in another."""
     if not text.strip():
         return []
     if "[" not in text and "{" not in text and "(" not in text:
         return [part.strip() for part in text.split(",")]
+    pieces = _PIECE.findall(text)
+    if ",".join(pieces) == text:  # the usual case
+        return [piece.strip() for piece in pieces]
     parts, depth, start = [], 0, 0
     for mark in _MARKS.finditer(text):
         character = mark[0]
         if character in "{[(":
             depth += 1
+            if depth > DEEPEST:
+                raise RecursionError
         elif character in "}])":
             depth -= 1
         elif depth == 0:
@@ -505,7 +514,7 @@ class _Parser:
 
     @contextmanager
     def shallow(self) -> Iterator[None]:
-        """Text that is nested deeper than Python's stack is an error of the text."""
+        """Text that is nested deeper than DEEPEST, or than Python's stack, is an error of the text."""
         try:
             yield
         except RecursionError:

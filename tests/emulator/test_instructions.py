@@ -1527,6 +1527,15 @@ def test_nonsense_is_an_error_of_the_text_and_not_of_ours():
     assert lowered > 500
 
 
+def test_brackets_go_so_deep_and_no_deeper():
+    def nested(depth: int) -> str:
+        return ".visible .entry k()\n{\nmov.b32 " + "{" * depth + "1, 2" + "}" * depth + ";\nret;\n}\n"
+
+    assert len(ptx.parse(nested(ptx.DEEPEST)).functions["k"].instructions) == 2
+    with pytest.raises(ptx.PtxError, match="PTX line 3: .* nested too deeply"):
+        ptx.parse(nested(ptx.DEEPEST + 2))
+
+
 # Rows that are compared with a GPU without switching lanes off: why.
 UNGUARDED = {
     "set.lt.f32.s32": "ptxas 13.0 applies the guard to the integer result and converts to f32 in all lanes (I2FP after"
