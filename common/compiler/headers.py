@@ -48,6 +48,7 @@ BRACE, PARENTHESIS = re.compile(r"\s*\{"), re.compile(r"\s*\(")
 END = re.compile(r"[{;]")
 OPERATOR = re.compile(r"\s*\(\s*\)|[^(]*")
 KINDS = ("class", "struct", "union", "enum")
+SKIPPED = 60  # fewer lines that are left out are left empty: a marker is no shorter
 FLAGS_OF_SYSTEM = (" 3", " 4")
 # In front of parentheses that have nothing to do with what is declared.
 ASIDE = set(
@@ -85,14 +86,24 @@ class Header:
 
     def stretch(self, wanted: set[int]) -> str:
         """The text of some of its pieces, each where it was."""
-        out, last = [], -2
+        out, file, line, last = [], "", 0, 0
         for number in sorted(wanted):
-            piece = self.pieces[number]
-            if number == last + 1:
-                out.append(self.text[self.pieces[last].end : piece.end])
+            begin, end, place, *_ = self.pieces[number]
+            text = self.text[begin:end]
+            if text.lstrip()[0] == "#":  # a pragma may stand in a place with others
+                out.append(f"\n{text}")
+                file = ""
+                continue
+            _, at, now = place.split(" ", 2)
+            column = begin - self.text.rfind("\n", 0, begin) - 1
+            if (file, line) == (now, int(at)):
+                out.append(" " * (begin - last))
+            elif file == now and line < int(at) < line + SKIPPED:
+                out.append("\n" * (int(at) - line) + " " * column)
             else:
-                out.append(f"\n{piece.place}\n{self.text[piece.begin : piece.end]}")
-            last = number
+                out.append(f"\n{place}\n" + " " * column)
+            out.append(text)
+            file, line, last = now if "\n#" not in text else "", int(at) + text.count("\n"), end
         return "".join([*out, "\n"])
 
 
@@ -342,7 +353,7 @@ class _Declaration:
             elif word == "[[":
                 at = self._closing(word, at)
             elif word in (";", ",", "="):
-                if not calls and not assigned and not tail:
+                if not (calls or assigned or tail or angle):
                     declared.append(before)
                 if word == ";":
                     break

@@ -86,7 +86,7 @@ def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
     assert [name for name in every if name in got] == [name for name in every if name in names]
     assert got.count("{") == got.count("}")
     if "void swap" in names:
-        assert re.search(r'# 30 "some.h" 3\nvoid swap|pair \{ int first; \};\n# 30 "some.h" 3\nvoid swap', got)
+        assert re.search(r'# 1 "some.h" 3\nnamespace std \{\n(.*\n){28}void swap', got), "line 30"
 
 
 MANY = """#include <cooperative_groups.h>
