@@ -159,8 +159,8 @@ def preprocess(command: Sequence[str], folder: Path) -> str | None:
                     return None
                 return f'# 1 "{name}"\n{headers.needed(source, more)}{source}'
             told |= felt
-    except (UserError, OSError):
-        pass  # the command will say what is wrong
+    except (UserError, OSError, ValueError):
+        pass  # the command will say what is wrong; or its output is not as gcc writes it
     return None
 
 
@@ -280,7 +280,7 @@ def _pieces(text: str) -> list[Piece]:
                 counted = at + 1
                 continue
         elif word == "}":
-            around.pop()
+            del around[-1:]
         elif word != ";":
             declaration = _Declaration(text, begin)
             at, opened = declaration.end, declaration.opens

@@ -56,6 +56,20 @@ def test_what_a_declaration_declares(text):
     assert found.place == '# 8 "some.h" 3'
 
 
+def test_a_header_that_closes_what_another_opened():
+    opened, closed = headers._pieces("namespace a {\nint f();"), headers._pieces("int g();\n}\nint h();")
+    assert [piece.names for piece in (*opened, *closed)] == ["", "f", "g", "", "h"]
+
+
+def test_a_preprocessor_of_another_kind_is_left_to_its_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    (tmp_path / "source.cu").write_text("")
+    command = ["cpp", "-I/toolkit", "-include", "cuda_runtime.h", "source.cu", "-o", "source.ii"]
+    monkeypatch.setattr(toolchain, "run", lambda words, cwd=None: "int f();\n")
+    headers.of.cache_clear()
+    assert headers.preprocess(command, tmp_path) is None
+
+
 TEXT = """# 1 "some.h" 3
 namespace std {
 struct pair { int first; };
