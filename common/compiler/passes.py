@@ -97,7 +97,7 @@ def _run(tools: _Tools, plan: _Plan, folder: Path, whole: bool) -> tuple[int, st
 
 
 def _plan(command: Sequence[object], folder: Path) -> _Plan | None:
-    """What `command` would run; None if that is not the two passes and what follows them."""
+    """What `command` would run; None if those are other steps than are known here."""
     try:
         said = toolchain.run([*command, "--dryrun"], cwd=folder)
     except UserError:

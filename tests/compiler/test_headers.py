@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -176,5 +175,4 @@ def test_a_macro_of_the_source_does_not_need_new_headers(compiled, monkeypatch, 
         folder = compiled(text, passes.compile_source, f"-DSTAGES={stages}")
         assert f"stages {stages}" in (folder / "source.ptx").read_text()
     assert len(list(toolchain.cache_dir().glob("headers-*/text"))) == 2, "one of each pass"
-    headers.of.cache_clear()
-    assert Path(toolchain.cache_dir()).exists()
+    headers.of.cache_clear()  # what is in memory lies in a cache that goes

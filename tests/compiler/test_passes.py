@@ -97,7 +97,7 @@ def test_what_is_said_of_a_broken_source_is_what_nvcc_says(why, compiled):
 
 
 def test_the_object_is_nvccs(compiled):
-    """Compiled with the part of the headers that it needs: a hundredth of the text that nvcc's own has."""
+    """Though the host's compiler read less than half of the text."""
     ours, theirs = (compiled(KERNELS, run) for run in (passes.compile_source, by_nvcc))
     assert len((ours / "source.cudafe1.cpp").read_bytes()) < len((theirs / "source.cudafe1.cpp").read_bytes()) / 2
     assert _symbols(ours) == _symbols(theirs)
