@@ -102,6 +102,14 @@ def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
         assert re.search(r'# 1 "some.h" 3\nnamespace std \{\n(.*\n){28}void swap', got), "line 30"
 
 
+def test_a_declaration_stays_at_its_line_and_column(tmp_path, monkeypatch):
+    """The PTX names both: -lineinfo."""
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    lines = ['# 1 "some.h" 3', "namespace a {", "  int f(); int g();", "}", *[""] * 100, "  int h(); int i();", ""]
+    text = headers.Headers([headers._header("\n".join(lines))], tmp_path, frozenset()).needed("a::g() + i()", ())
+    assert f'\nnamespace a {{\n{" " * 11}int g();\n}}\n# 104 "some.h" 3\n{" " * 11}int i();' in text
+
+
 MANY = """#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -165,6 +173,16 @@ def test_a_source_of_many_headers_is_compiled_as_nvcc_does(compiled, monkeypatch
 def test_a_macro_that_changes_the_headers_is_told_to_them(flags, traps, compiled):  # noqa: F811
     text = "#include <cassert>\n__global__ void kernel(int *x) { assert(x[0]); }\n"
     assert ("assertfail" in (compiled(text, passes.compile_source, *flags) / "source.ptx").read_text()) == traps
+
+
+def test_a_macro_that_changes_declarations_is_told_to_their_headers(compiled, monkeypatch):  # noqa: F811
+    attempts = []
+    run = passes._run
+    monkeypatch.setattr(passes, "_run", lambda *words: attempts.append(words) or run(*words))
+    text = "#include <string>\n__global__ void kernel(int *x) {}\nvoid named(std::string) {}\n"
+    folder = compiled(text, passes.compile_source, "-D_GLIBCXX_USE_CXX11_ABI=0")
+    assert "_Z5namedSs" in toolchain.run(["nm", "kernel.o"], cwd=folder)
+    assert len(attempts) == 1
 
 
 def test_a_macro_of_the_source_does_not_need_new_headers(compiled, monkeypatch, tmp_path_factory):  # noqa: F811
