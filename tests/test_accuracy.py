@@ -174,10 +174,6 @@ def test_inputs_depend_on_the_seed_alone():
     assert not torch.equal(first[0][:64, :64], first[1][:64, :64])
 
 
-# Inputs that make special results.
-
-
-@pytest.mark.parametrize("dtype", NAIVE.dtypes)
 def test_what_a_kernel_that_stopped_left_in_its_inputs_is_not_there_for_the_next(monkeypatch):
     def writes_and_stops(kernel, inputs, *_, **__):
         inputs[0].zero_()
@@ -191,6 +187,10 @@ def test_what_a_kernel_that_stopped_left_in_its_inputs_is_not_there_for_the_next
     assert accuracy.check(kernel, SHAPE, "emulator").ok
 
 
+# Inputs that make special results.
+
+
+@pytest.mark.parametrize("dtype", NAIVE.dtypes)
 def test_a_result_of_zeros_has_to_be_zero(dtype: str):
     kernel = NAIVE.kernel(dtype)
     a, b = kernel.stage.spec.inputs(SHAPE, dtype, {})
