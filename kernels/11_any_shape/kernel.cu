@@ -219,7 +219,6 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   const Element *B_block = B + (size_t)tile_n * BLOCK_N * (B_TRANSPOSED ? K : 1);
   const int rows_left = M - tile_m * BLOCK_M;  // of C, from this tile's first one on
   const int cols_left = N - tile_n * BLOCK_N;
-  const bool full_tile = EDGES == WHOLE || (rows_left >= BLOCK_M && cols_left >= BLOCK_N);
 
   float acc[TILES_M][TILES_N][4] = {};  // WARP_M × WARP_N of C per warp, in mma's layout
 
@@ -384,7 +383,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
     }
   }
 
-  // 5. Round once, at the end, and store: whole chunks where the tile is full, element by element at an edge.
+  // 5. Round once, at the end, and store what is C: whole chunks, or elements where its rows start anywhere.
   if (EPILOGUE == 1) __syncthreads();  // everybody waits for all readers: the ring becomes a buffer for C
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
@@ -397,16 +396,18 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
         pair[n] = {{Element(acc[m][n][half_tile * 2]), Element(acc[m][n][half_tile * 2 + 1])}};
       }
       const int col = tile_n * BLOCK_N + warp_col;
-      if (!full_tile || EDGES == ANYWHERE) {
+      const auto inside = [&](int r, int c) { return EDGES == WHOLE || (r < M && c < N); };  // chunks are, or are not
+      if constexpr (EDGES == ANYWHERE) {
         for (int n = 0; n < TILES_N; ++n) {
           for (int i = 0; i < 2; ++i) {
-            const int edge_col = col + n * MMA_N + lane % 4 * 2 + i;
-            if (row < M && edge_col < N) C[(size_t)row * N + edge_col] = pair[n].element[i];
+            const int pair_col = col + n * MMA_N + lane % 4 * 2;
+            if (inside(row, pair_col + i)) C[(size_t)row * N + pair_col + i] = pair[n].element[i];
           }
         }
       } else if constexpr (EPILOGUE == 0 || TF32) {  // a quad's four pairs of fp32 fill a 32-byte sector as they are
 #pragma unroll
         for (int n = 0; n < TILES_N; ++n) {
+          if (!inside(row, col + n * MMA_N + lane % 4 * 2)) continue;
           *reinterpret_cast<Pair *>(&C[(size_t)row * N + col + n * MMA_N + lane % 4 * 2]) = pair[n];
         }
       } else if constexpr (EPILOGUE == 1) {
@@ -422,6 +423,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
           const int chunk = first + lane;
           const int patch_row = chunk / (WARP_N / VECTOR);
           const int patch_col = chunk % (WARP_N / VECTOR) * VECTOR;
+          if (!inside(row - lane / 4 + patch_row, col + patch_col)) continue;
           *reinterpret_cast<Chunk *>(&C[(size_t)(row - lane / 4 + patch_row) * N + col + patch_col]) =
               *reinterpret_cast<const Chunk *>(&patch[patch_row * WARP_N + swizzle<WARP_N>(patch_row, patch_col)]);
         }
@@ -443,6 +445,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
               (upper ? word[i] : word[i | bit]) = other;
             }
           }
+          if (!inside(row, col + (n + lane % 4) * MMA_N)) continue;
           *reinterpret_cast<uint4 *>(&C[(size_t)row * N + col + (n + lane % 4) * MMA_N]) =
               make_uint4(word[0], word[1], word[2], word[3]);
         }
