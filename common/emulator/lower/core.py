@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from common.emulator.ptx import (
@@ -24,9 +25,11 @@ from common.emulator.ptx import (
     Name,
     Not,
     Pair,
+    Pattern,
     PtxError,
     PtxModule,
     Register,
+    Scope,
     Special,
     Variable,
     Vector,
@@ -114,21 +117,21 @@ def way_round(opcode: str) -> str:
     return WAYS_ROUND[max((start for start in WAYS_ROUND if opcode.startswith(start)), key=len)]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Constant:
     width: int  # bytes per lane; 0 for a predicate
     value: int = 0
     special: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Raw:
     """A plain number among the operands."""
 
     value: int
 
 
-@dataclass
+@dataclass(eq=False)
 class FrameBytes:
     """A plain number among the operands: bytes of a unit's frame, known when all of it is lowered."""
 
@@ -136,20 +139,22 @@ class FrameBytes:
     extra: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Def:
+    """A destination."""
+
     register: Register
 
 
 ABSENT = Raw(NONE)  # an operand that is not there
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Lowered:
     """One instruction of the program, and where it came from."""
 
     name: str = "nop"
-    operands: list = field(default_factory=list)  # Def, Register or Constant (a use), Raw, FrameBytes
+    operands: list = field(default_factory=list)  # Register, Constant, Raw, FrameBytes; from rules, Def as well
     flags: int = 0
     kind: int = PLAIN
     target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
@@ -161,6 +166,50 @@ class Lowered:
     text: str = ""
     location: Location | None = None
     problem: str = ""  # why it is unknown
+    writes: list[Register] = field(default_factory=list)  # of the operands
+    reads: list[Register] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Take the operands from a rule, and tell those that are written from those that are read."""
+        given = self.operands
+        self.writes = [operand.register for operand in given if isinstance(operand, Def)]
+        self.reads = [operand for operand in given if isinstance(operand, Register)]
+        self.operands = [operand.register if isinstance(operand, Def) else operand for operand in given]
+        if self.kind == TOGETHER and isinstance(self.target, Constant):
+            self.flags |= ONE_MASK
+
+
+class Template:
+    """What the instructions of a pattern become, whatever their registers are."""
+
+    def __init__(self, blanks: Sequence[Register], lowered: Lowered):
+        self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.operands))
+        lowered.settle()
+        numbers = {value: number for number, value in enumerate(dict.fromkeys((*blanks, *lowered.operands)))}
+        self.others = list(numbers)[len(blanks) :]
+        self.operands = [numbers[operand] for operand in lowered.operands]  # of the registers and the others
+        self.writes = [numbers[register] for register in lowered.writes]
+        self.reads = [numbers[register] for register in lowered.reads]
+
+    def filled(self, registers: Sequence[Register], guard: Register | None, instruction: Instruction) -> Lowered:
+        made, values = self.lowered, [*registers, *self.others]
+        return Lowered(
+            made.name,
+            [values[number] for number in self.operands],
+            made.flags,
+            made.kind,
+            made.target,
+            made.category,
+            made.access,
+            made.global_store,
+            guard,
+            instruction.negated,
+            instruction.text,
+            instruction.location,
+            "",
+            [values[number] for number in self.writes],
+            [values[number] for number in self.reads],
+        )
 
 
 @dataclass
@@ -347,7 +396,7 @@ class Lowering:
         self.fixes: list[tuple[Lowered, Frame, int]] = []
         self.table_fixes: list[tuple[list[int], Frame, list[int]]] = []
         self.unit_fixes: list[tuple[Lowered, Function]] = []
-        self.checked: dict[tuple, str] = {}
+        self.templates: dict[Pattern, Template | None] = {}
         self.calls: dict[str, list[str | None]] = {}  # of each function: the names that it calls, None: a pointer
         self.reached = list(self.reach(function))
         self.out_of_line = self.find_out_of_line()
@@ -453,7 +502,10 @@ class Lowering:
     def register(self, register: Register) -> Register:
         if self.frame.own:
             return register
-        return self.frame.registers.setdefault(register, Register(register.name, register.type))
+        copy = self.frame.registers.get(register)
+        if copy is None:
+            copy = self.frame.registers[register] = Register(register.name, register.type)
+        return copy
 
     def define(self, operand, width: int):
         if operand is SINK or operand == SINK:
@@ -575,6 +627,9 @@ class Lowering:
         self.open.append(frame.function.name)
         for instruction in frame.function.instructions:
             frame.pc.append(len(self.code))
+            if usual := self.usual(instruction):
+                self.code.append(usual)
+                continue
             before = len(self.code)
             self.instruction_at = instruction
             try:
@@ -596,9 +651,26 @@ class Lowering:
         if guarded and instruction.guard is not None:
             lowered.guard, lowered.negated = self.register(instruction.guard), instruction.negated
         lowered.text, lowered.location = instruction.text, instruction.location
-        if lowered.kind == TOGETHER and isinstance(lowered.target, Constant):
-            lowered.flags |= ONE_MASK
+        lowered.settle()
         self.code.append(lowered)
+
+    def usual(self, instruction: Instruction) -> Lowered | None:
+        """What becomes of an instruction whose pattern has a template."""
+        registers, guard = instruction.registers, instruction.guard
+        if not registers:
+            return None
+        pattern = instruction.pattern
+        if pattern not in self.templates:
+            made = template(pattern)
+            wrong = made is None or self.mismatch(made.lowered, made.shapes)
+            self.templates[pattern] = None if wrong else made
+        found = self.templates[pattern]
+        if found is None:
+            return None
+        if not self.frame.own:
+            registers = [self.register(register) for register in registers]
+            guard = guard and self.register(guard)
+        return found.filled(registers, guard, instruction)
 
     def instruction(self, instruction: Instruction) -> Lowered | None:
         form = Form(instruction)
@@ -608,13 +680,31 @@ class Lowering:
 
     def check(self, lowered: Lowered) -> None:
         """Unsupported if the machine has no such handler, or one that takes other operands."""
+        if wrong := self.mismatch(lowered, tuple(map(_shape, lowered.operands))):
+            raise Unsupported(wrong)
+
+    def mismatch(self, lowered: Lowered, shapes: tuple[str, ...]) -> str:
         if lowered.kind not in (PLAIN, CLOCK, TOGETHER):
-            return
-        key = (lowered.name, *map(_shape, lowered.operands))
-        if key not in self.checked:
-            self.checked[key] = mismatch(self.signatures.get(lowered.name), key[1:])
-        if self.checked[key]:
-            raise Unsupported(self.checked[key])
+            return ""
+        return mismatch(self.signatures.get(lowered.name), shapes)
+
+
+@lru_cache(1 << 14)
+def template(pattern: Pattern) -> Template | None:
+    """None if what becomes of such an instruction depends on where it stands, or if it is an error, which names its
+    registers."""
+    if ".param" in pattern.opcode:  # in a kernel it is one space, in a function another
+        return None
+    nowhere = Lowering(PtxModule(), Function("", True), {}, {})
+    nowhere.instruction_at = Instruction(pattern, pattern.blanks, None, False, None, "", Scope(None))
+    try:
+        lowered = nowhere.instruction(nowhere.instruction_at)
+    except (Unsupported, PtxError):
+        return None
+    if lowered is None or nowhere.code or isinstance(lowered.target, Register):
+        return None
+    made = Template(pattern.blanks, lowered)
+    return made if {*lowered.reads, *lowered.writes} <= {*pattern.blanks} else None  # not the kernel's own, as of carry
 
 
 def _shape(operand) -> str:
@@ -631,6 +721,7 @@ def _shape(operand) -> str:
 _DEFINED, _USED = ({name: f"{what}{size}" for name, size in _SLOT_BYTES.items()} for what in "ds")
 
 
+@lru_cache(1 << 14)
 def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
     """Why a handler of this signature cannot take such operands; nothing if it can."""
     if signature is None:
@@ -699,6 +790,7 @@ def shared_variables(functions: list[Function]) -> tuple[list[Variable], list[Va
             *(
                 word
                 for instruction in function.instructions
+                if not instruction.registers
                 for word in symbols(instruction.operands)
                 if isinstance(word, Variable) and word.space == "shared"
             ),
