@@ -273,12 +273,13 @@ _LOC = re.compile(
 _STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
 _LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+_BRACES = re.compile(r'\{[^{}"\n]*\}|[{}]|"(?:[^"\\]|\\.)*"')  # the first: both of a vector
 _MARKS = re.compile(r"[,{}()\[\]]")
 _NO_MARKS = r"[^{}()\[\]]*"
 # What stands between commas, if there are no brackets in brackets.
 _PIECE = re.compile(rf"(?:[^,{{}}()\[\]]+|\{{{_NO_MARKS}\}}|\[{_NO_MARKS}\]|\({_NO_MARKS}\))+")
 # A .loc, or an instruction as nvcc writes most of them: no label, no parentheses.
-_USUAL = re.compile(rf"\s*(?:(\.loc(?!al)[^\n]*)|((?:@(!?)({_NAME})\s+)?([a-z][\w.]*)\s([^;:()]+));)")
+_USUAL = re.compile(rf"\s*(?:(\.loc(?!al)[^\n]*)|((?:@(!?)({_NAME})\s+)?([a-z][\w.]*)\s+([^;:()\s][^;:()]*));)")
 _WORD = re.compile(r"([%$A-Za-z_](?<!\w.)[\w$]*)")  # but not the letters of 0x1F
 _BLANK = re.compile(r"%(\w+)")
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
@@ -286,6 +287,7 @@ _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _SUM = re.compile(rf"({_NAME}(?:\.[a-z]\w*)?)\s*([-+])\s*(.+)$")
+_GENERIC = re.compile(r"generic\s*\(\s*(.*)\)")
 _DECLARATION = re.compile(
     rf"(?P<words>(?:\.align\s+\d+\s+|\.(?!align\b)[a-z]\w*(?:::\w+)?\s+)*)(?P<name>{_NAME})"
     r"(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
@@ -380,9 +382,10 @@ class _Parser:
 
     def skip_block(self) -> None:
         depth = 0
-        for match in re.compile(r'[{}]|"(?:[^"\\]|\\.)*"').finditer(self.text, self.position):
-            depth += {"{": 1, "}": -1}.get(match[0], 0)
-            if depth == 0 and match[0] == "}":
+        for match in _BRACES.finditer(self.text, self.position):
+            mark = match[0]
+            depth += (mark == "{") - (mark == "}")
+            if depth == 0 and mark[-1] == "}":
                 self.position = match.end()
                 return
         raise self.fail("a block is not closed")
@@ -663,6 +666,8 @@ class _Parser:
     def usual(match: re.Match[str], scope: Scope, location: Location | None) -> Instruction | None:
         """The instruction, if its operands are registers of this scope, and numbers."""
         _, text, negated, guard, opcode, operands = match.groups()
+        if operands[0] == "$":  # a label
+            return None
         known = scope.names
         pieces = _WORD.split(operands)  # every other one is a word
         registers: list[Any] = [known.get(word) or scope.find(word) for word in pieces[1::2]]
@@ -719,15 +724,15 @@ class _Parser:
             if "|" in text:
                 left, right = text.split("|", 1)
                 return Pair(self.operand(left.strip(), scope), self.operand(right.strip(), scope))
-            if match := _SUM.match(text):
+            if ("+" in text or "-" in text) and (match := _SUM.match(text)):
                 base, offset = self.operand(match[1], scope), self.offset(match[3], match[2])
                 return Address(base, offset) if not isinstance(base, Name) else Name(base.name, offset)
             if first == "%":
                 return Special(text)
             if text == "WARP_SZ":
                 return Immediate(32, "int")
-            if match := re.fullmatch(r"(generic)\s*\(\s*(.*)\)", text):
-                return self.operand(match[2], scope)
+            if match := _GENERIC.fullmatch(text):
+                return self.operand(match[1], scope)
             return Name(text)
         if first == "[":
             inner = split(text[1:-1])

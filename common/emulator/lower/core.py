@@ -166,17 +166,28 @@ class Lowered:
     text: str = ""
     location: Location | None = None
     problem: str = ""  # why it is unknown
-    writes: list[Register] = field(default_factory=list)  # of the operands
-    reads: list[Register] = field(default_factory=list)
+    # Of the operands, as `settle` tells them apart. All of one template share `others`.
+    writes: list[Register] = field(default_factory=list)
+    sources: list[Register] = field(default_factory=list)
+    others: list = field(default_factory=list)  # constants (the target may be one) and numbers
 
     def settle(self) -> None:
-        """Take the operands from a rule, and tell those that are written from those that are read."""
+        """Take the operands from a rule."""
         given = self.operands
         self.writes = [operand.register for operand in given if isinstance(operand, Def)]
-        self.reads = [operand for operand in given if isinstance(operand, Register)]
+        self.sources = [operand for operand in given if isinstance(operand, Register)]
         self.operands = [operand.register if isinstance(operand, Def) else operand for operand in given]
-        if self.kind == TOGETHER and isinstance(self.target, Constant):
-            self.flags |= ONE_MASK
+        self.others = [operand for operand in self.operands if not isinstance(operand, Register)]
+        if isinstance(self.target, Constant):
+            self.others.append(self.target)
+            self.flags |= ONE_MASK * (self.kind == TOGETHER)
+
+    @property
+    def reads(self) -> list[Register]:
+        """The registers that it needs, whatever for."""
+        if self.guard is None and not isinstance(self.target, Register):
+            return self.sources
+        return [*self.sources, *(each for each in (self.target, self.guard) if isinstance(each, Register))]
 
 
 class Template:
@@ -185,14 +196,14 @@ class Template:
     def __init__(self, blanks: Sequence[Register], lowered: Lowered):
         self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.operands))
         lowered.settle()
-        numbers = {value: number for number, value in enumerate(dict.fromkeys((*blanks, *lowered.operands)))}
-        self.others = list(numbers)[len(blanks) :]
+        numbers = {value: number for number, value in enumerate((*blanks, *lowered.others))}
         self.operands = [numbers[operand] for operand in lowered.operands]  # of the registers and the others
         self.writes = [numbers[register] for register in lowered.writes]
-        self.reads = [numbers[register] for register in lowered.reads]
+        self.sources = [numbers[register] for register in lowered.sources]
 
     def filled(self, registers: Sequence[Register], guard: Register | None, instruction: Instruction) -> Lowered:
-        made, values = self.lowered, [*registers, *self.others]
+        made = self.lowered
+        values = [*registers, *made.others]
         return Lowered(
             made.name,
             [values[number] for number in self.operands],
@@ -207,8 +218,9 @@ class Template:
             instruction.text,
             instruction.location,
             "",
-            [values[number] for number in self.writes],
-            [values[number] for number in self.reads],
+            [registers[number] for number in self.writes],
+            [registers[number] for number in self.sources],
+            made.others,
         )
 
 
@@ -703,8 +715,10 @@ def template(pattern: Pattern) -> Template | None:
         return None
     if lowered is None or nowhere.code or isinstance(lowered.target, Register):
         return None
-    made = Template(pattern.blanks, lowered)
-    return made if {*lowered.reads, *lowered.writes} <= {*pattern.blanks} else None  # not the kernel's own, as of carry
+    named = {operand.register if isinstance(operand, Def) else operand for operand in lowered.operands}
+    if not {each for each in named if isinstance(each, Register)} <= {*pattern.blanks}:
+        return None  # one of the kernel's own: the carry
+    return Template(pattern.blanks, lowered)
 
 
 def _shape(operand) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from itertools import chain
 
 from common.emulator.lower.core import (
     ACQUIRE,
@@ -36,13 +37,6 @@ from common.emulator.ptx import Register
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
 NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
-
-
-def _uses(lowered: Lowered) -> list[Register]:
-    found = lowered.reads
-    if isinstance(lowered.target, Register):
-        found = [*found, lowered.target]
-    return found if lowered.guard is None else [*found, lowered.guard]
 
 
 def _unit_size(width: int) -> int:
@@ -125,7 +119,7 @@ class _Liveness:
             written: set[Register] = set()
             for pc in range(begin, end):
                 lowered = self.code[pc]
-                for register in _uses(lowered):
+                for register in lowered.reads:
                     last[register] = pc
                     if register not in written:
                         first.setdefault(register, pc)
@@ -165,7 +159,7 @@ class _Liveness:
             lowered = self.code[at]
             if lowered.guard is None:
                 live.difference_update(lowered.writes)
-            live.update(_uses(lowered))
+            live.update(lowered.reads)
         return live
 
 
@@ -259,7 +253,7 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
     reached = [*unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)]
     readers: dict[Register, list[Lowered]] = {}
     for lowered in code if reached else ():
-        for register in _uses(lowered):
+        for register in lowered.reads:
             readers.setdefault(register, []).append(lowered)
     found: set[Register] = set()
     while reached:
@@ -296,8 +290,9 @@ def encode(lowering: Lowering) -> Program:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
-    operands = dict.fromkeys(each for lowered in code for each in (*lowered.operands, lowered.target))
-    keys = {each: _key(each) for each in (lowering.true, *operands) if isinstance(each, Constant)}
+    distinct = {id(lowered.others): lowered.others for lowered in code}
+    others = dict.fromkeys((lowering.true, *chain.from_iterable(distinct.values())))
+    keys = {each: _key(each) for each in others if isinstance(each, Constant)}
     constants = dict.fromkeys(keys.values(), 0)  # width, value, name of a special register -> place
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
     calls = any(lowered.kind in (CALL, CALL_POINTER) for lowered in code)
@@ -320,37 +315,32 @@ def encode(lowering: Lowering) -> Program:
     registers = {each: base[slot_bytes(each)] + slot * _unit_size(slot_bytes(each)) for each, slot in slots.of.items()}
     registers[lowering.stack] = stack
 
-    def place(operand) -> int:
-        if isinstance(operand, Register):
-            return registers[operand]
-        if isinstance(operand, int):  # a target
-            return operand
+    def number(operand) -> int:
         if isinstance(operand, Raw):
             return operand.value & NONE
         if isinstance(operand, FrameBytes):
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
         return constants[keys[operand]]
 
+    places = {**registers, **{operand: number(operand) for operand in others}, None: constants[keys[lowering.true]]}
+
     flows = array("I")
     if undefined:
-        flows.extend((int(local), len(unset), *sorted(map(place, unset))))
+        flows.extend((int(local), len(unset), *sorted(places[register] for register in unset)))
     for pc, lowered in enumerate(code if undefined else ()):
-        targets, used = lowered.writes, lowered.reads
-        touched = {*targets, *used, lowered.guard}
-        if not touched.isdisjoint(undefined):
+        named = [*lowered.writes, *lowered.sources]
+        if not undefined.isdisjoint(named) or lowered.guard in undefined:
             lowered.flags |= TRACKED
-            flows.extend((pc, len(targets), len(used), *map(place, targets), *map(place, used)))
+            flows.extend((pc, len(lowered.writes), len(lowered.sources), *(places[register] for register in named)))
 
     names: dict[str, int] = {}
     words = array("I")
-    places = {operand: place(operand) for operand in operands}
-    places |= {lowered.guard: place(lowered.guard or lowering.true) for lowered in code}
     for lowered in code:
-        name = names.setdefault(lowered.name, len(names))
+        name, target = names.setdefault(lowered.name, len(names)), lowered.target
+        target = target if isinstance(target, int) else places[target]
         guard, negated = places[lowered.guard], NONE if lowered.negated else 0
-        head = (name, guard, negated, lowered.flags, lowered.kind, places[lowered.target], len(lowered.operands))
-        words.extend(head)
-        words.extend(map(places.__getitem__, lowered.operands))
+        words.extend((name, guard, negated, lowered.flags, lowered.kind, target, len(lowered.operands)))
+        words.extend([places[operand] for operand in lowered.operands])
     tables = array("I")
     for entries in lowering.tables:
         tables.extend((len(entries), *entries))
