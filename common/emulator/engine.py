@@ -255,24 +255,15 @@ class Module:
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
-        at = None
+        location, at = None, ("", 0, "", 0, 0)
         for pc, lowered in enumerate(program.instructions):
-            if lowered.location and lowered.location.line:  # line 0: the compiler moved it; then its neighbour's
-                at = lowered.location
+            if lowered.location is not location:
+                location = lowered.location
+                if location and location.line:  # line 0: the compiler moved it; then its neighbour's
+                    outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
+                    at = (outer, location.call_line, inner, location.line, location.own_line)
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
-            places.append(
-                Place(
-                    pc,
-                    lowered.text,
-                    lowered.category,
-                    files.get(at.call_file, "") if at else "",
-                    at.call_line if at else 0,
-                    files.get(at.file, "") if at else "",
-                    at.line if at else 0,
-                    at.own_line if at else 0,
-                    problem,
-                )
-            )
+            places.append(Place(pc, lowered.text, lowered.category, *at, problem))
         return KernelInfo(
             function.name,
             params,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import UserError
 
@@ -104,8 +104,7 @@ class Name:
 SINK = Name("_")
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     file: int
     line: int
     call_file: int = 0  # the place in the outermost function into which this was inlined
@@ -118,10 +117,11 @@ class Pattern:
     differ in their registers alone. A kernel of thousands of instructions has some fifty of these patterns: each is
     read, and lowered, once."""
 
-    __slots__ = ("blanks", "opcode", "operands")
+    __slots__ = ("base", "blanks", "opcode", "operands")
 
     def __init__(self, opcode: str, operands: list, blanks: Sequence[Register] = ()):
         self.opcode = opcode  # "ld.global.nc.v4.u32"
+        self.base = opcode.split(".", 1)[0]
         self.operands = operands
         self.blanks = blanks  # what stands among the operands for the registers, in the order of the text
 

@@ -429,7 +429,7 @@ class Lowering:
                 continue
             seen.add(function.name)
             yield function
-            self.calls[function.name] = [call_target(i) for i in function.instructions if is_call(i)]
+            self.calls[function.name] = [call_target(i) for i in function.instructions if i.pattern.base == "call"]
             waiting += self.called(function)
             if None in self.calls[function.name]:
                 waiting += [self.module.functions[name] for name in self.module.pointed_at]
@@ -757,10 +757,6 @@ def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
         if not taken and not repeated:
             return "one of its operands is missing, or of another kind than the emulator expects"
     return "" if place == len(shapes) else "it has other operands than the emulator expects"
-
-
-def is_call(instruction: Instruction) -> bool:
-    return instruction.opcode.startswith("call") and instruction.opcode.split(".", 1)[0] == "call"
 
 
 def call_target(instruction: Instruction) -> str | None:

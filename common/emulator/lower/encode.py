@@ -51,12 +51,11 @@ class _Liveness:
     def __init__(self, lowering: Lowering, unit: Unit):
         self.code, self.tables = lowering.code, lowering.tables
         starts = {unit.begin}
-        for pc in range(unit.begin, unit.end):
-            kind = self.code[pc].kind
-            if kind in (BRANCH, TABLE, EXIT, RETURN):
+        for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
+            if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
                 starts.update(self.after(pc))
-            if kind in (EXIT, RETURN):
-                starts.add(pc + 1)
+                if lowered.kind in (EXIT, RETURN):
+                    starts.add(pc + 1)
         self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
         self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
         self.ranges: dict[Register, list[int]] = {}
@@ -117,8 +116,7 @@ class _Liveness:
         for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
             read: set[Register] = set()
             written: set[Register] = set()
-            for pc in range(begin, end):
-                lowered = self.code[pc]
+            for pc, lowered in enumerate(self.code[begin:end], begin):
                 for register in lowered.reads:
                     last[register] = pc
                     if register not in written:
@@ -210,7 +208,7 @@ SOON = 256  # instructions
 def _mark_tentative_loads(code: list[Lowered]) -> None:
     """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
     whether an atomic is worth while. Whatever the load sees, the atomic decides."""
-    if not any(lowered.name.startswith("atom.") for lowered in code):
+    if not any(name.startswith("atom.") for name in {lowered.name for lowered in code}):
         return
     definitions: dict[Register, list[Lowered]] = {}
     for lowered in code:
@@ -295,7 +293,7 @@ def encode(lowering: Lowering) -> Program:
     keys = {each: _key(each) for each in others if isinstance(each, Constant)}
     constants = dict.fromkeys(keys.values(), 0)  # width, value, name of a special register -> place
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
-    calls = any(lowered.kind in (CALL, CALL_POINTER) for lowered in code)
+    calls = not {CALL, CALL_POINTER}.isdisjoint(lowered.kind for lowered in code)
     offset, stack = 0, NONE
     base: dict[int, int] = {}
     table: list[int] = []
@@ -348,8 +346,9 @@ def encode(lowering: Lowering) -> Program:
     begins = {unit.function.name: unit.begin for unit in lowering.units[:-1]}
     functions = [begins.get(name, NONE) for name in lowering.module.functions]
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
-    granule = min((lowered.access for lowered in code if lowered.access), default=16)
-    stores = [lowered.global_store for lowered in code if lowered.global_store]
+    granule = min({lowered.access for lowered in code} - {0}, default=16)
+    stores = {lowered.global_store for lowered in code} - {0}
+    ordered = "fence" in names or any(flags & (ACQUIRE | RELEASE) for flags in {lowered.flags for lowered in code})
     header = array(
         "I",
         (
@@ -364,7 +363,7 @@ def encode(lowering: Lowering) -> Program:
             entry.begin,
             local_bytes,
             stack,
-            int(any(lowered.name == "fence" or lowered.flags & (ACQUIRE | RELEASE) for lowered in code)),
+            int(ordered),
             int(math.log2(min(stores))) if stores else NO_GRANULE,
             len(functions),
             *functions,
