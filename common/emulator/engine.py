@@ -207,6 +207,17 @@ class Module:
                 self._ptx.functions[name].forget()
         return self._kernels[name]
 
+    def lines(self, name: str) -> set[tuple[str, int]]:
+        """File and line of all that a kernel may execute, as its places have them; without lowering it."""
+        if name in self._kernels:
+            return {(place.file, place.line) for place in self._kernels[name].instructions}
+        function = self._ptx.functions[name]
+        with _without_collection():
+            reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
+            locations = {each.location for part in reached for each in part.instructions}
+            function.forget()
+        return {(self._ptx.files.get(at.call_file, ""), at.call_line) for at in locations if at and at.line}
+
     def parameter_types(self, name: str) -> list[tuple[str, int]]:
         """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
         return [(param.type, param.size) for param in self._ptx.functions[name].arguments]

@@ -330,6 +330,9 @@ RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
 
 
 def rule(*mnemonics: str):
+    """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
+    wherever it stands: see `template`."""
+
     def enter(function):
         for mnemonic in mnemonics:
             RULES[mnemonic] = function
@@ -409,8 +412,8 @@ class Lowering:
         self.table_fixes: list[tuple[list[int], Frame, list[int]]] = []
         self.unit_fixes: list[tuple[Lowered, Function]] = []
         self.templates: dict[Pattern, Template | None] = {}
-        self.calls: dict[str, list[str | None]] = {}  # of each function: the names that it calls, None: a pointer
-        self.reached = list(self.reach(function))
+        self.calls = reach(module, function)
+        self.reached = [module.functions[name] for name in self.calls]
         self.out_of_line = self.find_out_of_line()
         self.lay_out_params()
         self.lay_out_shared()
@@ -418,32 +421,11 @@ class Lowering:
 
     # ---- which functions, and how they are called ----
 
-    def reach(self, start: Function) -> Iterator[Function]:
-        """The function and all that it may call; once it calls through a pointer, all whose address the module
-        takes."""
-        seen: set[str] = set()
-        waiting = [start]
-        while waiting:
-            function = waiting.pop()
-            if function.name in seen or not function.defined:
-                continue
-            seen.add(function.name)
-            yield function
-            self.calls[function.name] = [call_target(i) for i in function.instructions if i.pattern.base == "call"]
-            waiting += self.called(function)
-            if None in self.calls[function.name]:
-                waiting += [self.module.functions[name] for name in self.module.pointed_at]
-
-    def called(self, function: Function) -> list[Function]:
-        """The functions that it calls by their names."""
-        names = self.calls[function.name]
-        return [self.module.functions[name] for name in names if name in self.module.functions]
-
     def find_out_of_line(self) -> set[str]:
         """The functions that are called through pointers, and those that call themselves, by whatever way round."""
         pointers = any(None in calls for calls in self.calls.values())
         names = set(self.module.pointed_at) if pointers else set()
-        calls = {f.name: {g.name for g in self.called(f)} for f in self.reached}
+        calls = {name: {each for each in called if each is not None} for name, called in self.calls.items()}
         for name in calls:
             waiting, seen = list(calls[name]), set()
             while waiting:
@@ -639,8 +621,8 @@ class Lowering:
         self.open.append(frame.function.name)
         for instruction in frame.function.instructions:
             frame.pc.append(len(self.code))
-            if usual := self.usual(instruction):
-                self.code.append(usual)
+            if filled := self.from_template(instruction):
+                self.code.append(filled)
                 continue
             before = len(self.code)
             self.instruction_at = instruction
@@ -666,7 +648,7 @@ class Lowering:
         lowered.settle()
         self.code.append(lowered)
 
-    def usual(self, instruction: Instruction) -> Lowered | None:
+    def from_template(self, instruction: Instruction) -> Lowered | None:
         """What becomes of an instruction whose pattern has a template."""
         registers, guard = instruction.registers, instruction.guard
         if not registers:
@@ -757,6 +739,23 @@ def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
         if not taken and not repeated:
             return "one of its operands is missing, or of another kind than the emulator expects"
     return "" if place == len(shapes) else "it has other operands than the emulator expects"
+
+
+def reach(module: PtxModule, start: Function) -> dict[str, list[str | None]]:
+    """The function and all that it may call, and what each of them calls: names, None for a pointer. Once one calls
+    through a pointer, it may call all whose address the module takes."""
+    found: dict[str, list[str | None]] = {}
+    waiting = [start]
+    while waiting:
+        function = waiting.pop()
+        if function.name in found or not function.defined:
+            continue
+        called = [call_target(each) for each in function.instructions if each.pattern.base == "call"]
+        found[function.name] = called
+        waiting += [module.functions[name] for name in called if name is not None and name in module.functions]
+        if None in called:
+            waiting += [module.functions[name] for name in module.pointed_at]
+    return found
 
 
 def call_target(instruction: Instruction) -> str | None:
