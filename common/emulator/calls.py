@@ -283,7 +283,7 @@ def executable_lines(
     found: dict[str, frozenset[int]] = {}
     path = str((file or source).resolve())
     with loaded(compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol).ptx) as module:
-        for name, info in module.module.kernels.items():
-            lines = frozenset(place.line for place in info.instructions if place.file == path)
+        for name in module.module.kernel_names:
+            lines = frozenset(line for where, line in module.module.lines(name) if where == path)
             found[readable(name)] = lines | found.get(readable(name), frozenset())
     return found

@@ -207,6 +207,17 @@ class Module:
                 self._ptx.functions[name].forget()
         return self._kernels[name]
 
+    def lines(self, name: str) -> set[tuple[str, int]]:
+        """File and line of all that a kernel may execute, as its places have them; without lowering it."""
+        if name in self._kernels:
+            return {(place.file, place.line) for place in self._kernels[name].instructions}
+        function = self._ptx.functions[name]
+        with _without_collection():
+            reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
+            locations = {each.location for part in reached for each in part.instructions}
+            function.forget()
+        return {(self._ptx.files.get(at.call_file, ""), at.call_line) for at in locations if at and at.line}
+
     def parameter_types(self, name: str) -> list[tuple[str, int]]:
         """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
         return [(param.type, param.size) for param in self._ptx.functions[name].arguments]
@@ -255,24 +266,15 @@ class Module:
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
-        at = None
+        location, at = None, ("", 0, "", 0, 0)
         for pc, lowered in enumerate(program.instructions):
-            if lowered.location and lowered.location.line:  # line 0: the compiler moved it; then its neighbour's
-                at = lowered.location
+            if lowered.location is not location:
+                location = lowered.location
+                if location and location.line:  # line 0: the compiler moved it; then its neighbour's
+                    outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
+                    at = (outer, location.call_line, inner, location.line, location.own_line)
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
-            places.append(
-                Place(
-                    pc,
-                    lowered.text,
-                    lowered.category,
-                    files.get(at.call_file, "") if at else "",
-                    at.call_line if at else 0,
-                    files.get(at.file, "") if at else "",
-                    at.line if at else 0,
-                    at.own_line if at else 0,
-                    problem,
-                )
-            )
+            places.append(Place(pc, lowered.text, lowered.category, *at, problem))
         return KernelInfo(
             function.name,
             params,

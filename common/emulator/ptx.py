@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 from common.errors import UserError
 
@@ -22,6 +23,7 @@ _TYPES = {
     8: "b64 u64 s64 f64 f32x2", 16: "b128",
 }  # fmt: skip
 BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
+_BLANKS = {name: f"%{name}" for name in BYTES}  # what stands for a register of that type in a pattern
 
 
 class PtxError(UserError):
@@ -31,10 +33,10 @@ class PtxError(UserError):
 class Register:
     """One declared register. Identity is the object: two scopes may use one name."""
 
-    __slots__ = ("name", "type")
+    __slots__ = ("blank", "name", "type")
 
     def __init__(self, name: str, type: str):
-        self.name, self.type = name, type
+        self.name, self.type, self.blank = name, type, _BLANKS[type]
 
     @property
     def bytes(self) -> int:
@@ -102,8 +104,7 @@ class Name:
 SINK = Name("_")
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     file: int
     line: int
     call_file: int = 0  # the place in the outermost function into which this was inlined
@@ -111,15 +112,62 @@ class Location:
     own_line: int = 0  # in the same file: the place in that function's own code, through the lambdas that it calls
 
 
-@dataclass
+class Pattern:
+    """Opcode and operands of an instruction; or of many, if they have nothing but registers and numbers as operands and
+    differ in their registers alone. A kernel of thousands of instructions has some fifty of these patterns: each is
+    read, and lowered, once."""
+
+    __slots__ = ("base", "blanks", "opcode", "operands")
+
+    def __init__(self, opcode: str, operands: list, blanks: Sequence[Register] = ()):
+        self.opcode = opcode  # "ld.global.nc.v4.u32"
+        self.base = opcode.split(".", 1)[0]
+        self.operands = operands
+        self.blanks = blanks  # what stands among the operands for the registers, in the order of the text
+
+    def filled(self, registers: Sequence[Register]) -> list:
+        """The operands, with those registers."""
+        of = dict(zip(self.blanks, registers))
+
+        def fill(operand):
+            if isinstance(operand, Register):
+                return of.get(operand, operand)
+            if isinstance(operand, Vector):
+                return Vector(tuple(map(fill, operand.elements)))
+            if isinstance(operand, Address):
+                return Address(fill(operand.base), operand.offset, tuple(map(fill, operand.extra)))
+            if isinstance(operand, Pair):
+                return Pair(fill(operand.first), fill(operand.second))
+            return Not(fill(operand.operand)) if isinstance(operand, Not) else operand
+
+        return [fill(operand) for operand in self.operands]
+
+
 class Instruction:
-    opcode: str  # "ld.global.nc.v4.u32"
-    operands: list
-    guard: Register | None
-    negated: bool
-    location: Location | None
-    text: str
-    scope: Scope
+    """`registers`: what goes into the blanks of the pattern."""
+
+    __slots__ = ("guard", "location", "negated", "pattern", "registers", "scope", "text")
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        registers: Sequence[Register],
+        guard: Register | None,
+        negated: bool,
+        location: Location | None,
+        text: str,
+        scope: Scope,
+    ):
+        self.pattern, self.registers, self.guard, self.negated = pattern, registers, guard, negated
+        self.location, self.text, self.scope = location, text, scope
+
+    @property
+    def opcode(self) -> str:
+        return self.pattern.opcode
+
+    @property
+    def operands(self) -> list:
+        return self.pattern.filled(self.registers) if self.registers else self.pattern.operands
 
 
 class Scope:
@@ -209,10 +257,9 @@ class PtxModule:
         }
         for function in self.functions.values():
             for instruction in function.instructions:
-                operands = instruction.operands
-                if instruction.opcode.startswith("call"):  # its first name is called, its last one may be a prototype
-                    continue
-                names |= {operand.name for operand in operands if isinstance(operand, Name)}
+                if instruction.registers or instruction.opcode.startswith("call"):
+                    continue  # of a call, the first name is called, the last one may be a prototype
+                names |= {operand.name for operand in instruction.operands if isinstance(operand, Name)}
         return [name for name, function in self.functions.items() if name in names and function.defined]
 
 
@@ -226,15 +273,21 @@ _LOC = re.compile(
 _STRING = re.compile(r"^([\w$]+):\s*\n((?:\s*\.b8 [\d, ]+\n)+)", re.MULTILINE)
 _LAMBDA = re.compile(r"U[lL]\w*?E\d*_cl")  # operator() of a lambda, mangled
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+_BRACES = re.compile(r'\{[^{}"\n]*\}|[{}]|"(?:[^"\\]|\\.)*"')  # the first: both of a vector
 _MARKS = re.compile(r"[,{}()\[\]]")
 _NO_MARKS = r"[^{}()\[\]]*"
 # What stands between commas, if there are no brackets in brackets.
 _PIECE = re.compile(rf"(?:[^,{{}}()\[\]]+|\{{{_NO_MARKS}\}}|\[{_NO_MARKS}\]|\({_NO_MARKS}\))+")
+# A .loc, or an instruction as nvcc writes most of them: no label, no parentheses.
+_USUAL = re.compile(rf"\s*(?:(\.loc(?!al)[^\n]*)|((?:@(!?)({_NAME})\s+)?([a-z][\w.]*)\s+([^;:()\s][^;:()]*));)")
+_WORD = re.compile(r"([%$A-Za-z_](?<!\w.)[\w$]*)")  # but not the letters of 0x1F
+_BLANK = re.compile(r"%(\w+)")
 _INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _SUM = re.compile(rf"({_NAME}(?:\.[a-z]\w*)?)\s*([-+])\s*(.+)$")
+_GENERIC = re.compile(r"generic\s*\(\s*(.*)\)")
 _DECLARATION = re.compile(
     rf"(?P<words>(?:\.align\s+\d+\s+|\.(?!align\b)[a-z]\w*(?:::\w+)?\s+)*)(?P<name>{_NAME})"
     r"(?P<dims>(?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
@@ -329,9 +382,10 @@ class _Parser:
 
     def skip_block(self) -> None:
         depth = 0
-        for match in re.compile(r'[{}]|"(?:[^"\\]|\\.)*"').finditer(self.text, self.position):
-            depth += {"{": 1, "}": -1}.get(match[0], 0)
-            if depth == 0 and match[0] == "}":
+        for match in _BRACES.finditer(self.text, self.position):
+            mark = match[0]
+            depth += (mark == "{") - (mark == "}")
+            if depth == 0 and mark[-1] == "}":
                 self.position = match.end()
                 return
         raise self.fail("a block is not closed")
@@ -529,9 +583,21 @@ class _Parser:
         text, location, outer = self.text, None, []
         self.position = start
         self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
+        self.located: dict[str, Location] = {}  # .loc lines, as long as that holds
         code: list[Instruction] = []
         variables: list[Variable] = []
         while True:
+            if usual := _USUAL.match(text, self.position):
+                if line := usual[1]:
+                    location = self.located.get(line)
+                    if location is None:
+                        location = self.located[line] = self.locate(line)
+                    self.position = usual.end()
+                    continue
+                if instruction := self.usual(usual, scope, location):
+                    code.append(instruction)
+                    self.position = usual.end()
+                    continue
             if not self.skip():
                 raise self.fail(f"{name} is not closed")
             character = text[self.position]
@@ -547,16 +613,7 @@ class _Parser:
             elif character == ";":
                 self.position += 1
             elif character == ".":
-                if text.startswith(".loc", self.position) and not text.startswith(".local", self.position):
-                    match = _LOC.match(text, self.position)
-                    if match is None:
-                        raise self.fail("a .loc directive that cannot be read")
-                    file, line, inlined, call_file, call_line = match.groups()
-                    location = self.locate(
-                        int(file), int(line), inlined or "", int(call_file or 0), int(call_line or 0)
-                    )
-                    self.position = match.end()
-                elif text.startswith(".reg", self.position):
+                if text.startswith(".reg", self.position):
                     self.registers(self.until(";")[4:], scope)
                 elif text.startswith(".file", self.position):
                     self.file()
@@ -579,12 +636,20 @@ class _Parser:
                 code.append(self.instruction(self.until(";"), scope, location))
         return code, variables
 
-    def locate(self, file: int, line: int, name: str, call_file: int, call_line: int) -> Location:
+    def locate(self, text: str) -> Location:
         """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
         outwards."""
+        match = _LOC.match(text)
+        if match is None:
+            self.skip()
+            raise self.fail("a .loc directive that cannot be read")
+        file, line, call_file, call_line = (int(number or 0) for number in match.group(1, 2, 4, 5))
         if not call_file:
             return Location(file, line, file, line, line)
-        self.inlined[file, line] = (name, call_file, call_line)
+        name = match[3]
+        if self.inlined.get((file, line)) != (name, call_file, call_line):
+            self.inlined[file, line] = (name, call_file, call_line)
+            self.located.clear()
         chain = [(file, line, name)]  # places, and the function that each is in, from the inside
         place = (call_file, call_line)
         while place in self.inlined and len(chain) < 64:
@@ -596,6 +661,27 @@ class _Parser:
                 break
             own = (file_, line_)
         return Location(file, line, *place, own[1])
+
+    @staticmethod
+    def usual(match: re.Match[str], scope: Scope, location: Location | None) -> Instruction | None:
+        """The instruction, if its operands are registers of this scope, and numbers."""
+        _, text, negated, guard, opcode, operands = match.groups()
+        if operands[0] == "$":  # a label
+            return None
+        known = scope.names
+        pieces = _WORD.split(operands)  # every other one is a word
+        registers: list[Any] = [known.get(word) or scope.find(word) for word in pieces[1::2]]
+        predicate = scope.find(guard) if guard else None
+        if not registers or guard and not isinstance(predicate, Register):
+            return None
+        try:
+            pieces[1::2] = [register.blank for register in registers]
+        except AttributeError:  # a word that is no register
+            return None
+        pattern = _pattern(f"{opcode} {''.join(pieces)}")
+        if pattern is None:
+            return None
+        return Instruction(pattern, registers, predicate, negated == "!", location, " ".join(text.split()), scope)
 
     def instruction(self, text: str, scope: Scope, location: Location | None) -> Instruction:
         match = _INSTRUCTION.match(text)
@@ -610,7 +696,7 @@ class _Parser:
         opcode = match[3]
         known = scope.names  # the usual operand is a register of its own scope
         operands = [known.get(part) or self.operand(part, scope) for part in split(match[4])]
-        return Instruction(opcode, operands, guard, match[1] == "!", location, words, scope)
+        return Instruction(Pattern(opcode, operands), (), guard, match[1] == "!", location, words, scope)
 
     # ---- operands ----
 
@@ -638,15 +724,15 @@ class _Parser:
             if "|" in text:
                 left, right = text.split("|", 1)
                 return Pair(self.operand(left.strip(), scope), self.operand(right.strip(), scope))
-            if match := _SUM.match(text):
+            if ("+" in text or "-" in text) and (match := _SUM.match(text)):
                 base, offset = self.operand(match[1], scope), self.offset(match[3], match[2])
                 return Address(base, offset) if not isinstance(base, Name) else Name(base.name, offset)
             if first == "%":
                 return Special(text)
             if text == "WARP_SZ":
                 return Immediate(32, "int")
-            if match := re.fullmatch(r"(generic)\s*\(\s*(.*)\)", text):
-                return self.operand(match[2], scope)
+            if match := _GENERIC.fullmatch(text):
+                return self.operand(match[1], scope)
             return Name(text)
         if first == "[":
             inner = split(text[1:-1])
@@ -674,6 +760,45 @@ class _Parser:
     def offset(text: str, sign: str) -> int:
         value = sum(integer(piece) for piece in re.findall(r"[-+]?\s*\w+", text))
         return -value if sign == "-" else value
+
+
+@lru_cache(1 << 14)
+def _pattern(text: str) -> Pattern | None:
+    """The pattern `add.s32 %b32, %b32, 4`; None if anything but registers and numbers is among the operands."""
+    blanks: list[Register] = []
+
+    def number(match: re.Match[str]) -> str:
+        blanks.append(Register(f"%{len(blanks)}", match[1]))
+        return blanks[-1].name
+
+    scope = Scope(None)
+    try:
+        numbered = _BLANK.sub(number, text)
+        scope.names.update((blank.name, blank) for blank in blanks)
+        instruction = _Parser("").instruction(numbered, scope, None)
+    except (
+        KeyError,
+        PtxError,
+        RecursionError,
+    ):  # whoever reads the instruction itself can say what is wrong, and where
+        return None
+    found = [operand for operand in leaves(instruction.operands) if not isinstance(operand, Immediate)]
+    return Pattern(instruction.opcode, instruction.operands, blanks) if found == blanks else None
+
+
+def leaves(operands: Iterable) -> Iterator:
+    """What stands in the operands, in the order of the text: registers, numbers, names."""
+    for operand in operands:
+        if isinstance(operand, Vector):
+            yield from leaves(operand.elements)
+        elif isinstance(operand, Address):
+            yield from leaves((operand.base, *operand.extra))
+        elif isinstance(operand, Pair):
+            yield from leaves((operand.first, operand.second))
+        elif isinstance(operand, Not):
+            yield from leaves((operand.operand,))
+        else:
+            yield operand
 
 
 def parse(text: str, lazily: bool = False) -> PtxModule:

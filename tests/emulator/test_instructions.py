@@ -1527,6 +1527,59 @@ def test_nonsense_is_an_error_of_the_text_and_not_of_ours():
     assert lowered > 500
 
 
+# In a function that is expanded, parameters lie in local memory: what becomes of these depends on where they stand.
+IN_A_FUNCTION = """
+.func (.reg .b32 %q) f(.param .b32 a)
+{
+.reg .b32 %r<3>;
+.reg .b64 %rd<3>;
+.reg .pred %p1;
+mov.b64 %rd1, a;
+cvta.param.u64 %rd2, %rd1;
+ld.param.u32 %r1, [%rd1];
+ld.u32 %r2, [%rd2];
+@!%p1 add.u32 %q, %r1, %r2;
+{
+.reg .pred %p1;
+setp.eq.u32 %p1, %r1, %r2;
+@%p1 add.cc.u32 %q, %q, %r1;
+@!%p1 addc.u32 %q, %r2, 0f3F800000;
+}
+ret;
+}
+.visible .entry k()
+{
+.reg .b32 %r<2>;
+.param .b32 x;
+st.param.b32 [x], 7;
+call (%r1), f, (x);
+ret;
+}
+"""
+
+
+def _outcome(text: str) -> str:
+    """What is read, and the programs, or what is wrong."""
+    try:
+        module = ptx.parse(text)
+        found = [(i.opcode, i.operands, i.guard, i.negated, i.text) for i in module.functions["k"].instructions]
+        program = lower.lower(module, module.functions["k"], {}, engine.signatures())[0]
+    except (UserError, ValueError, IndexError, KeyError) as problem:
+        return repr(problem)
+    places = [(one.text, one.category, one.problem) for one in program.instructions]
+    return repr((found, places, program.names, program.words, program.header, program.constants, program.flows))
+
+
+def test_instructions_of_one_pattern_become_what_each_would(monkeypatch):
+    rows = list(ROWS.values())[::12]
+    texts = [IN_A_FUNCTION, *(row.ptx() for row in rows), *_mutants(200, 2)]
+    together = [_outcome(text) for text in texts]
+    assert ptx.parse(IN_A_FUNCTION).functions["f"].instructions[2].registers, "nothing had a pattern"
+    monkeypatch.setattr(ptx, "_pattern", lambda text: None)
+    for text, outcome in zip(texts, together, strict=True):
+        assert _outcome(text) == outcome
+
+
 def test_brackets_go_so_deep_and_no_deeper():
     def nested(depth: int) -> str:
         return ".visible .entry k()\n{\nmov.b32 " + "{" * depth + "1, 2" + "}" * depth + ";\nret;\n}\n"

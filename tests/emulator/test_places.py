@@ -3,11 +3,13 @@ end."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from common import emulator
-from common.emulator import arrays
+from common.emulator import arrays, engine
 from tests.emulator import sources
 
 LAMBDAS = """
@@ -76,6 +78,17 @@ extern "C" cudaError_t launch(float *out, int what) {
   return cudaGetLastError();
 }
 """
+
+
+@pytest.mark.parametrize("name", ["language", "tensor"])
+def test_the_lines_of_a_kernel_are_known_before_it_is_lowered(name):
+    module = engine.Module((Path(__file__).parent / "seeds" / f"{name}.ptx").read_text())
+    for kernel in module.kernel_names:
+        known = module.lines(kernel)
+        assert (
+            known == {(place.file, place.line) for place in module.kernel(kernel).instructions} == module.lines(kernel)
+        )
+        assert len({line for _, line in known}) > 1
 
 
 def test_the_line_in_a_function_is_told_beside_that_of_its_call():

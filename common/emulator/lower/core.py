@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from common.emulator.ptx import (
@@ -24,9 +25,11 @@ from common.emulator.ptx import (
     Name,
     Not,
     Pair,
+    Pattern,
     PtxError,
     PtxModule,
     Register,
+    Scope,
     Special,
     Variable,
     Vector,
@@ -114,21 +117,21 @@ def way_round(opcode: str) -> str:
     return WAYS_ROUND[max((start for start in WAYS_ROUND if opcode.startswith(start)), key=len)]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Constant:
     width: int  # bytes per lane; 0 for a predicate
     value: int = 0
     special: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Raw:
     """A plain number among the operands."""
 
     value: int
 
 
-@dataclass
+@dataclass(eq=False)
 class FrameBytes:
     """A plain number among the operands: bytes of a unit's frame, known when all of it is lowered."""
 
@@ -136,20 +139,22 @@ class FrameBytes:
     extra: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Def:
+    """A destination."""
+
     register: Register
 
 
 ABSENT = Raw(NONE)  # an operand that is not there
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Lowered:
     """One instruction of the program, and where it came from."""
 
     name: str = "nop"
-    operands: list = field(default_factory=list)  # Def, Register or Constant (a use), Raw, FrameBytes
+    operands: list = field(default_factory=list)  # Register, Constant, Raw, FrameBytes; from rules, Def as well
     flags: int = 0
     kind: int = PLAIN
     target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
@@ -161,6 +166,62 @@ class Lowered:
     text: str = ""
     location: Location | None = None
     problem: str = ""  # why it is unknown
+    # Of the operands, as `settle` tells them apart. All of one template share `others`.
+    writes: list[Register] = field(default_factory=list)
+    sources: list[Register] = field(default_factory=list)
+    others: list = field(default_factory=list)  # constants (the target may be one) and numbers
+
+    def settle(self) -> None:
+        """Take the operands from a rule."""
+        given = self.operands
+        self.writes = [operand.register for operand in given if isinstance(operand, Def)]
+        self.sources = [operand for operand in given if isinstance(operand, Register)]
+        self.operands = [operand.register if isinstance(operand, Def) else operand for operand in given]
+        self.others = [operand for operand in self.operands if not isinstance(operand, Register)]
+        if isinstance(self.target, Constant):
+            self.others.append(self.target)
+            self.flags |= ONE_MASK * (self.kind == TOGETHER)
+
+    @property
+    def reads(self) -> list[Register]:
+        """The registers that it needs, whatever for."""
+        if self.guard is None and not isinstance(self.target, Register):
+            return self.sources
+        return [*self.sources, *(each for each in (self.target, self.guard) if isinstance(each, Register))]
+
+
+class Template:
+    """What the instructions of a pattern become, whatever their registers are."""
+
+    def __init__(self, blanks: Sequence[Register], lowered: Lowered):
+        self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.operands))
+        lowered.settle()
+        numbers = {value: number for number, value in enumerate((*blanks, *lowered.others))}
+        self.operands = [numbers[operand] for operand in lowered.operands]  # of the registers and the others
+        self.writes = [numbers[register] for register in lowered.writes]
+        self.sources = [numbers[register] for register in lowered.sources]
+
+    def filled(self, registers: Sequence[Register], guard: Register | None, instruction: Instruction) -> Lowered:
+        made = self.lowered
+        values = [*registers, *made.others]
+        return Lowered(
+            made.name,
+            [values[number] for number in self.operands],
+            made.flags,
+            made.kind,
+            made.target,
+            made.category,
+            made.access,
+            made.global_store,
+            guard,
+            instruction.negated,
+            instruction.text,
+            instruction.location,
+            "",
+            [registers[number] for number in self.writes],
+            [registers[number] for number in self.sources],
+            made.others,
+        )
 
 
 @dataclass
@@ -269,6 +330,9 @@ RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
 
 
 def rule(*mnemonics: str):
+    """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
+    wherever it stands: see `template`."""
+
     def enter(function):
         for mnemonic in mnemonics:
             RULES[mnemonic] = function
@@ -347,9 +411,9 @@ class Lowering:
         self.fixes: list[tuple[Lowered, Frame, int]] = []
         self.table_fixes: list[tuple[list[int], Frame, list[int]]] = []
         self.unit_fixes: list[tuple[Lowered, Function]] = []
-        self.checked: dict[tuple, str] = {}
-        self.calls: dict[str, list[str | None]] = {}  # of each function: the names that it calls, None: a pointer
-        self.reached = list(self.reach(function))
+        self.templates: dict[Pattern, Template | None] = {}
+        self.calls = reach(module, function)
+        self.reached = [module.functions[name] for name in self.calls]
         self.out_of_line = self.find_out_of_line()
         self.lay_out_params()
         self.lay_out_shared()
@@ -357,32 +421,11 @@ class Lowering:
 
     # ---- which functions, and how they are called ----
 
-    def reach(self, start: Function) -> Iterator[Function]:
-        """The function and all that it may call; once it calls through a pointer, all whose address the module
-        takes."""
-        seen: set[str] = set()
-        waiting = [start]
-        while waiting:
-            function = waiting.pop()
-            if function.name in seen or not function.defined:
-                continue
-            seen.add(function.name)
-            yield function
-            self.calls[function.name] = [call_target(i) for i in function.instructions if is_call(i)]
-            waiting += self.called(function)
-            if None in self.calls[function.name]:
-                waiting += [self.module.functions[name] for name in self.module.pointed_at]
-
-    def called(self, function: Function) -> list[Function]:
-        """The functions that it calls by their names."""
-        names = self.calls[function.name]
-        return [self.module.functions[name] for name in names if name in self.module.functions]
-
     def find_out_of_line(self) -> set[str]:
         """The functions that are called through pointers, and those that call themselves, by whatever way round."""
         pointers = any(None in calls for calls in self.calls.values())
         names = set(self.module.pointed_at) if pointers else set()
-        calls = {f.name: {g.name for g in self.called(f)} for f in self.reached}
+        calls = {name: {each for each in called if each is not None} for name, called in self.calls.items()}
         for name in calls:
             waiting, seen = list(calls[name]), set()
             while waiting:
@@ -453,7 +496,10 @@ class Lowering:
     def register(self, register: Register) -> Register:
         if self.frame.own:
             return register
-        return self.frame.registers.setdefault(register, Register(register.name, register.type))
+        copy = self.frame.registers.get(register)
+        if copy is None:
+            copy = self.frame.registers[register] = Register(register.name, register.type)
+        return copy
 
     def define(self, operand, width: int):
         if operand is SINK or operand == SINK:
@@ -575,6 +621,9 @@ class Lowering:
         self.open.append(frame.function.name)
         for instruction in frame.function.instructions:
             frame.pc.append(len(self.code))
+            if filled := self.from_template(instruction):
+                self.code.append(filled)
+                continue
             before = len(self.code)
             self.instruction_at = instruction
             try:
@@ -596,9 +645,26 @@ class Lowering:
         if guarded and instruction.guard is not None:
             lowered.guard, lowered.negated = self.register(instruction.guard), instruction.negated
         lowered.text, lowered.location = instruction.text, instruction.location
-        if lowered.kind == TOGETHER and isinstance(lowered.target, Constant):
-            lowered.flags |= ONE_MASK
+        lowered.settle()
         self.code.append(lowered)
+
+    def from_template(self, instruction: Instruction) -> Lowered | None:
+        """What becomes of an instruction whose pattern has a template."""
+        registers, guard = instruction.registers, instruction.guard
+        if not registers:
+            return None
+        pattern = instruction.pattern
+        if pattern not in self.templates:
+            made = template(pattern)
+            wrong = made is None or self.mismatch(made.lowered, made.shapes)
+            self.templates[pattern] = None if wrong else made
+        found = self.templates[pattern]
+        if found is None:
+            return None
+        if not self.frame.own:
+            registers = [self.register(register) for register in registers]
+            guard = guard and self.register(guard)
+        return found.filled(registers, guard, instruction)
 
     def instruction(self, instruction: Instruction) -> Lowered | None:
         form = Form(instruction)
@@ -608,13 +674,33 @@ class Lowering:
 
     def check(self, lowered: Lowered) -> None:
         """Unsupported if the machine has no such handler, or one that takes other operands."""
+        if wrong := self.mismatch(lowered, tuple(map(_shape, lowered.operands))):
+            raise Unsupported(wrong)
+
+    def mismatch(self, lowered: Lowered, shapes: tuple[str, ...]) -> str:
         if lowered.kind not in (PLAIN, CLOCK, TOGETHER):
-            return
-        key = (lowered.name, *map(_shape, lowered.operands))
-        if key not in self.checked:
-            self.checked[key] = mismatch(self.signatures.get(lowered.name), key[1:])
-        if self.checked[key]:
-            raise Unsupported(self.checked[key])
+            return ""
+        return mismatch(self.signatures.get(lowered.name), shapes)
+
+
+@lru_cache(1 << 14)
+def template(pattern: Pattern) -> Template | None:
+    """None if what becomes of such an instruction depends on where it stands, or if it is an error, which names its
+    registers."""
+    if ".param" in pattern.opcode:  # in a kernel it is one space, in a function another
+        return None
+    nowhere = Lowering(PtxModule(), Function("", True), {}, {})
+    nowhere.instruction_at = Instruction(pattern, pattern.blanks, None, False, None, "", Scope(None))
+    try:
+        lowered = nowhere.instruction(nowhere.instruction_at)
+    except (Unsupported, PtxError):
+        return None
+    if lowered is None or nowhere.code or isinstance(lowered.target, Register):
+        return None
+    named = {operand.register if isinstance(operand, Def) else operand for operand in lowered.operands}
+    if not {each for each in named if isinstance(each, Register)} <= {*pattern.blanks}:
+        return None  # one of the kernel's own: the carry
+    return Template(pattern.blanks, lowered)
 
 
 def _shape(operand) -> str:
@@ -631,6 +717,7 @@ def _shape(operand) -> str:
 _DEFINED, _USED = ({name: f"{what}{size}" for name, size in _SLOT_BYTES.items()} for what in "ds")
 
 
+@lru_cache(1 << 14)
 def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
     """Why a handler of this signature cannot take such operands; nothing if it can."""
     if signature is None:
@@ -654,8 +741,21 @@ def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
     return "" if place == len(shapes) else "it has other operands than the emulator expects"
 
 
-def is_call(instruction: Instruction) -> bool:
-    return instruction.opcode.startswith("call") and instruction.opcode.split(".", 1)[0] == "call"
+def reach(module: PtxModule, start: Function) -> dict[str, list[str | None]]:
+    """The function and all that it may call, and what each of them calls: names, None for a pointer. Once one calls
+    through a pointer, it may call all whose address the module takes."""
+    found: dict[str, list[str | None]] = {}
+    waiting = [start]
+    while waiting:
+        function = waiting.pop()
+        if function.name in found or not function.defined:
+            continue
+        called = [call_target(each) for each in function.instructions if each.pattern.base == "call"]
+        found[function.name] = called
+        waiting += [module.functions[name] for name in called if name is not None and name in module.functions]
+        if None in called:
+            waiting += [module.functions[name] for name in module.pointed_at]
+    return found
 
 
 def call_target(instruction: Instruction) -> str | None:
@@ -699,6 +799,7 @@ def shared_variables(functions: list[Function]) -> tuple[list[Variable], list[Va
             *(
                 word
                 for instruction in function.instructions
+                if not instruction.registers
                 for word in symbols(instruction.operands)
                 if isinstance(word, Variable) and word.space == "shared"
             ),

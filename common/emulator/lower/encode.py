@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from itertools import chain
 
 from common.emulator.lower.core import (
     ACQUIRE,
@@ -38,35 +39,26 @@ NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
 
 
-def _uses(lowered: Lowered) -> list[Register]:
-    found = [operand for operand in lowered.operands if isinstance(operand, Register)]
-    if isinstance(lowered.target, Register):
-        found.append(lowered.target)
-    if lowered.guard is not None:
-        found.append(lowered.guard)
-    return found
-
-
 def _unit_size(width: int) -> int:
     """Bytes of a register in the frame."""
     return 32 * width if width else 4
 
 
 class _Liveness:
-    """Which registers are alive where, in one unit. Sets of registers are integers, a bit for each."""
+    """Which registers are alive where, in one unit. `ranges`: the first and the last instruction of each one's life, in
+    the order in which the code names them. Sets of registers are integers, a bit for each that outlives a block."""
 
     def __init__(self, lowering: Lowering, unit: Unit):
         self.code, self.tables = lowering.code, lowering.tables
-        self.names: list[Register] = []  # by number
-        self.bits: dict[Register, int] = {}
         starts = {unit.begin}
-        for pc in range(unit.begin, unit.end):
-            starts.update(self.after(pc) if self.code[pc].kind in (BRANCH, TABLE, EXIT, RETURN) else ())
-            if self.code[pc].kind in (EXIT, RETURN):
-                starts.add(pc + 1)
+        for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
+            if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
+                starts.update(self.after(pc))
+                if lowered.kind in (EXIT, RETURN):
+                    starts.add(pc + 1)
         self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
         self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
-        self.ranges: dict[Register, list[int]] = {}  # first and last instruction of each register's life
+        self.ranges: dict[Register, list[int]] = {}
         self.solve()
 
     def after(self, pc: int) -> list[int]:
@@ -80,35 +72,12 @@ class _Liveness:
         return following
 
     def solve(self) -> None:
-        reads, writes = [], []
-        ranges, bits = self.ranges, self.bits
-        for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
-            read = written = 0
-            for pc in range(begin, end):
-                lowered = self.code[pc]
-                for register in _uses(lowered):
-                    if register in ranges:
-                        ranges[register][1] = pc
-                    else:
-                        self.met(register, pc)
-                    bit = bits[register]
-                    if not written & bit:
-                        read |= bit
-                for operand in lowered.operands:
-                    if not isinstance(operand, Def):
-                        continue
-                    register = operand.register
-                    if register in ranges:
-                        ranges[register][1] = pc
-                    else:
-                        self.met(register, pc)
-                    bit = bits[register]
-                    if lowered.guard is None:
-                        written |= bit
-                    elif not written & bit:
-                        read |= bit  # what the guard leaves must be kept
-            reads.append(read)
-            writes.append(written)
+        read, written = self.scan()
+        self.names = list(set().union(*read))  # by number
+        bits = {register: 1 << number for number, register in enumerate(self.names)}
+        reads = [sum(bits[register] for register in registers) for registers in read]
+        writes = [sum(bits[register] for register in bits.keys() & registers) for registers in written]
+        ranges = self.ranges
         following = [
             [self.block_at[pc] for pc in self.after(end - 1) if pc in self.block_at] for end in self.bounds[1:]
         ]
@@ -138,11 +107,33 @@ class _Liveness:
                 ranges[register][1] = max(ranges[register][1], pc)
             seen |= alive
 
-    def met(self, register: Register, pc: int) -> None:
-        """For the first time."""
-        self.bits[register] = 1 << len(self.names)
-        self.names.append(register)
-        self.ranges[register] = [pc, pc]
+    def scan(self) -> tuple[list[set[Register]], list[set[Register]]]:
+        """What each block takes from those before it, and what it writes; and each register's life as far as
+        instructions name it."""
+        reads, writes = [], []
+        first: dict[Register, int] = {}
+        last: dict[Register, int] = {}
+        for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
+            read: set[Register] = set()
+            written: set[Register] = set()
+            for pc, lowered in enumerate(self.code[begin:end], begin):
+                for register in lowered.reads:
+                    last[register] = pc
+                    if register not in written:
+                        first.setdefault(register, pc)
+                        read.add(register)
+                for register in lowered.writes:
+                    last[register] = pc
+                    if register not in written:
+                        first.setdefault(register, pc)
+                        if lowered.guard is None:
+                            written.add(register)
+                        else:
+                            read.add(register)  # what the guard leaves must be kept
+            reads.append(read)
+            writes.append(written)
+        self.ranges = {register: [pc, last[register]] for register, pc in first.items()}
+        return reads, writes
 
     def union(self, blocks: list[int]) -> int:
         out = 0
@@ -158,18 +149,16 @@ class _Liveness:
             bits ^= low
         return found
 
-    def before(self, pc: int) -> list[Register]:
+    def before(self, pc: int) -> set[Register]:
         """The registers that are alive before an instruction."""
         block = max(number for number, start in enumerate(self.bounds[:-1]) if start <= pc)
-        live = self.live_out[block]
+        live = set(self.registers(self.live_out[block]))
         for at in range(self.bounds[block + 1] - 1, pc - 1, -1):
             lowered = self.code[at]
-            for operand in lowered.operands:
-                if isinstance(operand, Def) and lowered.guard is None:
-                    live &= ~self.bits[operand.register]
-            for register in _uses(lowered):
-                live |= self.bits[register]
-        return self.registers(live)
+            if lowered.guard is None:
+                live.difference_update(lowered.writes)
+            live.update(lowered.reads)
+        return live
 
 
 class _Slots:
@@ -199,14 +188,17 @@ class _Slots:
 def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None:
     """Give the calls of a function that may be entered again what they have to save, and where."""
     begin = unit.frame_bytes = -(-unit.frame_bytes // STACK_UNIT) * STACK_UNIT
+    order = {} if unit.entry else {register: number for number, register in enumerate(liveness.ranges)}
     for pc in range(unit.begin, unit.end):
         lowered = lowering.code[pc]
         if lowered.name != "restore":
             continue
-        alive = [] if unit.entry else [r for r in liveness.before(pc) if r is not lowering.stack]
+        alive = [] if unit.entry else sorted(liveness.before(pc) - {lowering.stack}, key=order.__getitem__)
         save = next(lowering.code[at] for at in range(pc, unit.begin, -1) if lowering.code[at].name == "save")
         save.operands = [lowering.stack, Raw(begin), *alive]
         lowered.operands = [lowering.stack, Raw(begin), *map(Def, alive)]
+        save.settle()
+        lowered.settle()
         unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
 
 
@@ -216,11 +208,12 @@ SOON = 256  # instructions
 def _mark_tentative_loads(code: list[Lowered]) -> None:
     """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
     whether an atomic is worth while. Whatever the load sees, the atomic decides."""
+    if not any(name.startswith("atom.") for name in {lowered.name for lowered in code}):
+        return
     definitions: dict[Register, list[Lowered]] = {}
     for lowered in code:
-        for operand in lowered.operands:
-            if isinstance(operand, Def):
-                definitions.setdefault(operand.register, []).append(lowered)
+        for register in lowered.writes:
+            definitions.setdefault(register, []).append(lowered)
 
     def root(base, offset: int):
         """Where an address comes from, through additions of constants, moves and conversions."""
@@ -244,7 +237,7 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
         if lowered.name.startswith("atom.") and ".vector" not in lowered.name:
             base, offset = lowered.operands[1:3]
             atomics.setdefault(root(base, offset.value), []).append(pc)
-    for pc, lowered in enumerate(code if atomics else ()):
+    for pc, lowered in enumerate(code):
         if lowered.name in ("ld.global", "ld.shared", "ld.generic") and not lowered.flags & STRONG:
             place = root(lowered.operands[0], lowered.operands[1].value)
             if any(pc < at < pc + SOON for at in atomics.get(place, ())):
@@ -255,13 +248,11 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
     """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
     give, and whatever comes of these."""
     sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+    reached = [*unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)]
     readers: dict[Register, list[Lowered]] = {}
-    reached: list[Register] = list(unset)
-    for lowered in code:
-        for register in _uses(lowered):
+    for lowered in code if reached else ():
+        for register in lowered.reads:
             readers.setdefault(register, []).append(lowered)
-        if lowered.name in sources:
-            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
     found: set[Register] = set()
     while reached:
         register = reached.pop()
@@ -271,7 +262,7 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
         for lowered in readers.get(register, ()):
             if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
                 continue  # what comes of it counts as defined: it has been reported
-            reached += [operand.register for operand in lowered.operands if isinstance(operand, Def)]
+            reached += lowered.writes
     return found
 
 
@@ -290,22 +281,19 @@ def encode(lowering: Lowering) -> Program:
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
         ranges.append(liveness.ranges)
-        unset |= {register for register in liveness.before(unit.begin) if register is not lowering.stack}
+        unset |= liveness.before(unit.begin) - {lowering.stack}
     local = any(unit.frame_bytes for unit in lowering.units)
     undefined = _undefined(code, unset, local)
     for lives in ranges:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
-    constants = {_key(lowering.true): 0}  # width, value, name of a special register -> place
-    keys: dict[int, tuple[int, int, str]] = {}  # of the constants among the operands, by id()
-    for lowered in code:
-        for operand in (*lowered.operands, lowered.target):
-            if isinstance(operand, Constant):
-                keys[id(operand)] = key = _key(operand)
-                constants.setdefault(key, 0)
+    distinct = {id(lowered.others): lowered.others for lowered in code}
+    others = dict.fromkeys((lowering.true, *chain.from_iterable(distinct.values())))
+    keys = {each: _key(each) for each in others if isinstance(each, Constant)}
+    constants = dict.fromkeys(keys.values(), 0)  # width, value, name of a special register -> place
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
-    calls = any(lowered.kind in (CALL, CALL_POINTER) for lowered in code)
+    calls = not {CALL, CALL_POINTER}.isdisjoint(lowered.kind for lowered in code)
     offset, stack = 0, NONE
     base: dict[int, int] = {}
     table: list[int] = []
@@ -325,37 +313,32 @@ def encode(lowering: Lowering) -> Program:
     registers = {each: base[slot_bytes(each)] + slot * _unit_size(slot_bytes(each)) for each, slot in slots.of.items()}
     registers[lowering.stack] = stack
 
-    def place(operand) -> int:
-        if isinstance(operand, Register):
-            return registers[operand]
-        if isinstance(operand, Def):
-            return registers[operand.register]
+    def number(operand) -> int:
         if isinstance(operand, Raw):
             return operand.value & NONE
         if isinstance(operand, FrameBytes):
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
-        return constants[keys[id(operand)]]
+        return constants[keys[operand]]
+
+    places = {**registers, **{operand: number(operand) for operand in others}, None: constants[keys[lowering.true]]}
 
     flows = array("I")
     if undefined:
-        flows.extend((int(local), len(unset), *sorted(map(place, unset))))
+        flows.extend((int(local), len(unset), *sorted(places[register] for register in unset)))
     for pc, lowered in enumerate(code if undefined else ()):
-        targets = [operand for operand in lowered.operands if isinstance(operand, Def)]
-        used = [operand for operand in lowered.operands if isinstance(operand, Register)]
-        touched = {operand.register for operand in targets} | {*used, lowered.guard}
-        if not touched.isdisjoint(undefined):
+        named = [*lowered.writes, *lowered.sources]
+        if not undefined.isdisjoint(named) or lowered.guard in undefined:
             lowered.flags |= TRACKED
-            flows.extend((pc, len(targets), len(used), *map(place, targets), *map(place, used)))
+            flows.extend((pc, len(lowered.writes), len(lowered.sources), *(places[register] for register in named)))
 
     names: dict[str, int] = {}
     words = array("I")
-    always = constants[_key(lowering.true)]
     for lowered in code:
-        guard = place(lowered.guard) if lowered.guard is not None else always
-        target = lowered.target if isinstance(lowered.target, int) else place(lowered.target)
-        name = names.setdefault(lowered.name, len(names))
-        head = (name, guard, NONE if lowered.negated else 0, lowered.flags, lowered.kind, target, len(lowered.operands))
-        words.extend((*head, *map(place, lowered.operands)))
+        name, target = names.setdefault(lowered.name, len(names)), lowered.target
+        target = target if isinstance(target, int) else places[target]
+        guard, negated = places[lowered.guard], NONE if lowered.negated else 0
+        words.extend((name, guard, negated, lowered.flags, lowered.kind, target, len(lowered.operands)))
+        words.extend([places[operand] for operand in lowered.operands])
     tables = array("I")
     for entries in lowering.tables:
         tables.extend((len(entries), *entries))
@@ -363,8 +346,9 @@ def encode(lowering: Lowering) -> Program:
     begins = {unit.function.name: unit.begin for unit in lowering.units[:-1]}
     functions = [begins.get(name, NONE) for name in lowering.module.functions]
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
-    granule = min((lowered.access for lowered in code if lowered.access), default=16)
-    stores = [lowered.global_store for lowered in code if lowered.global_store]
+    granule = min({lowered.access for lowered in code} - {0}, default=16)
+    stores = {lowered.global_store for lowered in code} - {0}
+    ordered = "fence" in names or any(flags & (ACQUIRE | RELEASE) for flags in {lowered.flags for lowered in code})
     header = array(
         "I",
         (
@@ -379,7 +363,7 @@ def encode(lowering: Lowering) -> Program:
             entry.begin,
             local_bytes,
             stack,
-            int(any(lowered.name == "fence" or lowered.flags & (ACQUIRE | RELEASE) for lowered in code)),
+            int(ordered),
             int(math.log2(min(stores))) if stores else NO_GRANULE,
             len(functions),
             *functions,
