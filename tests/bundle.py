@@ -10,9 +10,13 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import kernels
 from common import emulator
 from common.emulator import Report
 from common.stage import Kernel
@@ -28,6 +32,9 @@ class Part(Kernel):
     bundle: Path
     number: int
 
+    def prepare(self, arch: str) -> None:
+        emulator.prepare(self.bundle, LAUNCHER, arch=arch)
+
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
         names, values = ["number", *arguments], [self.number, *arguments.values()]
         return emulator.run(self.bundle, LAUNCHER, values, names=names, **options)
@@ -38,19 +45,46 @@ class Part(Kernel):
         return frozenset().union(*found.values())
 
 
-def parts(kernels: Sequence[Kernel]) -> list[Part]:
+def parts(together: Sequence[Kernel]) -> list[Part]:
     """The same kernels, of one problem, to be compiled as one."""
-    path = launcher([(kernel.source, kernel.defines) for kernel in kernels], kernels[0].stage.symbol)
+    path = launcher([(kernel.source, kernel.defines) for kernel in together], together[0].stage.symbol)
     return [
         Part(**{field.name: getattr(kernel, field.name) for field in fields(Kernel)}, bundle=path, number=number)
-        for number, kernel in enumerate(kernels)
+        for number, kernel in enumerate(together)
     ]
 
 
 def part(kernel: Kernel) -> Part:
     """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
-    together = parts(kernel.stage.kernels([kernel.dtype]))
-    return next(each for each in together if each.variants == kernel.variants)
+    return next(each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
+
+
+@cache
+def _complete(source: Path, dtype: str) -> list[Part]:
+    """None for a source that is not a stage's own."""
+    return next((parts(stage.kernels([dtype])) for stage in kernels.ladder() if stage.source == source), [])
+
+
+def compile_together(patch: pytest.MonkeyPatch) -> None:
+    """A kernel that is a `part`, of whoever's making, is not compiled once more."""
+    prepare, call_launcher = Kernel.prepare, Kernel.call_launcher
+
+    def known(kernel: Kernel, compiled_for: str) -> Part | None:
+        same = (each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
+        return next(same, None) if compiled_for == kernel.stage.min_arch else None
+
+    def prepared(kernel: Kernel, arch: str) -> None:
+        found = known(kernel, arch)
+        found.prepare(arch) if found else prepare(kernel, arch)
+
+    def called(kernel: Kernel, arguments: Mapping[str, Any], **options: Any) -> Report:
+        found = known(kernel, options["compiled_for"])
+        if found is not None:
+            return found.call_launcher(arguments, **options)
+        return call_launcher(kernel, arguments, **options)
+
+    patch.setattr(Kernel, "prepare", prepared)
+    patch.setattr(Kernel, "call_launcher", called)
 
 
 def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:

@@ -11,10 +11,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -28,9 +26,7 @@ from IPython.utils.capture import capture_output  # noqa: E402
 
 import kernels  # noqa: E402
 from common import notebook  # noqa: E402
-from common.emulator import Report, session  # noqa: E402
-from common.stage import Kernel  # noqa: E402
-from tests import bundle  # noqa: E402
+from common.emulator import session  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once the emulator is built
@@ -123,24 +119,10 @@ def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object)
         return subprocess.CompletedProcess(line, status, out.read(), err.read())
 
 
-def launcher_called(kernel: Kernel, arguments: Mapping[str, Any], **options: Any) -> Report:
-    """Kernel.call_launcher, with the code that test_kernels.py compiles for those that it goes through: a notebook's
-    time is without it, as that of a notebook that is run again. Jupyter's notebook compiles its kernels alone."""
-    stage = kernel.stage
-    as_it_is = kernel.source == stage.source and options["arch"] == stage.min_arch
-    if as_it_is and any(each.variants == kernel.variants for each in stage.kernels([kernel.dtype])):
-        return bundle.part(kernel).call_launcher(arguments, **options)
-    return call_launcher(kernel, arguments, **options)
-
-
-call_launcher = Kernel.call_launcher
-
-
 def cells_run(path: Path) -> str:
     """The notebook as JSON, its cells run by IPython in this process, up to one that fails."""
     os.chdir(path.parent)
     notebook.subprocess = SimpleNamespace(run=command_run)
-    Kernel.call_launcher = launcher_called
     session._idle.clear()  # modules that the other process, too, thinks its own
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT]
     gc.freeze()

@@ -126,17 +126,27 @@ def test_a_gpu_agrees():
 
 
 @pytest.mark.parametrize(
-    ("arch", "kilobytes"), [("8.0", 163), ("8.6", 99), ("8.9", 99), ("9.0", 227), ("10.0", 227), ("12.0", 99)]
-)
-def test_shared_memory_of_each_capability(arch, kilobytes):
+    ("arch", "kilobytes", "compiled_for"),
+    [("8.0", 163, None), ("8.6", 99, "8.0"), ("8.9", 99, "8.0"), ("9.0", 227, None), ("10.0", 227, None),
+     ("12.0", 99, "9.0")],
+)  # fmt: skip
+def test_shared_memory_of_each_capability(arch, kilobytes, compiled_for):
+    """The limits are those of the GPU, not of what it was compiled for."""
     out = torch.zeros(1, dtype=torch.int32)
     one = ((1, 1, 1), (32, 1, 1))
 
     def launch(size: int) -> int:
-        return call(PROBE, "probe", out, 1, *one[0], *one[1], size, size, arch=arch, counters=False).status
+        how = {"arch": arch, "compiled_for": compiled_for, "counters": False}
+        return call(PROBE, "probe", out, 1, *one[0], *one[1], size, size, **how).status
 
     assert launch(kilobytes * KB) == SUCCESS
     assert launch(kilobytes * KB + 4) == INVALID_VALUE * 1000 + INVALID_VALUE
+
+
+@pytest.mark.parametrize(("compiled_for", "arch"), [("9.0", "8.6"), ("9.0a", "10.0")])
+def test_code_for_another_gpu_is_refused(compiled_for, arch):
+    with pytest.raises(UserError, match=f"code for compute capability {compiled_for} does not run on a GPU of {arch}"):
+        call(PROBE, "probe", None, 0, *[1] * 6, 0, -1, arch=arch, compiled_for=compiled_for)
 
 
 MEMORY = r"""
