@@ -7,6 +7,7 @@ launcher, or a main, that is told which of them to call. Places in findings stay
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,11 +19,16 @@ import pytest
 
 import kernels
 from common import emulator
+from common.compiler import gpu
 from common.emulator import Report
 from common.stage import Kernel
 from tests.emulator.sources import source as kept
 
 LAUNCHER = "launch_part"
+POINTER = """struct Pointer {
+  void *value;
+  template <typename T> operator T *() const { return static_cast<T *>(value); }
+};"""  # to whatever a launcher takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +104,7 @@ def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> 
     takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
     gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
     lines += [
-        "struct Pointer {",
-        "  void *value;",
-        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
-        "};",
+        POINTER,
         f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
         "  switch (number) {",
     ]
@@ -110,6 +113,47 @@ def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> 
         for number in range(len(sources))
     ]
     return _kept([*lines, "  }", "  return cudaErrorInvalidValue;", "}"])
+
+
+def call(source: Path, symbol: str, arguments: Mapping[str, Any], **options: Any) -> Report:
+    """emulator.run for one of several launchers of a source, with all of its arguments but the stream. They are
+    compiled once, with a LAUNCHER that takes the number of the one that it calls, whole numbers and pointers, as many
+    as any of them has, and a stream."""
+    symbols = re.findall(r'^extern "C" cudaError_t (\w+)\(', source.read_text(), re.M)
+    takes = [_places(source, each) for each in symbols]
+    places = sorted(set().union(*(each.values() for each in takes)))  # n0, n1 ... p0, p1 ...
+    lines = [
+        f'#include "{source}"',
+        POINTER,
+        f'extern "C" cudaError_t {LAUNCHER}(',
+        "    int number,",
+        *(f"    {'void *' if place[0] == 'p' else 'long long '}{place}," for place in places),
+        "    cudaStream_t stream) {",
+        "  switch (number) {",
+        *(f"    case {n}: return {each}({', '.join([*map(_value, own.values()), 'stream'])});"
+          for n, (each, own) in enumerate(zip(symbols, takes))),
+        "  }",
+        "  return cudaErrorInvalidValue;",
+        "}",
+    ]  # fmt: skip
+    own = takes[symbols.index(symbol)]
+    given: dict[str, Any] = {place: None if place[0] == "p" else 0 for place in places}
+    given |= {own[name]: value for name, value in arguments.items()}
+    called = {place: place for place in places} | {place: name for name, place in own.items()}
+    values, names = [symbols.index(symbol), *given.values(), None], ["number", *called.values(), "stream"]
+    return emulator.run(_kept(lines), LAUNCHER, values, names=names, **options)
+
+
+def _places(source: Path, symbol: str) -> dict[str, str]:
+    """The parameters of a launcher but the stream, and which of `call`'s each one is."""
+    *parameters, _ = gpu.signature(source, symbol).items()
+    count = {kind: itertools.count() for kind in "pn"}
+    kinds = [(name, "p" if kind == gpu.POINTER else "n") for name, kind in parameters]
+    return {name: f"{kind}{next(count[kind])}" for name, kind in kinds}
+
+
+def _value(place: str) -> str:
+    return f"Pointer{{{place}}}" if place[0] == "p" else place
 
 
 def program(sources: Sequence[Path]) -> Path:
