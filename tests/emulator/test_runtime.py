@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator.build import compile_host
 from common.errors import UserError
 from tests.emulator.sources import source
@@ -253,9 +253,16 @@ def test_what_a_callback_raises_comes_out():
         call(PROBE, "probe", torch.zeros(1, dtype=torch.int32), 0, 64, 1, 1, 32, 1, 1, 0, -1, progress=progress)
 
 
+def test_a_launcher_that_the_source_does_not_name_is_missed_at_once(monkeypatch):
+    assert call("int NAME() { return 7; }", "named", symbol="launch_it", defines={"NAME": "launch_it"}).status == 7
+    monkeypatch.setattr(passes, "compile_source", lambda *_: pytest.fail("it is compiled"))
+    with pytest.raises(UserError, match=r'does not export launch_gemm: it must define extern "C"'):
+        call("void launch() {}", "no_such_launcher", symbol="launch_gemm")
+
+
 def test_wrong_sources_are_explained():
     with pytest.raises(UserError, match=r'does not export launch_gemm: it must define extern "C"'):
-        call(PROBE, "probe", torch.zeros(1), symbol="launch_gemm")
+        call("void launch() {}  // not launch_gemm", "no_launcher", symbol="launch_gemm")
     with pytest.raises(UserError, match=r"broken\.cu\(2\): error: "):
         call("#include <cuda_runtime.h>\nint launch() { return nothing; }", "broken")
     with pytest.raises(UserError, match="calls cudaStreamBeginCapture, which the emulator does not have"):
