@@ -85,10 +85,11 @@ class Shell(InteractiveShell):
 
 
 def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
-    """subprocess.run for `python -m MODULE WORDS`, likewise in a fork: the course's modules are imported anew there, as
-    the command would find them, torch is not. A fork has only the thread that made it: torch's must be but one."""
+    """subprocess.run for `python -m MODULE WORDS` and `python -c CODE`, likewise in a fork: the course's modules are
+    imported anew there, as the command would find them, torch is not. A fork has only the thread that made it: torch's
+    must be but one."""
     interpreter, option, module, *words = line
-    assert (interpreter, option) == (sys.executable, "-m") and torch.get_num_threads() == 1
+    assert interpreter == sys.executable and option in ("-m", "-c") and torch.get_num_threads() == 1
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if child == 0:
@@ -103,7 +104,10 @@ def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object)
                     del sys.modules[name]
                 sys.path.insert(0, str(cwd))
                 sys.argv = [module, *words]
-                runpy.run_module(module, run_name="__main__", alter_sys=True)
+                if option == "-m":
+                    runpy.run_module(module, run_name="__main__", alter_sys=True)
+                else:
+                    exec(module, {"__name__": "__main__"})
                 status = 0
             except SystemExit as ended:
                 status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -230,12 +234,14 @@ def test_the_glossary_has_every_term_once():
 
 
 @pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])
-def test_first_cell_finds_the_course_from(directory: Path):
+def test_first_cell_finds_the_course_from(directory: Path, monkeypatch):
     """jupyter starts kernels in the notebook's directory, other tools in the root."""
     path = next(path for path in PATHS if path.stem == kernels.ladder()[0].name)
     book = nbformat.read(path, as_version=4)
     first = next(cell.source for cell in book.cells if cell.cell_type == "code")
     code = f"import IPython\n{first}\nprint(stage.name)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT])
+    run = subprocess.run if torch.cuda.is_available() else command_run
+    done = run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == path.stem, done.stderr
