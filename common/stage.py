@@ -477,11 +477,8 @@ class Kernel:
 
     def compiled_for(self, arch: str) -> str:
         """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
-        stage runs on, which saves compiling it for each. nvcc makes the same PTX for both unless the source asks what
-        it is compiled for; a reader's own may be for one GPU alone."""
-        if self.source != self.stage.source or "__CUDA_ARCH__" in read(self.source):
-            return arch
-        return self.stage.min_arch
+        stage runs on, which saves compiling it for each, unless the source asks what it is compiled for."""
+        return arch if "__CUDA_ARCH__" in read(self.source) else self.stage.min_arch
 
     def prepare(self, arch: str) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
