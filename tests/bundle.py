@@ -183,6 +183,11 @@ def mangled(number: int) -> str:
     return f"_ZN{len(part)}{part}"
 
 
+def bare(name: str) -> str:
+    """A name without those of parts, as it is in the source alone."""
+    return re.sub(r"\bpart_\d+::", "", name)
+
+
 def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:
     """Each source, with macros of its own, in a namespace of its own: the headers of all stand before, outside."""
     headers = [
