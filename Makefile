@@ -70,6 +70,8 @@ $(VENV)/.ready: pyproject.toml
 	fi
 	@echo "== the other packages"
 	@$(VENV)/bin/pip install -q -e .
+	@echo "== the emulator's machine, from its C++"
+	@$(VENV)/bin/python -c 'from common.emulator import engine; engine.library()'
 	@touch $@
 
 $(VENV)/.linters: $(VENV)/.ready

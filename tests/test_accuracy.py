@@ -12,7 +12,7 @@ from torch import Tensor
 import kernels
 from common import accuracy
 from common.accuracy import Accuracy, Instance
-from common.errors import CheckFailed
+from common.errors import CheckFailed, UserError
 from common.stage import Kernel
 
 NAIVE = kernels.load(1)
@@ -172,6 +172,19 @@ def test_inputs_depend_on_the_seed_alone():
     first, again, other = (accuracy.make(kernel, SHAPE, seed=seed).inputs for seed in (3, 3, 4))
     assert torch.equal(first[0], again[0]) and not torch.equal(first[0], other[0])
     assert not torch.equal(first[0][:64, :64], first[1][:64, :64])
+
+
+def test_what_a_kernel_that_stopped_left_in_its_inputs_is_not_there_for_the_next(monkeypatch):
+    def writes_and_stops(kernel, inputs, *_, **__):
+        inputs[0].zero_()
+        raise UserError("stopped half-way")
+
+    kernel = NAIVE.kernel()
+    with monkeypatch.context() as patched:
+        patched.setattr(Kernel, "emulate", writes_and_stops)
+        with pytest.raises(UserError, match="half-way"):
+            accuracy.check(kernel, SHAPE, "emulator")
+    assert accuracy.check(kernel, SHAPE, "emulator").ok
 
 
 # Inputs that make special results.

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+# jsonschema's grammar of IRIs, of which notebooks have none, takes two seconds to import in each process.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 nbformat = pytest.importorskip("nbformat", reason="jupyter is not installed: pip install nbformat nbclient ipykernel")
 pytest.importorskip("nbclient", reason="jupyter is not installed: pip install nbformat nbclient ipykernel")
 

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from common.compiler import passes, toolchain
@@ -141,8 +142,13 @@ def compile_host(
         *files,
     ]
     out = toolchain.cached("kernel", key, build, keep_failures=True)
-    ptx = (out / "kernel.ptx").read_text(errors="replace")
-    return Build(out / "kernel.so", ptx, source, arch, nvcc, dict(defines or {}), is_extension)
+    return Build(out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension)
+
+
+@lru_cache(maxsize=8)  # megabytes each
+def _ptx(product: Path) -> str:
+    """The PTX of a product: one object for all its runs, which dictionaries find without another look at the text."""
+    return (product / "kernel.ptx").read_text(errors="replace")
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:
@@ -299,10 +305,12 @@ def _assembly(ptx: str) -> list[str]:
     """The different statements of inline assembly, registers by their types. One that declares something stands for
     the whole text: what it declares must be declared once."""
     found = set()
-    for statement in re.findall(r"// begin inline asm\n(.*?)// end inline asm", ptx, re.DOTALL):
-        plain = re.sub(r"//.*|^\s*\.loc\b.*", "", statement, flags=re.MULTILINE)
-        declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", plain)
-        found.add(ptx if declares else re.sub(r"(%[a-z]+)\d+", r"\1", plain).strip())
+    statements = [piece.partition("// end inline asm")[0] for piece in ptx.split("// begin inline asm\n")[1:]]
+    every = "\0\n".join(statements)  # many, and few of them different: what makes them alike is done to all at once
+    every = re.sub(r"//[^\n\0]*|^\s*\.loc\b[^\n\0]*", "", every, flags=re.MULTILINE)
+    for statement in set(re.sub(r"(%[a-z]+)\d+", r"\1", every).split("\0")) if statements else ():
+        declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", statement)
+        found.add(ptx if declares else statement.strip())
     return sorted(found)
 
 
