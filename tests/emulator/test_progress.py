@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common import emulator
+from common import emulator, hardware
 from common.emulator import engine
 from common.emulator.build import compile_host
 from tests.emulator import sources
@@ -225,7 +225,7 @@ extern "C" cudaError_t launch_grid_sync(int *a, int *b, int *c, int blocks, int 
 """
 
 
-def run(name: str, blocks: int, threads: int, cores: int | None = None):
+def run(name: str, blocks: int, threads: int, cores: int | None = None, multiprocessors: int | None = None):
     """A kernel's report, and its three arrays."""
     arrays = [torch.zeros(2 * blocks + 2, dtype=torch.int32) for _ in range(3)]
     source = sources.source(sources.with_one_launcher(KERNELS), "progress")
@@ -233,7 +233,8 @@ def run(name: str, blocks: int, threads: int, cores: int | None = None):
     arguments = {"number": sources.launchers(KERNELS).index(name), **dict(zip("abc", arrays)), "blocks": blocks}
     arguments["threads"] = threads
     started = time.process_time()
-    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], threads=cores)
+    options = {"threads": cores, "multiprocessors": multiprocessors}
+    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], **options)
     assert time.process_time() - started < 5  # of processors, which others may be using
     return report, *(array.numpy() for array in arrays)
 
@@ -309,11 +310,11 @@ def test_a_loop_that_counts_through_all_numbers_is_stopped():
 
 
 def test_more_blocks_than_fit_cannot_wait_for_each_other():
-    """Blocks of 1024 threads: two on each of the 108 multiprocessors of an A100. A GPU would hang."""
-    report, *_ = run("atomic_grid_barrier", 217, 1024)
+    """Blocks of 1024 threads: two on each multiprocessor of an A100, or of a part of one. A GPU would hang."""
+    report, *_ = run("atomic_grid_barrier", 2 * hardware.SLICE + 1, 1024, multiprocessors=hardware.SLICE)
     assert {finding.kind for finding in report.findings} == {"deadlock"} and report.status == 702
     assert "1 blocks have not begun" in str(report) and "a[0]" in str(report)
-    report, *_ = run("atomic_grid_barrier", 216, 1024)
+    report, *_ = run("atomic_grid_barrier", 2 * hardware.SLICE, 1024, multiprocessors=hardware.SLICE)
     assert report.ok, report
 
 
