@@ -222,6 +222,10 @@ extern "C" cudaError_t launch_grid_sync(int *a, int *b, int *c, int blocks, int 
   const cudaError_t error = cudaLaunchCooperativeKernel((void *)grid_sync, blocks, threads, arguments, 0, 0);
   return error ? error : cudaDeviceSynchronize();
 }
+extern "C" cudaError_t launch_grid_sync_plainly(int *a, int *b, int *c, int blocks, int threads) {
+  grid_sync<<<blocks, threads>>>(a, b, c);
+  return cudaDeviceSynchronize();
+}
 """
 
 
@@ -325,10 +329,7 @@ def test_a_cooperative_launch_that_does_not_fit_is_refused():
 
 
 def test_grid_sync_without_a_cooperative_launch_traps():
-    text = KERNELS.replace("(look_back)", "(look_back) LAUNCHER(grid_sync)")
-    source = sources.source(text.split('extern "C" cudaError_t launch_grid_sync')[0], "progress_plain")
-    arrays = [torch.zeros(8, dtype=torch.int32) for _ in range(3)]
-    report = emulator.run(source, "launch_grid_sync", [*arrays, 2, 32], names=["a", "b", "c", "blocks", "threads"])
+    report, *_ = run("grid_sync_plainly", 2, 32)
     assert report.status == 719 and [finding.kind for finding in report.findings] == ["trap"]
 
 
