@@ -60,19 +60,15 @@ def parts(together: Sequence[Kernel]) -> list[Part]:
     ]
 
 
-def part(kernel: Kernel) -> Part:
-    """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
-    return next(each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
-
-
 @cache
 def _complete(source: Path, dtype: str) -> list[Part]:
-    """None for a source that is not a stage's own."""
+    """The kernels of a stage that a complete test visits, as test_kernels.py has them compiled; none for a source that
+    is not a stage's own."""
     return next((parts(stage.kernels([dtype])) for stage in kernels.ladder() if stage.source == source), [])
 
 
 def compile_together(patch: pytest.MonkeyPatch) -> None:
-    """A kernel that is a `part`, of whoever's making, is not compiled once more."""
+    """A kernel that test_kernels.py compiles with the others of its stage is taken from there, whoever asks for it."""
     prepare, call_launcher = Kernel.prepare, Kernel.call_launcher
 
     def known(kernel: Kernel, compiled_for: str) -> Part | None:
