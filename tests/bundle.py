@@ -152,9 +152,11 @@ def _value(place: str) -> str:
     return f"Pointer{{{place}}}" if place[0] == "p" else place
 
 
-def program(sources: Sequence[Path]) -> Path:
-    """A program that is each of these: its first argument is the number of the one to be run, with the others."""
-    lines = _included([(source, {"main": f"main_{number}"}) for number, source in enumerate(sources)])
+def program(sources: Sequence[Path], macros: Sequence[Mapping[str, str]] = ()) -> Path:
+    """A program that is each of these, with macros of its own: its first argument is the number of the one to be run,
+    with the others."""
+    each = zip(sources, macros or [{}] * len(sources), strict=True)
+    lines = _included([(source, {**own, "main": f"main_{number}"}) for number, (source, own) in enumerate(each)])
     lines += ["int main(int count, char **words) {", "  switch (atoi(words[1])) {"]
     for number, source in enumerate(sources):
         arguments = "" if "int main()" in source.read_text() else "count - 1, words + 1"
