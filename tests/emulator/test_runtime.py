@@ -282,11 +282,12 @@ def test_wrong_sources_are_explained():
 
 
 CLASH = """
-import ctypes, sys, torch
+import ctypes, sys
+import numpy as np
 from pathlib import Path
 from common import emulator
 real = lambda: ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
-out = torch.zeros(1, dtype=torch.int32)
+out = np.zeros(1, np.int32)
 arguments = [out, 0, 2, 1, 1, 32, 1, 1, 0, -1]
 run = lambda: emulator.run(Path(sys.argv[1]), "launch", arguments, names=list("abcdefghij"), arch="9.0")
 library = real() if sys.argv[3] == "first" else None
