@@ -61,8 +61,10 @@ group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
-run ragged kernels.11_any_shape bench --sizes 2048 2040 2047x2047x2040 4096 4088 4095x4095x4088 8192 8184 \
-  8191x8191x8184 --repeat 2
+run ragged kernels.11_any_shape bench --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 4095x4095x4088 \
+  8192 8184 8176 8128 8191x8191x8184 --repeat 2
+run profile-ragged kernels.11_any_shape profile --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 \
+  4095x4095x4088
 run ladder-gemm-tf32 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8192 --repeat 2
 run ladder-gemm-fp32 kernels bench 01 02 03 --dtype fp32 --sizes 4096 --repeat 2
 run ladder-attention-bf16 kernels bench $attention --dtype bf16 --variant HEAD_DIM=all --sizes 4096 --repeat 2

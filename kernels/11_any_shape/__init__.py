@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Copies write zeros and stores stop where a tile reaches over an edge, in a kernel of its own; small problems "
-    "get smaller tiles; B may be transposed, fp32 runs as TF32; C leaves in whole 16-byte chunks.",
+    idea="Copies write zeros and stores stop where a tile reaches over an edge, in kernels of their own; small "
+    "problems get smaller tiles; B may be transposed, fp32 runs as TF32; C leaves in whole 16-byte chunks.",
     dtypes=("fp16", "bf16", "tf32"),
     variants={
         "STAGES": (2, 3, 4),
@@ -23,7 +23,7 @@ stage = Stage(
         "small tiles, whole chunks ragged in N": (128, 72, 128),
         "small tiles, whole and ragged ones, in two groups": (1700, 120, 328),
         "large tiles, whole, in two groups": (1792, 512, 384),
-        "large tiles, ragged": (700, 500, 264),
+        "large tiles, whole chunks ragged": (700, 504, 264),
         "large tiles, ragged, rows of B and C that start anywhere": (700, 501, 264),
     },
     counters=("global_store_requests", "global_store_sectors", "instructions.shuffle"),

@@ -2,10 +2,11 @@
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], row-major (B_TRANSPOSED: B is given as [N, K]); fp32 accumulation.
 // Idea      What stage 10 leaves out, around the same main loop. Where a tile or a slice reaches over an edge, copies
-//           write zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C;
-//           this is a kernel of its own, so that whole tiles run without a test. Problems with too few tiles to occupy
-//           the multiprocessors get smaller ones. B may be transposed; fp32 runs on the tensor cores as TF32. And four
-//           lanes exchange their pairs of C, so that it leaves in whole 16-byte chunks.
+//           write zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C.
+//           Rows of B that start anywhere come element by element. Each of these is a kernel of its own, whose main
+//           loop has no branch. Problems with too few tiles to occupy the multiprocessors get smaller ones. B may be
+//           transposed; fp32 runs on the tensor cores as TF32. And four lanes exchange their pairs of C, so that it
+//           leaves in whole 16-byte chunks.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
@@ -177,8 +178,11 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
 }
 
-// BLOCK_N, WARP_N: columns of C per block and per warp. RING: tiles in the ring. EDGES: some tile or slice is cut.
-template <int BLOCK_N, int WARP_N, int RING, bool EDGES>
+// What a kernel has to expect: no tile or slice is cut; some are; some are, and rows of C, or of B, start anywhere.
+constexpr int WHOLE = 0, CUT = 1, ANYWHERE = 2;
+
+// BLOCK_N, WARP_N: columns of C per block and per warp. RING: tiles in the ring. EDGES: WHOLE, CUT or ANYWHERE.
+template <int BLOCK_N, int WARP_N, int RING, int EDGES>
 __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
     gemm_kernel(const Element *__restrict__ A,  // [M, K]
                 const Element *__restrict__ B,  // [K, N], or [N, K] if B_TRANSPOSED
@@ -215,9 +219,6 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   const Element *B_block = B + (size_t)tile_n * BLOCK_N * (B_TRANSPOSED ? K : 1);
   const int rows_left = M - tile_m * BLOCK_M;  // of C, from this tile's first one on
   const int cols_left = N - tile_n * BLOCK_N;
-  const bool full_tile = !EDGES || (rows_left >= BLOCK_M && cols_left >= BLOCK_N);
-  const bool c_chunks = !EDGES || N % VECTOR == 0;  // the rows of C begin at multiples of 16 bytes
-  const bool b_chunks = B_TRANSPOSED || c_chunks;   // and those of B
 
   float acc[TILES_M][TILES_N][4] = {};  // WARP_M × WARP_N of C per warp, in mma's layout
 
@@ -239,42 +240,41 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
     const char *a_chunk = a_source;
     const char *b_chunk = b_source;
     const int k_left = K - slice * BLOCK_K;
-    if (full_tile && b_chunks && (!EDGES || k_left >= BLOCK_K)) {
+    const int b_rows = B_TRANSPOSED ? cols_left : k_left;
+    const int b_cols = B_TRANSPOSED ? k_left : cols_left;
 #pragma unroll
-      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
-        cp_async_16(a_target + stage + row * BLOCK_K * sizeof(Element), a_chunk);
-      }
+    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
+      const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
+      if constexpr (EDGES == WHOLE)
+        cp_async_16(target, a_chunk);
+      else
+        cp_async_16_or_zeros(target, a_chunk, a_row + row < rows_left && a_col < k_left);
+    }
+    if constexpr (EDGES != ANYWHERE || B_TRANSPOSED) {
 #pragma unroll
       for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
-        cp_async_16(b_target + stage + row * Tiles::B_COLS * sizeof(Element), b_chunk);
-      }
-    } else {  // at an edge: zeros where the matrix ends
-      const int b_rows = B_TRANSPOSED ? cols_left : k_left;
-      const int b_cols = B_TRANSPOSED ? k_left : cols_left;
-      for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
-        const bool inside = a_row + row < rows_left && a_col < k_left;
-        const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
-        cp_async_16_or_zeros(target, a_chunk, inside);
-      }
-      for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
-        const bool inside = b_row + row < b_rows && b_col < b_cols;
         const unsigned target = b_target + stage + row * Tiles::B_COLS * sizeof(Element);
-        if (b_chunks) {
-          cp_async_16_or_zeros(target, b_chunk, inside);
-        } else {  // rows of B that start anywhere: element by element, through registers
-          Chunk chunk;
-          for (int v = 0; v < VECTOR; ++v) {
-            chunk.element[v] =
-                inside && b_col + v < b_cols ? reinterpret_cast<const Element *>(b_chunk)[v] : Element(0.0f);
-          }
-          *reinterpret_cast<Chunk *>(shared + (target - shared_address(shared))) = chunk;
+        if constexpr (EDGES == WHOLE)
+          cp_async_16(target, b_chunk);
+        else
+          cp_async_16_or_zeros(target, b_chunk, b_row + row < b_rows && b_col < b_cols);
+      }
+    } else {  // rows of B that start anywhere: element by element, through registers
+#pragma unroll
+      for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
+        const unsigned target = b_target + stage + row * Tiles::B_COLS * sizeof(Element);
+        Chunk chunk;
+        for (int v = 0; v < VECTOR; ++v) {
+          const bool inside = b_row + row < b_rows && b_col + v < b_cols;
+          chunk.element[v] = inside ? reinterpret_cast<const Element *>(b_chunk)[v] : Element(0.0f);
         }
+        *reinterpret_cast<Chunk *>(shared + (target - shared_address(shared))) = chunk;
       }
     }
     a_source += BLOCK_K * sizeof(Element);  // the next slice is to the right of this one in A, and below it in B
     b_source = B_TRANSPOSED ? b_source + BLOCK_K * sizeof(Element) : b_chunk;
   };
-#pragma unroll
+#pragma unroll(EDGES == WHOLE ? RING - 1 : 1)
   for (int stage = 0; stage < RING - 1; ++stage) {
     if (stage < slices) copy_slice(stage, stage * sizeof(Tiles));
     cp_async_commit();
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
     }
   }
 
-  // 5. Round once, at the end, and store: whole chunks where the tile is full, element by element at an edge.
+  // 5. Round once, at the end, and store what is C: whole chunks, or elements where its rows start anywhere.
   if (EPILOGUE == 1) __syncthreads();  // everybody waits for all readers: the ring becomes a buffer for C
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
@@ -396,16 +396,18 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
         pair[n] = {{Element(acc[m][n][half_tile * 2]), Element(acc[m][n][half_tile * 2 + 1])}};
       }
       const int col = tile_n * BLOCK_N + warp_col;
-      if (!full_tile || !c_chunks) {
+      const auto inside = [&](int r, int c) { return EDGES == WHOLE || (r < M && c < N); };  // chunks are, or are not
+      if constexpr (EDGES == ANYWHERE) {
         for (int n = 0; n < TILES_N; ++n) {
           for (int i = 0; i < 2; ++i) {
-            const int edge_col = col + n * MMA_N + lane % 4 * 2 + i;
-            if (row < M && edge_col < N) C[(size_t)row * N + edge_col] = pair[n].element[i];
+            const int pair_col = col + n * MMA_N + lane % 4 * 2;
+            if (inside(row, pair_col + i)) C[(size_t)row * N + pair_col + i] = pair[n].element[i];
           }
         }
       } else if constexpr (EPILOGUE == 0 || TF32) {  // a quad's four pairs of fp32 fill a 32-byte sector as they are
 #pragma unroll
         for (int n = 0; n < TILES_N; ++n) {
+          if (!inside(row, col + n * MMA_N + lane % 4 * 2)) continue;
           *reinterpret_cast<Pair *>(&C[(size_t)row * N + col + n * MMA_N + lane % 4 * 2]) = pair[n];
         }
       } else if constexpr (EPILOGUE == 1) {
@@ -421,6 +423,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
           const int chunk = first + lane;
           const int patch_row = chunk / (WARP_N / VECTOR);
           const int patch_col = chunk % (WARP_N / VECTOR) * VECTOR;
+          if (!inside(row - lane / 4 + patch_row, col + patch_col)) continue;
           *reinterpret_cast<Chunk *>(&C[(size_t)(row - lane / 4 + patch_row) * N + col + patch_col]) =
               *reinterpret_cast<const Chunk *>(&patch[patch_row * WARP_N + swizzle<WARP_N>(patch_row, patch_col)]);
         }
@@ -442,6 +445,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
               (upper ? word[i] : word[i | bit]) = other;
             }
           }
+          if (!inside(row, col + (n + lane % 4) * MMA_N)) continue;
           *reinterpret_cast<uint4 *>(&C[(size_t)row * N + col + (n + lane % 4) * MMA_N]) =
               make_uint4(word[0], word[1], word[2], word[3]);
         }
@@ -454,8 +458,11 @@ template <int BLOCK_N, int WARP_N, int RING>
 cudaError_t launch_tiles(const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
   const dim3 block(WARPS_M * BLOCK_N / WARP_N * 32);
-  const bool edges = M % BLOCK_M || N % BLOCK_N || K % BLOCK_K;
-  const auto kernel = edges ? gemm_kernel<BLOCK_N, WARP_N, RING, true> : gemm_kernel<BLOCK_N, WARP_N, RING, false>;
+  const bool cut = M % BLOCK_M || N % BLOCK_N || K % BLOCK_K;
+  const auto kernel =
+      N % VECTOR ? gemm_kernel<BLOCK_N, WARP_N, RING, ANYWHERE>
+      : cut      ? gemm_kernel<BLOCK_N, WARP_N, RING, CUT>
+                 : gemm_kernel<BLOCK_N, WARP_N, RING, WHOLE>;
   const int shared_bytes = RING * sizeof(TilesOf<BLOCK_N>);  // more than 48 KB must be asked for
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
