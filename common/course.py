@@ -41,8 +41,10 @@ def part(stage: Stage) -> list[Stage]:
 
 def previous(stage: Stage) -> Stage | None:
     """The stage before this one in its part; None for a part's first."""
-    before = [each for each in part(stage) if each.number < stage.number]
-    return before[-1] if before else None
+    for each in reversed(ladder()):
+        if each.number < stage.number and (each.problem == stage.problem or each.spec.part == stage.spec.part):
+            return each
+    return None
 
 
 def counterpart(stage: Stage | None, kernel: Kernel) -> Kernel | None:

@@ -459,12 +459,14 @@ class Kernel:
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
+        arch = options.get("arch", self.stage.min_arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
                 {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
-                    "arch": self.stage.min_arch,
+                    "arch": arch,
+                    "compiled_for": self.compiled_for(arch),
                     "progress": lambda done, total: update(completed=done, total=total),
                     **options,
                 },
@@ -472,6 +474,17 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+    def compiled_for(self, arch: str) -> str:
+        """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
+        stage runs on, which saves compiling it for each, unless the source asks what it is compiled for."""
+        return arch if "__CUDA_ARCH__" in read(self.source) else self.stage.min_arch
+
+    def prepare(self, arch: str) -> None:
+        """Compile what the emulator needs of it, for that compute capability."""
+        from common import emulator
+
+        emulator.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
         """Run the launcher in the emulator with all its arguments, by name; `options` are those of emulator.run."""

@@ -7,18 +7,28 @@ launcher, or a main, that is told which of them to call. Places in findings stay
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import kernels
 from common import emulator
+from common.compiler import gpu
 from common.emulator import Report
 from common.stage import Kernel
 from tests.emulator.sources import source as kept
 
 LAUNCHER = "launch_part"
+POINTER = """struct Pointer {
+  void *value;
+  template <typename T> operator T *() const { return static_cast<T *>(value); }
+};"""  # to whatever a launcher takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +37,9 @@ class Part(Kernel):
 
     bundle: Path
     number: int
+
+    def prepare(self, arch: str) -> None:
+        emulator.prepare(self.bundle, LAUNCHER, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
         names, values = ["number", *arguments], [self.number, *arguments.values()]
@@ -38,19 +51,42 @@ class Part(Kernel):
         return frozenset().union(*found.values())
 
 
-def parts(kernels: Sequence[Kernel]) -> list[Part]:
+def parts(together: Sequence[Kernel]) -> list[Part]:
     """The same kernels, of one problem, to be compiled as one."""
-    path = launcher([(kernel.source, kernel.defines) for kernel in kernels], kernels[0].stage.symbol)
+    path = launcher([(kernel.source, kernel.defines) for kernel in together], together[0].stage.symbol)
     return [
         Part(**{field.name: getattr(kernel, field.name) for field in fields(Kernel)}, bundle=path, number=number)
-        for number, kernel in enumerate(kernels)
+        for number, kernel in enumerate(together)
     ]
 
 
-def part(kernel: Kernel) -> Part:
-    """A kernel of those that a complete test of its stage visits: test_kernels.py has them compiled as one."""
-    together = parts(kernel.stage.kernels([kernel.dtype]))
-    return next(each for each in together if each.variants == kernel.variants)
+@cache
+def _complete(source: Path, dtype: str) -> list[Part]:
+    """The kernels of a stage that a complete test visits, as test_kernels.py has them compiled; none for a source that
+    is not a stage's own."""
+    return next((parts(stage.kernels([dtype])) for stage in kernels.ladder() if stage.source == source), [])
+
+
+def compile_together(patch: pytest.MonkeyPatch) -> None:
+    """A kernel that test_kernels.py compiles with the others of its stage is taken from there, whoever asks for it."""
+    prepare, call_launcher = Kernel.prepare, Kernel.call_launcher
+
+    def known(kernel: Kernel, compiled_for: str) -> Part | None:
+        same = (each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
+        return next(same, None) if compiled_for == kernel.stage.min_arch else None
+
+    def prepared(kernel: Kernel, arch: str) -> None:
+        found = known(kernel, arch)
+        found.prepare(arch) if found else prepare(kernel, arch)
+
+    def called(kernel: Kernel, arguments: Mapping[str, Any], **options: Any) -> Report:
+        found = known(kernel, options["compiled_for"])
+        if found is not None:
+            return found.call_launcher(arguments, **options)
+        return call_launcher(kernel, arguments, **options)
+
+    patch.setattr(Kernel, "prepare", prepared)
+    patch.setattr(Kernel, "call_launcher", called)
 
 
 def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:
@@ -64,10 +100,7 @@ def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> 
     takes = [f"void *{name}" if pointer else text for text, name, pointer in zip(parameters, names, pointers)]
     gives = [f"Pointer{{{name}}}" if pointer else name for name, pointer in zip(names, pointers)]
     lines += [
-        "struct Pointer {",
-        "  void *value;",
-        "  template <typename T> operator T *() const { return static_cast<T *>(value); }",
-        "};",
+        POINTER,
         f'extern "C" cudaError_t {LAUNCHER}(int number, {", ".join(map(str.strip, takes))}) {{',
         "  switch (number) {",
     ]
@@ -78,9 +111,52 @@ def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> 
     return _kept([*lines, "  }", "  return cudaErrorInvalidValue;", "}"])
 
 
-def program(sources: Sequence[Path]) -> Path:
-    """A program that is each of these: its first argument is the number of the one to be run, with the others."""
-    lines = _included([(source, {"main": f"main_{number}"}) for number, source in enumerate(sources)])
+def call(source: Path, symbol: str, arguments: Mapping[str, Any], **options: Any) -> Report:
+    """emulator.run for one of several launchers of a source, with all of its arguments but the stream. They are
+    compiled once, with a LAUNCHER that takes the number of the one that it calls, whole numbers and pointers, as many
+    as any of them has, and a stream."""
+    symbols = re.findall(r'^extern "C" cudaError_t (\w+)\(', source.read_text(), re.M)
+    takes = [_places(source, each) for each in symbols]
+    places = sorted(set().union(*(each.values() for each in takes)))  # n0, n1 ... p0, p1 ...
+    lines = [
+        f'#include "{source}"',
+        POINTER,
+        f'extern "C" cudaError_t {LAUNCHER}(',
+        "    int number,",
+        *(f"    {'void *' if place[0] == 'p' else 'long long '}{place}," for place in places),
+        "    cudaStream_t stream) {",
+        "  switch (number) {",
+        *(f"    case {n}: return {each}({', '.join([*map(_value, own.values()), 'stream'])});"
+          for n, (each, own) in enumerate(zip(symbols, takes))),
+        "  }",
+        "  return cudaErrorInvalidValue;",
+        "}",
+    ]  # fmt: skip
+    own = takes[symbols.index(symbol)]
+    given: dict[str, Any] = {place: None if place[0] == "p" else 0 for place in places}
+    given |= {own[name]: value for name, value in arguments.items()}
+    called = {place: place for place in places} | {place: name for name, place in own.items()}
+    values, names = [symbols.index(symbol), *given.values(), None], ["number", *called.values(), "stream"]
+    return emulator.run(_kept(lines), LAUNCHER, values, names=names, **options)
+
+
+def _places(source: Path, symbol: str) -> dict[str, str]:
+    """The parameters of a launcher but the stream, and which of `call`'s each one is."""
+    *parameters, _ = gpu.signature(source, symbol).items()
+    count = {kind: itertools.count() for kind in "pn"}
+    kinds = [(name, "p" if kind == gpu.POINTER else "n") for name, kind in parameters]
+    return {name: f"{kind}{next(count[kind])}" for name, kind in kinds}
+
+
+def _value(place: str) -> str:
+    return f"Pointer{{{place}}}" if place[0] == "p" else place
+
+
+def program(sources: Sequence[Path], macros: Sequence[Mapping[str, str]] = ()) -> Path:
+    """A program that is each of these, with macros of its own: its first argument is the number of the one to be run,
+    with the others."""
+    each = zip(sources, macros or [{}] * len(sources), strict=True)
+    lines = _included([(source, {**own, "main": f"main_{number}"}) for number, (source, own) in enumerate(each)])
     lines += ["int main(int count, char **words) {", "  switch (atoi(words[1])) {"]
     for number, source in enumerate(sources):
         arguments = "" if "int main()" in source.read_text() else "count - 1, words + 1"
@@ -103,6 +179,11 @@ def mangled(number: int) -> str:
     """How the mangled names of a part begin."""
     part = f"part_{number}"
     return f"_ZN{len(part)}{part}"
+
+
+def bare(name: str) -> str:
+    """A name without those of parts, as it is in the source alone."""
+    return re.sub(r"\bpart_\d+::", "", name)
 
 
 def _included(sources: Sequence[tuple[Path, Mapping[str, str]]]) -> list[str]:

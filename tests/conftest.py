@@ -25,6 +25,7 @@ from common.compiler import toolchain
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
+from tests import bundle
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
 torch.set_num_threads(1)
@@ -81,6 +82,14 @@ def _processors() -> float:
 
 
 # ---- fixtures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_together() -> Iterator[None]:
+    """In the emulator a kernel comes from where it is compiled with the others of its stage."""
+    with pytest.MonkeyPatch.context() as patch:
+        bundle.compile_together(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -50,8 +50,11 @@ def test_a_counterpart_computes_the_same():
     assert course.counterpart(NAIVE, last.kernel("tf32")) is None and course.counterpart(None, straight) is None
 
 
-def test_listing_stages_imports_no_torch():
-    code = "import sys, kernels; kernels.ladder(); assert 'torch' not in sys.modules"
+def test_listing_stages_and_what_they_change_imports_no_torch():
+    code = """import sys, kernels
+from common.verbs import diff
+assert kernels.ladder() and diff.diff(kernels.load(3)).lines
+assert 'torch' not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

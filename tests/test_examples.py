@@ -11,6 +11,7 @@ import pytest
 
 from common.compiler import toolchain
 from common.emulator.__main__ import main
+from tests import bundle
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
@@ -20,7 +21,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
 def test_in_the_emulator(path, capfd):
     """With the sanitizer on: right, nothing to find, all memory freed."""
     with pytest.raises(SystemExit) as ended:
-        main(["--leaks", str(path)])
+        main(["--leaks", str(bundle.program(EXAMPLES)), str(EXAMPLES.index(path))])
     out, err = capfd.readouterr()
     assert ended.value.code == 0 and out.endswith("PASS\n"), out + err
     assert ", no findings" in err
@@ -50,3 +51,28 @@ def test_as_a_lesson(path):
     assert "PASS" in text and "FAIL" in text and not re.search(r'#include\s*"', text)
     assert max(map(len, text.splitlines())) <= 120
     assert len(text.splitlines()) <= 130
+
+
+NAMES = {  # of a header, what an example may use of it
+    "cstdio": r"printf\b",
+    "cstdlib": r"\b(?:atoi|exit)\(",
+    "cassert": r"\bassert\(",
+    "cmath": r"\bstd::(?:fabs|ldexp|exp|abs|sqrt|sin|cos|pow|fmax)\b",
+    "algorithm": r"\bstd::(?:max|min|swap)\b",
+    "vector": r"\bstd::vector\b",
+    "cuda_runtime.h": r"\bcuda[A-Z]\w+",
+    "cuda_fp16.h": r"\b(?:__)?half2?\b",
+    "cuda_bf16.h": r"\b__nv_bfloat16\b",
+    "cooperative_groups.h": r"\bcooperative_groups\b",
+    "cooperative_groups/reduce.h": r"\bcg::reduce\b",
+    "cuda/pipeline": r"\bcuda::",
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_includes_what_it_uses(path):
+    """Here it is compiled with the others."""
+    text = path.read_text()
+    code = re.sub(r"//.*", "", text)
+    assert set(re.findall(r"#include <(.*)>", code)) == {name for name, used in NAMES.items() if re.search(used, code)}
+    assert all(any(re.fullmatch(used, name) for used in NAMES.values()) for name in re.findall(r"\bstd::\w+", code))

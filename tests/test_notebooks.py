@@ -11,10 +11,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -30,9 +28,7 @@ from IPython.utils.capture import capture_output  # noqa: E402
 
 import kernels  # noqa: E402
 from common import notebook  # noqa: E402
-from common.emulator import Report, session  # noqa: E402
-from common.stage import Kernel  # noqa: E402
-from tests import bundle  # noqa: E402
+from common.emulator import session  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once the emulator is built
@@ -91,10 +87,11 @@ class Shell(InteractiveShell):
 
 
 def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
-    """subprocess.run for `python -m MODULE WORDS`, likewise in a fork: the course's modules are imported anew there, as
-    the command would find them, torch is not. A fork has only the thread that made it: torch's must be but one."""
+    """subprocess.run for `python -m MODULE WORDS` and `python -c CODE`, likewise in a fork: the course's modules are
+    imported anew there, as the command would find them, torch is not. A fork has only the thread that made it: torch's
+    must be but one."""
     interpreter, option, module, *words = line
-    assert (interpreter, option) == (sys.executable, "-m") and torch.get_num_threads() == 1
+    assert interpreter == sys.executable and option in ("-m", "-c") and torch.get_num_threads() == 1
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if child == 0:
@@ -109,7 +106,10 @@ def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object)
                     del sys.modules[name]
                 sys.path.insert(0, str(cwd))
                 sys.argv = [module, *words]
-                runpy.run_module(module, run_name="__main__", alter_sys=True)
+                if option == "-m":
+                    runpy.run_module(module, run_name="__main__", alter_sys=True)
+                else:
+                    exec(module, {"__name__": "__main__"})
                 status = 0
             except SystemExit as ended:
                 status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -125,24 +125,10 @@ def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object)
         return subprocess.CompletedProcess(line, status, out.read(), err.read())
 
 
-def launcher_called(kernel: Kernel, arguments: Mapping[str, Any], **options: Any) -> Report:
-    """Kernel.call_launcher, with the code that test_kernels.py compiles for those that it goes through: a notebook's
-    time is without it, as that of a notebook that is run again. Jupyter's notebook compiles its kernels alone."""
-    stage = kernel.stage
-    as_it_is = kernel.source == stage.source and options["arch"] == stage.min_arch
-    if as_it_is and any(each.variants == kernel.variants for each in stage.kernels([kernel.dtype])):
-        return bundle.part(kernel).call_launcher(arguments, **options)
-    return call_launcher(kernel, arguments, **options)
-
-
-call_launcher = Kernel.call_launcher
-
-
 def cells_run(path: Path) -> str:
     """The notebook as JSON, its cells run by IPython in this process, up to one that fails."""
     os.chdir(path.parent)
     notebook.subprocess = SimpleNamespace(run=command_run)
-    Kernel.call_launcher = launcher_called
     session._idle.clear()  # modules that the other process, too, thinks its own
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT]
     gc.freeze()
@@ -250,12 +236,14 @@ def test_the_glossary_has_every_term_once():
 
 
 @pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])
-def test_first_cell_finds_the_course_from(directory: Path):
+def test_first_cell_finds_the_course_from(directory: Path, monkeypatch):
     """jupyter starts kernels in the notebook's directory, other tools in the root."""
     path = next(path for path in PATHS if path.stem == kernels.ladder()[0].name)
     book = nbformat.read(path, as_version=4)
     first = next(cell.source for cell in book.cells if cell.cell_type == "code")
     code = f"import IPython\n{first}\nprint(stage.name)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT])
+    run = subprocess.run if torch.cuda.is_available() else command_run
+    done = run([sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == path.stem, done.stderr

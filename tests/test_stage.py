@@ -15,6 +15,7 @@ import torch
 import kernels
 from common import accuracy, terminal
 from common.compiler import gpu
+from common.emulator.build import compile_host
 from common.errors import UserError
 from common.stage import Call, Macro, Stage, macros
 from tests.launches import Notes
@@ -36,6 +37,19 @@ def test_defines_and_labels():
     assert kernel.defines == {"DTYPE": "__nv_bfloat16", "COALESCED": "0"}
     assert (kernel.label, kernel.short) == ("01_naive bf16 COALESCED=0", "bf16 COALESCED=0")
     assert (NAIVE.kernel().label, NAIVE.kernel().short) == ("01_naive fp16", "fp16")
+
+
+def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited):
+    assert [kernels.load(name).kernel().compiled_for("9.0") for name in ("05", "16")] == ["8.0", "9.0"]
+    own = NAIVE.kernel("fp16", source=edited(NAIVE, ("BLOCK_M = 32;", "BLOCK_M = __CUDA_ARCH__ >= 860 ? 32 : 16;")))
+    assert own.compiled_for("8.6") == "8.6" and own.compiled_for("8.0") == "8.0"
+
+
+def test_what_does_not_ask_is_the_same_ptx():
+    """But for its target."""
+    kernel = kernels.load("05").kernel()
+    ptx = [compile_host(kernel.source, kernel.defines, arch, call=kernel.stage.symbol).ptx for arch in ("80", "90")]
+    assert ".target sm_90" in ptx[1] and ptx[1].replace(".target sm_90", ".target sm_80") == ptx[0]
 
 
 def test_settings_say_what_is_computed_and_other_variants_how():

@@ -27,10 +27,11 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("columns", ["0", "1", "40", "nonsense"])
-def test_a_narrow_terminal_cuts_nothing(columns: str):
-    wide, narrow = (shell("python -m kernels list", **env).stdout for env in ({}, {"COLUMNS": columns}))
-    assert narrow == wide and all(stage.name in narrow and stage.summary in narrow for stage in kernels.ladder())
+def test_a_narrow_terminal_cuts_nothing():
+    wide = shell("python -m kernels list").stdout
+    assert all(stage.name in wide and stage.summary in wide for stage in kernels.ladder())
+    for columns in ("0", "1", "40", "nonsense"):
+        assert shell("python -m kernels list", COLUMNS=columns).stdout == wide, columns
 
 
 def test_tables_use_what_a_wide_terminal_has():

@@ -85,6 +85,8 @@ def compile_host(
             wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
         else:
             wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
+        if len(wrapper) > 1 and not flags and not _names(call, texts, defines):
+            raise _not_exported(source, call)
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
     runtime = toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
 
@@ -190,14 +192,25 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: str,
     return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
 
 
+def _names(function: str, texts: Sequence[str], defines: Mapping[str, str] | None) -> bool:
+    """Whether a source could have a function of that name, however it is spelled: a word of its own, or one that macros
+    put together."""
+    pattern = rf"\b{function.rpartition('::')[2]}\b|##|#[ \t]*include[ \t]+\w"
+    return any(re.search(pattern, text) for text in (*texts, *toolchain.define_flags(defines)))
+
+
+def _not_exported(source: Path, call: str) -> UserError:
+    return toolchain.ToolFailed(
+        f'{source} does not export {call}: it must define extern "C" cudaError_t {call}(...), '
+        "or any function of that name"
+    )
+
+
 def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain.Nvcc) -> UserError:
     """What nvcc said of the lines that call the launcher, said about the source."""
     said = str(error)
     if call is not None and re.search(rf'{WRAPPER}\.cu\(\d+\): error: (identifier|.*has no member) "', said):
-        return toolchain.ToolFailed(
-            f'{source} does not export {call}: it must define extern "C" cudaError_t {call}(...), '
-            "or any function of that name"
-        )
+        return _not_exported(source, call)
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
         return toolchain.ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's

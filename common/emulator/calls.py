@@ -28,6 +28,7 @@ def run(
     names: Sequence[str] | None = None,
     defines: Mapping[str, str] | None = None,
     arch: str = "8.0",
+    compiled_for: str | None = None,
     multiprocessors: int | None = None,
     outputs: Sequence[str] = (),
     counters: bool = True,
@@ -45,9 +46,10 @@ def run(
     and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
     checked against the launcher's own parameter types. `names`: what reports call them (default: the source's names).
     `defines` are macros for the compiler, `flags` and `include` folders go to it as they are, `arch` is the compute
-    capability to compile for and whose limits hold, `multiprocessors` how many the GPU has (default: as many as the
-    largest of that capability). Tensors named in `outputs` start uninitialised: a kernel that reads
-    what it has not written is reported. `trace` asks for the executed memory accesses, `threads` limits the cores.
+    capability whose limits hold, `compiled_for` the one to compile for (default: the same), of which newer GPUs run the
+    code, too; `multiprocessors` is how many the GPU has (default: as many as the largest of `arch`). Tensors named in
+    `outputs` start uninitialised: a kernel that reads what it has not written is reported. `trace` asks for the
+    executed memory accesses, `threads` limits the cores.
 
     The launcher runs in a process of its own: whatever its host code does, it ends in a report. `patience` is how many
     seconds it may go on without calling CUDA. A stream that the launcher takes is not the default stream; a launch on
@@ -60,7 +62,10 @@ def run(
         if multiprocessors < 1:
             raise UserError(f"a GPU has at least 1 multiprocessor, not {multiprocessors}")
         gpu = replace(gpu, sms=multiprocessors)
-    build = compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol, flags=flags, include=include)
+    compiled_for = compiled_for or arch
+    if not hardware.runs_on(compiled_for, gpu.capability):
+        raise UserError(f"code for compute capability {compiled_for} does not run on a GPU of {gpu.capability}")
+    build = compile_host(source, defines, hardware.nvcc_arch(compiled_for), call=symbol, flags=flags, include=include)
     options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
     return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
 

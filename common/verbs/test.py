@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.markup import escape
 from rich.table import Table
 
-from common import emulator, hardware, terminal
+from common import hardware, terminal
 from common.compiler import passes, toolchain
 from common.errors import UserError
 from common.stage import Kernel, Stage
@@ -94,7 +94,8 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
     small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
     builds = [(kernel, stage.min_arch) for kernel in kernels if args.device != "gpu"]
     if builds and not args.sizes and hardware.runs_on(stage.min_arch, small):
-        builds.append((kernels[0], small))
+        also = kernels[0], kernels[0].compiled_for(small)
+        builds += [also] if also not in builds else []
     with _building(builds):
         return _check(stage, kernels, small, args)
 
@@ -142,10 +143,7 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.N
 def _building(builds: Sequence[tuple[Kernel, str]]) -> Iterator[None]:
     """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
-        begun = [
-            pool.submit(emulator.prepare, kernel.source, kernel.stage.symbol, defines=kernel.defines, arch=arch)
-            for kernel, arch in builds
-        ]
+        begun = [pool.submit(kernel.prepare, arch) for kernel, arch in builds]
         wait(begun[:1], HEAD_START)
         try:
             yield

@@ -81,7 +81,13 @@ def test_failures_are_kept_if_they_will_come_again(cache):
         toolchain.cached("thing", ["key"], fail, keep_failures=True)
 
 
-def test_what_does_not_compile_is_not_compiled_again(cache, monkeypatch):
+@pytest.fixture
+def never_linked(cache, monkeypatch):
+    """What comes no further than to nvcc needs no runtime, which takes longer to compile."""
+    monkeypatch.setattr(toolchain, "compile_cxx", lambda *_: cache / "runtime.o")
+
+
+def test_what_does_not_compile_is_not_compiled_again(cache, never_linked, monkeypatch):
     from common.emulator.build import compile_host
 
     path = cache.parent / "wrong.cu"
@@ -217,7 +223,7 @@ def test_an_nvcc_that_will_not_do_is_named(text, said, monkeypatch, tmp_path):
         toolchain.find_nvcc()
 
 
-def test_an_nvcc_that_fails_is_named(monkeypatch, tmp_path, cache):
+def test_an_nvcc_that_fails_is_named(tmp_path, never_linked):
     from common.emulator.build import compile_host
 
     real = toolchain.find_nvcc()

@@ -52,6 +52,16 @@ def by_nvcc(words: list[object], folder: Path) -> None:
     toolchain.run(words, cwd=folder)
 
 
+@pytest.fixture(scope="module")
+def products(tmp_path_factory) -> tuple[Path, Path]:
+    """What these passes and what nvcc makes of KERNELS."""
+    folders = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
+    for folder, run in zip(folders, (passes.compile_source, by_nvcc)):
+        (folder / NAME).write_text(KERNELS)
+        run(command(), folder)
+    return folders
+
+
 def ptx_of(folder: Path) -> str:
     """The PTX, with one name for the folder, and one for the file, which nvcc makes of the folder's."""
     name = (folder / "source.module_id").read_text()
@@ -63,15 +73,15 @@ def ptx_of(folder: Path) -> str:
     return re.sub(r"^\.b8 .*\n", "", text, flags=re.MULTILINE)  # the same names as numbers, letter by letter
 
 
-def test_the_ptx_is_nvccs(compiled):
-    ours, theirs = (compiled(KERNELS, run) for run in (passes.compile_source, by_nvcc))
+def test_the_ptx_is_nvccs(products):
+    ours, theirs = products
     assert ptx_of(ours) == ptx_of(theirs)
 
 
-def test_both_passes_know_the_file_by_one_name(compiled):
-    folder = compiled(KERNELS, passes.compile_source)
-    (kernel,) = re.findall(r"\.entry (_ZN\w+scaleE\w+)", (folder / "source.ptx").read_text())
-    assert kernel.encode() in (folder / "kernel.o").read_bytes(), "what the host code registers"
+def test_both_passes_know_the_file_by_one_name(products):
+    ours, _ = products
+    (kernel,) = re.findall(r"\.entry (_ZN\w+scaleE\w+)", (ours / "source.ptx").read_text())
+    assert kernel.encode() in (ours / "kernel.o").read_bytes(), "what the host code registers"
 
 
 BROKEN = {
@@ -96,19 +106,17 @@ def test_what_is_said_of_a_broken_source_is_what_nvcc_says(why, compiled):
     assert "error" in said[0][1].lower()
 
 
-def test_the_object_is_nvccs(compiled):
+def test_the_object_is_nvccs(products):
     """Though the host's compiler read less than half of the text."""
-    ours, theirs = (compiled(KERNELS, run) for run in (passes.compile_source, by_nvcc))
+    ours, theirs = products
     assert len((ours / "source.cudafe1.cpp").read_bytes()) < len((theirs / "source.cudafe1.cpp").read_bytes()) / 2
     assert _symbols(ours) == _symbols(theirs)
     assert _lines(ours) == _lines(theirs) != []
 
 
-def test_a_source_that_lacks_a_header_is_given_all(compiled, monkeypatch):
+def test_a_source_that_lacks_a_header_is_given_all(compiled, products, monkeypatch):
     monkeypatch.setattr(headers.Headers, "needed", lambda self, source, more: "")
-    folder = compiled(KERNELS, passes.compile_source)
-    monkeypatch.undo()
-    assert _symbols(folder) == _symbols(compiled(KERNELS, passes.compile_source))
+    assert _symbols(compiled(KERNELS, passes.compile_source)) == _symbols(products[0])
 
 
 def _symbols(folder: Path) -> list[str]:
@@ -130,7 +138,7 @@ def test_a_users_header_is_not_taken_for_the_toolkits(bracket, compiled, tmp_pat
     folder = tmp_path_factory.mktemp("include")
     for value in (1234, 5678):
         (folder / "mine.h").write_text(f"__device__ int mine() {{ return {value}; }}\n")
-        source = f"#include {bracket}\n{KERNELS}\n__global__ void number(int *x) {{ *x = mine(); }}\n"
+        source = f"#include {bracket}\n__global__ void number(int *x) {{ *x = mine(); }}\n"
         made = compiled(source, passes.compile_source, "-I", str(folder))
         assert str(value) in (made / "source.ptx").read_text()
 

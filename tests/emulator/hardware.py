@@ -306,15 +306,15 @@ def name_of(kernel: str) -> str:
 
 
 def emulated(path: Path) -> list[dict[str, Any]]:
-    """The emulator's counters of every launch of a program, in the form of `counted`. UserError if it fails there."""
-    report = emulator.program(path, sanitize=False)
+    """The emulator's counters of every launch of an example, in the form of `counted`. UserError if it fails there."""
+    report = emulator.program(bundle.program(EXAMPLES), [str(EXAMPLES.index(path))], sanitize=False)
     if report.status:
         raise UserError(f"{path.name} ends with status {report.status} in the emulator")
     found: list[dict[str, Any]] = []
     for launch in report.launches:
         counts = launch.counters.flat()
         values = {key: counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0) for key in METRICS}
-        found.append({"kernel": launch.kernel, **values})
+        found.append({"kernel": bundle.bare(launch.kernel), **values})
     return found
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from common import course, emulator
 from common.emulator.host import HostFinding
+from tests import bundle
 from tests.emulator import sanitizers, suite
 from tests.emulator.sources import source as kept
 from tests.emulator.suite import ROOT, Broken
@@ -160,18 +161,19 @@ def test_a_patch_that_applies_no_more(tmp_path):
 # ---- as programs -----------------------------------------------------------------------------------------------------
 
 
-def as_program(broken: Broken, text: str) -> emulator.Report:
-    text, arguments, defines = suite.program(broken, text)
-    path = kept(text, f"program_{broken.name}_{len(text)}")
-    return emulator.program(path, arguments, defines=defines, counters=False)
-
-
 @pytest.mark.parametrize("name", ["02-no-trailing-barrier", "13-tile-too-far-ahead", "16-parts-overlap"])
 def test_the_drivers(name):
     """Each driver runs its kernel to the end with nothing to find, and what is broken is found the same way."""
     broken = named(name)
-    assert str(as_program(broken, (ROOT / broken.source).read_text())) == "no findings"
-    report = as_program(broken, broken.text)
+    paths, macros = [], []
+    for number, text in enumerate([(ROOT / broken.source).read_text(), broken.text]):
+        whole, arguments, defines = suite.program(broken, text)
+        paths.append(kept(whole, f"program_{name}_{number}"))
+        symbol = course.load(Path(broken.source).parent.name).symbol
+        macros.append({**defines, symbol: f"{symbol}_{number}"})
+    both = bundle.program(paths, macros)
+    right, report = (emulator.program(both, [str(n), *arguments], counters=False) for n in range(2))
+    assert str(right) == "no findings"
     assert report.findings[0].kind == broken.kind
     assert {line for finding in report.findings for line in _lines(finding)} & broken.lines
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common import emulator
+from common import emulator, hardware
 from common.emulator import engine
 from common.emulator.build import compile_host
 from tests.emulator import sources
@@ -222,10 +222,14 @@ extern "C" cudaError_t launch_grid_sync(int *a, int *b, int *c, int blocks, int 
   const cudaError_t error = cudaLaunchCooperativeKernel((void *)grid_sync, blocks, threads, arguments, 0, 0);
   return error ? error : cudaDeviceSynchronize();
 }
+extern "C" cudaError_t launch_grid_sync_plainly(int *a, int *b, int *c, int blocks, int threads) {
+  grid_sync<<<blocks, threads>>>(a, b, c);
+  return cudaDeviceSynchronize();
+}
 """
 
 
-def run(name: str, blocks: int, threads: int, cores: int | None = None):
+def run(name: str, blocks: int, threads: int, cores: int | None = None, multiprocessors: int | None = None):
     """A kernel's report, and its three arrays."""
     arrays = [torch.zeros(2 * blocks + 2, dtype=torch.int32) for _ in range(3)]
     source = sources.source(sources.with_one_launcher(KERNELS), "progress")
@@ -233,7 +237,8 @@ def run(name: str, blocks: int, threads: int, cores: int | None = None):
     arguments = {"number": sources.launchers(KERNELS).index(name), **dict(zip("abc", arrays)), "blocks": blocks}
     arguments["threads"] = threads
     started = time.process_time()
-    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], threads=cores)
+    options = {"threads": cores, "multiprocessors": multiprocessors}
+    report = emulator.run(source, "launch_number", [*arguments.values()], names=[*arguments], **options)
     assert time.process_time() - started < 5  # of processors, which others may be using
     return report, *(array.numpy() for array in arrays)
 
@@ -309,11 +314,11 @@ def test_a_loop_that_counts_through_all_numbers_is_stopped():
 
 
 def test_more_blocks_than_fit_cannot_wait_for_each_other():
-    """Blocks of 1024 threads: two on each of the 108 multiprocessors of an A100. A GPU would hang."""
-    report, *_ = run("atomic_grid_barrier", 217, 1024)
+    """Blocks of 1024 threads: two on each multiprocessor of an A100, or of a part of one. A GPU would hang."""
+    report, *_ = run("atomic_grid_barrier", 2 * hardware.SLICE + 1, 1024, multiprocessors=hardware.SLICE)
     assert {finding.kind for finding in report.findings} == {"deadlock"} and report.status == 702
     assert "1 blocks have not begun" in str(report) and "a[0]" in str(report)
-    report, *_ = run("atomic_grid_barrier", 216, 1024)
+    report, *_ = run("atomic_grid_barrier", 2 * hardware.SLICE, 1024, multiprocessors=hardware.SLICE)
     assert report.ok, report
 
 
@@ -324,10 +329,7 @@ def test_a_cooperative_launch_that_does_not_fit_is_refused():
 
 
 def test_grid_sync_without_a_cooperative_launch_traps():
-    text = KERNELS.replace("(look_back)", "(look_back) LAUNCHER(grid_sync)")
-    source = sources.source(text.split('extern "C" cudaError_t launch_grid_sync')[0], "progress_plain")
-    arrays = [torch.zeros(8, dtype=torch.int32) for _ in range(3)]
-    report = emulator.run(source, "launch_grid_sync", [*arrays, 2, 32], names=["a", "b", "c", "blocks", "threads"])
+    report, *_ = run("grid_sync_plainly", 2, 32)
     assert report.status == 719 and [finding.kind for finding in report.findings] == ["trap"]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common import emulator
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator.build import compile_host
 from common.errors import UserError
 from tests.emulator.sources import source
@@ -126,17 +126,27 @@ def test_a_gpu_agrees():
 
 
 @pytest.mark.parametrize(
-    ("arch", "kilobytes"), [("8.0", 163), ("8.6", 99), ("8.9", 99), ("9.0", 227), ("10.0", 227), ("12.0", 99)]
-)
-def test_shared_memory_of_each_capability(arch, kilobytes):
+    ("arch", "kilobytes", "compiled_for"),
+    [("8.0", 163, None), ("8.6", 99, "8.0"), ("8.9", 99, "8.0"), ("9.0", 227, None), ("10.0", 227, None),
+     ("12.0", 99, "9.0")],
+)  # fmt: skip
+def test_shared_memory_of_each_capability(arch, kilobytes, compiled_for):
+    """The limits are those of the GPU, not of what it was compiled for."""
     out = torch.zeros(1, dtype=torch.int32)
     one = ((1, 1, 1), (32, 1, 1))
 
     def launch(size: int) -> int:
-        return call(PROBE, "probe", out, 1, *one[0], *one[1], size, size, arch=arch, counters=False).status
+        how = {"arch": arch, "compiled_for": compiled_for, "counters": False}
+        return call(PROBE, "probe", out, 1, *one[0], *one[1], size, size, **how).status
 
     assert launch(kilobytes * KB) == SUCCESS
     assert launch(kilobytes * KB + 4) == INVALID_VALUE * 1000 + INVALID_VALUE
+
+
+@pytest.mark.parametrize(("compiled_for", "arch"), [("9.0", "8.6"), ("9.0a", "10.0")])
+def test_code_for_another_gpu_is_refused(compiled_for, arch):
+    with pytest.raises(UserError, match=f"code for compute capability {compiled_for} does not run on a GPU of {arch}"):
+        call(PROBE, "probe", None, 0, *[1] * 6, 0, -1, arch=arch, compiled_for=compiled_for)
 
 
 MEMORY = r"""
@@ -243,9 +253,16 @@ def test_what_a_callback_raises_comes_out():
         call(PROBE, "probe", torch.zeros(1, dtype=torch.int32), 0, 64, 1, 1, 32, 1, 1, 0, -1, progress=progress)
 
 
+def test_a_launcher_that_the_source_does_not_name_is_missed_at_once(monkeypatch):
+    assert call("int NAME() { return 7; }", "named", symbol="launch_it", defines={"NAME": "launch_it"}).status == 7
+    monkeypatch.setattr(passes, "compile_source", lambda *_: pytest.fail("it is compiled"))
+    with pytest.raises(UserError, match=r'does not export launch_gemm: it must define extern "C"'):
+        call("void launch() {}", "no_such_launcher", symbol="launch_gemm")
+
+
 def test_wrong_sources_are_explained():
     with pytest.raises(UserError, match=r'does not export launch_gemm: it must define extern "C"'):
-        call(PROBE, "probe", torch.zeros(1), symbol="launch_gemm")
+        call("void launch() {}  // not launch_gemm", "no_launcher", symbol="launch_gemm")
     with pytest.raises(UserError, match=r"broken\.cu\(2\): error: "):
         call("#include <cuda_runtime.h>\nint launch() { return nothing; }", "broken")
     with pytest.raises(UserError, match="calls cudaStreamBeginCapture, which the emulator does not have"):
@@ -265,11 +282,12 @@ def test_wrong_sources_are_explained():
 
 
 CLASH = """
-import ctypes, sys, torch
+import ctypes, sys
+import numpy as np
 from pathlib import Path
 from common import emulator
 real = lambda: ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
-out = torch.zeros(1, dtype=torch.int32)
+out = np.zeros(1, np.int32)
 arguments = [out, 0, 2, 1, 1, 32, 1, 1, 0, -1]
 run = lambda: emulator.run(Path(sys.argv[1]), "launch", arguments, names=list("abcdefghij"), arch="9.0")
 library = real() if sys.argv[3] == "first" else None

@@ -8,13 +8,12 @@ import pytest
 import kernels
 from common.errors import UserError
 from common.figures import gemm_tiles
-from tests.bundle import part
 
 
 @pytest.mark.parametrize("group_m", [1, 8])
 def test_the_order_of_blocks_is_the_executed_one(group_m: int):
     """Ten rows of tiles: the last group is lower than the others."""
-    kernel = part(kernels.load("09").kernel("fp16", {"GROUP_M": group_m}))
+    kernel = kernels.load("09").kernel("fp16", {"GROUP_M": group_m})
     executed, tile = gemm_tiles.executed_order(kernel, (10 * 128, 2 * 256, 32))
     assert tile == (128, 256)
     assert np.array_equal(executed, gemm_tiles.order(10, 2, group_m))

@@ -8,13 +8,12 @@ import torch
 import kernels
 from common.errors import UserError
 from common.figures import ring, trace
-from tests.bundle import part
 
 SLICES, SLICE = 6, 32
 
 
 def traced(number: int, length: int = SLICES * SLICE, **variants: int) -> trace.Traced:
-    return trace.run(part(kernels.load(number).kernel(variants=variants)), (128, 256, length))
+    return trace.run(kernels.load(number).kernel(variants=variants), (128, 256, length))
 
 
 @pytest.fixture(scope="module")

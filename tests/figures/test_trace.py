@@ -9,7 +9,6 @@ import torch
 import kernels
 from common.errors import UserError
 from common.figures import draw, layout, trace
-from tests.bundle import part
 
 LANE = np.arange(32)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -71,7 +70,7 @@ def one_block(stage) -> tuple[int, ...]:
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
     for dtype in {stage.dtypes[0], stage.dtypes[-1]}:
-        traced = trace.run(part(stage.kernel(dtype)), one_block(stage))
+        traced = trace.run(stage.kernel(dtype), one_block(stage))
         assert traced.report.launches[0].grid == (1, 1, 1)
         moved = [r for tensor in traced.tensors for r in traced.requests(tensor)]
         for group, place, verbs in (

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import kernels
-from common import emulator
-from common.compiler import sass
+from common import emulator, hardware
+from common.compiler import sass, toolchain
+from common.emulator.build import compile_host
 from common.measure import ceiling, contest, levels
 from tests import bundle
 
-SMS = 108  # of the GPU that the emulator is
+GPU = hardware.model("9.0")
 KINDS = list({str(each.defines): each for each in ceiling.ALL}.values())  # one for each way to compile the source
 SETTINGS = [(each, warps) for each in ceiling.ALL for warps in each.warps]
 NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
@@ -33,7 +34,16 @@ def number(setting: ceiling.Ceiling) -> int:
 
 @functools.cache
 def machine_code() -> dict[str, list[sass.Instruction]]:
-    return sass.functions(source(), {}, "90")
+    """As ptxas makes it of the PTX that the emulator executes: it is compiled only once."""
+    build = compile_host(source(), arch=GPU.arch, call=bundle.LAUNCHER)
+    assembler = [toolchain.find_tool("ptxas", build.nvcc), f"-arch=sm_{GPU.arch}"]
+
+    def assemble(out: Path) -> None:
+        (out / "kernel.ptx").write_text(build.ptx)
+        toolchain.run([*assembler, "kernel.ptx", "-o", "kernel.cubin"], cwd=out)
+
+    cubin = toolchain.cached("assembled", [build.ptx, build.nvcc.release, *assembler], assemble) / "kernel.cubin"
+    return sass.parse(toolchain.disassemble(cubin))
 
 
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
@@ -66,20 +76,21 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
     """In the emulator: what two more steps execute is what is claimed of them; sums stay finite."""
     counted, sinks = [], []
     for steps in (1, 3):
-        sink, stamps = torch.zeros(SMS * warps * 32), torch.zeros(SMS, levels.STAMP, dtype=torch.int64)
+        sink, stamps = torch.zeros(GPU.sms * warps * 32), torch.zeros(GPU.sms, levels.STAMP, dtype=torch.int64)
         report = emulator.run(
             source(),
             bundle.LAUNCHER,
             [number(setting), sink, stamps, steps, warps, None],
             names=["number", "sink", "stamps", "steps", "warps", "stream"],
+            arch=GPU.capability,
             sanitize=False,
         )
         assert report.status == 0, report.error
-        assert stamps[:, 0].tolist() == list(range(SMS))
+        assert stamps[:, 0].tolist() == list(range(GPU.sms))
         counted.append(report.counters)
         sinks.append(sink)
     kind = ("mma", "fma", "float", "float")[setting.operation]
-    more = (counted[1][f"instructions.{kind}"] - counted[0][f"instructions.{kind}"]) / SMS
+    more = (counted[1][f"instructions.{kind}"] - counted[0][f"instructions.{kind}"]) / GPU.sms
     per_instruction = (2 * 16 * 8 * ceiling_k(setting), 2 * 32, 32 / 2, 32)[setting.operation]  # a power has a negation
     assert 2 * setting.per_step == more * per_instruction
     assert torch.isfinite(sinks[1]).all()

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common import emulator
 from common.compiler import sass
 from common.emulator import Report
 from common.errors import UserError
 from common.measure import levels
 from common.results import runs
+from tests import bundle
 
 BLOCKS = 3
 WORDS = torch.arange(3 * (64 << 10) // 4, dtype=torch.int32) * 2654435 + 1  # of global memory, no two alike
@@ -24,9 +24,7 @@ LANES = 32
 def launch(source, symbol: str, **arguments) -> tuple[Report, dict[str, torch.Tensor]]:
     """One launcher in the emulator; a number for a tensor is so many words of 64 bits. What the tensors hold after."""
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    report = emulator.run(
-        source, symbol, [*arguments.values(), None], names=[*arguments, "stream"], arch="9.0", sanitize=False
-    )
+    report = bundle.call(source, symbol, arguments, arch="9.0", sanitize=False)
     assert report.status == 0, report.error
     return report, tensors
 

@@ -17,7 +17,6 @@ from common.measure import ncu, shared_loads
 from common.measure.ncu import Launch
 from common.results import runs
 from common.results.runs import Record
-from tests import bundle
 
 RAW = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)
@@ -172,10 +171,8 @@ ALLOWED: dict[str, set[str]] = {  # stage -> counters that a caveat allows to di
 @functools.cache
 def emulated(name: str) -> tuple[dict[str, int], dict[str, int]]:
     """The counters of a stage, and those that ptxas changes, at the smallest size of its problem."""
-    stage = kernels.load(name)
-    alike = [each for each in kernels.ladder() if each.problem == stage.problem]
-    kernel = bundle.parts([each.kernel() for each in alike])[alike.index(stage)]  # compiled with all of its problem
-    shape = stage.spec.emulator_shapes(kernel.variants)[0]
+    kernel = kernels.load(name).kernel()
+    shape = kernel.stage.spec.emulator_shapes(kernel.variants)[0]
     report = counts.emulate(kernel, shape, sanitize=False, arch="9.0", trace=Trace(blocks=range(1)))
     merged = shared_loads.merged(kernel, report, "9.0")
     assert merged is not None

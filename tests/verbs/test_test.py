@@ -14,9 +14,10 @@ from typing import TextIO
 import pytest
 
 import kernels
-from common import accuracy, emulator
+from common import accuracy
 from common.compiler import passes
 from common.errors import UserError
+from common.stage import Kernel
 from common.verbs import test as verb
 
 ROOT = Path(__file__).parents[2]
@@ -223,14 +224,14 @@ cli.main({NAIVE.package!r}, {[*TEST, "--sizes", "32", "--variant", "COALESCED=1"
 def test_what_is_compiled_ahead_is_given_up_when_a_check_raises(monkeypatch):
     begun, given_up = [], threading.Event()
 
-    def prepare(source, symbol, *, defines, arch):
-        begun.append((source, symbol, arch))
+    def prepare(kernel, arch):
+        begun.append((kernel, arch))
         assert given_up.wait(60)
 
-    monkeypatch.setattr(emulator, "prepare", prepare)
+    monkeypatch.setattr(Kernel, "prepare", prepare)
     monkeypatch.setattr(passes, "interrupt", given_up.set)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     (kernel,) = NAIVE.kernels(["fp16"], fixed={"COALESCED": 1})
     with pytest.raises(UserError, match="^wrong$"), verb._building([(kernel, "8.0")] * 5):
         raise UserError("wrong")
-    assert begun == [(kernel.source, "launch_gemm", "8.0")]
+    assert begun == [(kernel, "8.0")]
