@@ -10,7 +10,7 @@ import torch
 
 from common import accuracy, course, emulator
 from common.problem import TORCH_DTYPES
-from tests.bundle import LAUNCHER, launcher, part
+from tests.bundle import LAUNCHER, launcher
 from tests.emulator import sources
 from tests.emulator.suite import suite
 
@@ -41,7 +41,7 @@ def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misa
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("stage", ["01_naive", "02_block_tile", "03_thread_tile"])
 def test_correct_kernels_are_clean(stage, dtype):
-    kernel = part(course.load(stage).kernel(dtype))
+    kernel = course.load(stage).kernel(dtype)
     instance = accuracy.make(kernel, (256, 128, 32) if stage == "03_thread_tile" else (70, 45, 40))
     outputs = instance.outputs()
     report = kernel.emulate(instance.inputs, outputs)
