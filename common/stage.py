@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
-from common.compiler.toolchain import read
+from common.compiler.toolchain import read, source_texts
 from common.errors import UserError, pick
 
 if TYPE_CHECKING:
@@ -477,8 +477,10 @@ class Kernel:
 
     def compiled_for(self, arch: str) -> str:
         """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
-        stage runs on, which saves compiling it for each, unless the source asks what it is compiled for."""
-        return arch if "__CUDA_ARCH__" in read(self.source) else self.stage.min_arch
+        stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
+        compiled for."""
+        asks = any("__CUDA_ARCH__" in text for text in source_texts(self.source))
+        return arch if asks else self.stage.min_arch
 
     def prepare(self, arch: str) -> None:
         """Compile what the emulator needs of it, for that compute capability."""

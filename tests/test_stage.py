@@ -39,16 +39,22 @@ def test_defines_and_labels():
     assert (NAIVE.kernel().label, NAIVE.kernel().short) == ("01_naive fp16", "fp16")
 
 
-def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited):
+def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited, tmp_path):
     assert [kernels.load(name).kernel().compiled_for("9.0") for name in ("05", "16")] == ["8.0", "9.0"]
     own = NAIVE.kernel("fp16", source=edited(NAIVE, ("BLOCK_M = 32;", "BLOCK_M = __CUDA_ARCH__ >= 860 ? 32 : 16;")))
     assert own.compiled_for("8.6") == "8.6" and own.compiled_for("8.0") == "8.0"
+    (tmp_path / "tile.cuh").write_text("constexpr int ROWS = __CUDA_ARCH__ >= 860 ? 32 : 16;")
+    included = tmp_path / "includes.cu"
+    included.write_text(f'#include "tile.cuh"\n{NAIVE.source.read_text()}')
+    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == "8.6"
 
 
 def test_what_does_not_ask_is_the_same_ptx():
-    """But for its target."""
+    """But for its target, and for names in the line information, which have a number of the compilation's in them."""
     kernel = kernels.load("05").kernel()
-    ptx = [compile_host(kernel.source, kernel.defines, arch, call=kernel.stage.symbol).ptx for arch in ("80", "90")]
+    both = [compile_host(kernel.source, kernel.defines, arch, call=kernel.stage.symbol).ptx for arch in ("80", "90")]
+    ptx = [text.partition("\t.section")[0] for text in both]
+    assert all("mma.sync" in text for text in ptx)
     assert ".target sm_90" in ptx[1] and ptx[1].replace(".target sm_90", ".target sm_80") == ptx[0]
 
 
