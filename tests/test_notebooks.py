@@ -25,10 +25,12 @@ pytest.importorskip("nbclient", reason="jupyter is not installed: pip install nb
 from IPython.core.displayhook import DisplayHook  # noqa: E402
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 from IPython.utils.capture import capture_output  # noqa: E402
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 
 import kernels  # noqa: E402
 from common import notebook  # noqa: E402
 from common.emulator import session  # noqa: E402
+from common.figures.draw import Picture  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once the emulator is built
@@ -76,6 +78,14 @@ def executed(path: Path):
     failed = [output for cell in book.cells for output in cell.get("outputs", ()) if output.output_type == "error"]
     assert not failed, "\n".join(failed[0].traceback)
     return book
+
+
+def laid_out(picture: Picture) -> bytes:
+    """What stands for a picture's PNG in a fork: all is drawn but the pixels, which take as long again. Those of each
+    kind of figure are tests/figures', and those of the notebook that Jupyter runs."""
+    FigureCanvasAgg(picture)
+    picture.draw_without_rendering()
+    return b""
 
 
 class Shell(InteractiveShell):
@@ -129,6 +139,7 @@ def cells_run(path: Path) -> str:
     """The notebook as JSON, its cells run by IPython in this process, up to one that fails."""
     os.chdir(path.parent)
     notebook.subprocess = SimpleNamespace(run=command_run)
+    Picture._repr_png_ = laid_out
     session._idle.clear()  # modules that the other process, too, thinks its own
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != notebook.ROOT]
     gc.freeze()

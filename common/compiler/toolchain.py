@@ -318,12 +318,17 @@ def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from error
     texts = [text]
-    for bracket, name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE):
+    for bracket, name in _includes(text):
         for folder in (*([source.parent] if bracket == '"' else ()), *folders):
             if (path := folder / name).is_file():
                 texts += source_texts(path.resolve(), seen, folders)
                 break
     return texts
+
+
+@lru_cache(maxsize=256)  # kernels are launched many times
+def _includes(text: str) -> list[tuple[str, str]]:
+    return re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE)
 
 
 def _pip_tool(name: str) -> str | None:

@@ -263,6 +263,7 @@ class PtxModule:
         return [name for name, function in self.functions.items() if name in names and function.defined]
 
 
+_LAST_WORDS = re.compile(r'//[^\n"]*$', re.M)  # a comment at the end of a line, with nothing quoted in it
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 _SPACE = re.compile(r"\s+")
 _NAME = r"[A-Za-z_$%][\w$]*"
@@ -341,7 +342,9 @@ def split(text: str) -> list[str]:
 
 class _Parser:
     def __init__(self, text: str):
-        self.text = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
+        self.text = _LAST_WORDS.sub(" ", text)
+        if "//" in self.text or "/*" in self.text:
+            self.text = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
         self.position = 0
         self.module = PtxModule()
         self.root = Scope(None)
@@ -380,7 +383,22 @@ class _Parser:
         self.position = end
         return piece
 
+    def _skip_lines(self) -> bool:
+        """As skip_block, of a block as compilers write it: with nothing quoted, and a brace that begins its last line."""
+        start, depth = self.position, 0
+        while (end := self.text.find("\n}", start) + 2) > 1:
+            if any(self.text.find(word, start, end) >= 0 for word in ('"', ".entry", ".func", ".section")):
+                return False
+            depth += self.text.count("{", start, end) - self.text.count("}", start, end)
+            start = end
+            if depth == 0:
+                self.position = end
+                return True
+        return False
+
     def skip_block(self) -> None:
+        if self._skip_lines():
+            return
         depth = 0
         for match in _BRACES.finditer(self.text, self.position):
             mark = match[0]

@@ -161,6 +161,14 @@ FIXED = [
 ]
 
 
+NUMBER, WORD, DOTTED = map(re.compile, (r"(?<![\w.])-?\d+\b", r"\.?[\w%$]+", r"\.[a-z]\w*"))
+
+
+def _some(pattern: re.Pattern[str], text: str, rng: random.Random) -> re.Match[str] | None:
+    """One of the places that match: the first behind a place at random."""
+    return pattern.search(text, rng.randrange(len(text) + 1)) or pattern.search(text)
+
+
 def mutant(text: str, rng: random.Random) -> str:
     """The text with one to four things wrong with it."""
     for _ in range(rng.randint(1, 4)):
@@ -171,9 +179,7 @@ def mutant(text: str, rng: random.Random) -> str:
         elif how == 1:
             text = text[:at] + text[at + rng.randint(1, 12) :]
         elif how == 2:
-            numbers = list(re.finditer(r"(?<![\w.])-?\d+\b", text))
-            if numbers:
-                match = rng.choice(numbers)
+            if match := _some(NUMBER, text, rng):
                 text = text[: match.start()] + rng.choice(NUMBERS) + text[match.end() :]
         elif how == 3:
             lines = text.split("\n")
@@ -181,16 +187,12 @@ def mutant(text: str, rng: random.Random) -> str:
             lines[n : n + 1] = [lines[n]] * 2 if rng.random() < 0.5 else []
             text = "\n".join(lines)
         elif how == 4:
-            words = list(re.finditer(r"\.?[\w%$]+", text))
-            if len(words) > 1:
-                one, other = rng.choice(words), rng.choice(words)
+            if (one := _some(WORD, text, rng)) and (other := _some(WORD, text, rng)):
                 text = text[: one.start()] + other[0] + text[one.end() :]
         elif how == 5:
             text = text[: rng.randrange(len(text) + 1)] if rng.random() < 0.2 else text
         elif how == 6:
-            dots = list(re.finditer(r"\.[a-z]\w*", text))
-            if dots:
-                one, other = rng.choice(dots), rng.choice(dots)
+            if (one := _some(DOTTED, text, rng)) and (other := _some(DOTTED, text, rng)):
                 text = text[: one.start()] + (other[0] if rng.random() < 0.7 else "") + text[one.end() :]
         elif how == 7:
             lines = text.split("\n")

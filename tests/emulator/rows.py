@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -100,22 +101,22 @@ def round_to(value: Fraction, kind: str, mode: str = "rn") -> float:
     bits, low, high = MANTISSA[kind]
     if value == 0:
         return 0.0
-    sign, size = (-1 if value < 0 else 1), abs(value)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > size
-    unit = Fraction(2) ** (max(exponent, low) - bits + 1)
-    whole, rest = divmod(size, unit)
+    sign, size, parts = (-1 if value < 0 else 1), abs(value.numerator), value.denominator
+    exponent = size.bit_length() - parts.bit_length()
+    exponent -= parts << max(exponent, 0) > size << max(-exponent, 0)
+    unit = max(exponent, low) - bits + 1  # of the last bit: two to the power of it
+    parts <<= max(unit, 0)
+    whole, rest = divmod(size << max(-unit, 0), parts)
     up = {
-        "rn": rest * 2 > unit or (rest * 2 == unit and whole % 2 == 1),
+        "rn": rest * 2 > parts or (rest * 2 == parts and whole % 2 == 1),
         "rz": False,
         "rm": sign < 0 and rest > 0,
         "rp": sign > 0 and rest > 0,
     }[mode]
-    result = (whole + up) * unit
-    if result >= Fraction(2) ** (high + 1):
+    if (whole + up).bit_length() + unit > high + 1:
         to_infinity = mode == "rn" or mode == ("rp" if sign > 0 else "rm")
-        return sign * (np.inf if to_infinity else float((2 - Fraction(2) ** (1 - bits)) * Fraction(2) ** high))
-    return sign * float(result)
+        return sign * (np.inf if to_infinity else math.ldexp((1 << bits) - 1, high + 1 - bits))
+    return sign * math.ldexp(whole + up, unit)
 
 
 ARITHMETIC = {
@@ -135,13 +136,13 @@ def exact(name: str, kind: str, mode: str = "rn") -> Callable:
         wide = [np.asarray(operand, np.float64) for operand in operands]
         out = operation(*wide)
         for position, terms in enumerate(zip(*(operand.tolist() for operand in wide))):
-            if name == "fma" and np.all(np.isfinite(terms[:2])) and not np.isfinite(terms[2]):
+            if name == "fma" and all(map(math.isfinite, terms[:2])) and not math.isfinite(terms[2]):
                 out[position] = terms[2]  # though the product overflow in fp64
-            if not np.all(np.isfinite(terms)) or (name == "div" and terms[1] == 0):
+            if not all(map(math.isfinite, terms)) or (name == "div" and terms[1] == 0):
                 continue
             value = operation(*map(Fraction, terms))
             if value:
-                out[position] = np.copysign(round_to(value, kind, mode), -1.0 if value < 0 else 1.0)
+                out[position] = math.copysign(round_to(value, kind, mode), -1.0 if value < 0 else 1.0)
             elif name in ("add", "sub", "fma"):  # an exact zero: -0 of two -0, and when rounding down but of two +0
                 last = -terms[-1] if name == "sub" else terms[-1]
                 signs = [np.signbit(terms[0] * terms[1] if name == "fma" else terms[0]), np.signbit(last)]

@@ -18,11 +18,15 @@ namespace vm {
 constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
 constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
 
+constexpr u64 MOST_HUGE = 4 << 20;  // granules: 96 MB of words
+
 Cells::Cells(u64 base, u64 bytes, u32 granule_log2)
     : origin(base & ~63ull), shift(granule_log2), count((bytes + 64) / (1u << granule_log2) + 2) {
   void *memory = mmap(nullptr, 3 * count * sizeof(u64), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   words = memory == MAP_FAILED ? nullptr : static_cast<u64 *>(memory);
+  // Most of it is soon touched, unless it is very large: then by a page fault for each 2 MB, not 4 KB.
+  if (words && count <= MOST_HUGE) madvise(words, 3 * count * sizeof(u64), MADV_HUGEPAGE);
 }
 
 Cells::~Cells() {
