@@ -384,7 +384,7 @@ class _Parser:
         return piece
 
     def _skip_lines(self) -> bool:
-        """As skip_block, of a block as compilers write it: with nothing quoted, and a brace that begins its last line."""
+        """As skip_block, of a block as compilers write it: nothing quoted, and its last brace begins a line."""
         start, depth = self.position, 0
         while (end := self.text.find("\n}", start) + 2) > 1:
             if any(self.text.find(word, start, end) >= 0 for word in ('"', ".entry", ".func", ".section")):

@@ -485,7 +485,12 @@ extern "C" cudaError_t launch_gemm(
   // Large tiles move fewer bytes per multiplication, if there are enough of them to occupy the multiprocessors.
   const long long large_tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, 256);
   const bool large = TILE_N ? TILE_N == 256 : N > 128 && large_tiles * 4 >= multiprocessors * 3;
-  if (!large) return launch_tiles<64, 32, STAGES + 1>(A, B, C, M, N, K, stream);
-  if (STAGES * (int)sizeof(TilesOf<256>) > shared_limit) return launch_tiles<256, 64, 2>(A, B, C, M, N, K, stream);
-  return launch_tiles<256, 64, STAGES>(A, B, C, M, N, K, stream);
+  if constexpr (TILE_N != 256) {  // a variant that has one tile compiles no other
+    if (!large) return launch_tiles<64, 32, STAGES + 1>(A, B, C, M, N, K, stream);
+  }
+  if constexpr (TILE_N != 64) {
+    if (STAGES * (int)sizeof(TilesOf<256>) > shared_limit) return launch_tiles<256, 64, 2>(A, B, C, M, N, K, stream);
+    return launch_tiles<256, 64, STAGES>(A, B, C, M, N, K, stream);
+  }
+  return cudaErrorInvalidValue;
 }
