@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,14 @@ class Place(NamedTuple):
     problem: str = ""
 
 
+class Groups(NamedTuple):
+    """A kernel's instructions by what they are counted as: file, line and category."""
+
+    number: np.ndarray  # of each instruction, in `keys`
+    keys: list[tuple[str, int, str]]
+    generic: np.ndarray  # whether those of a key have a generic address
+
+
 @dataclass
 class KernelInfo:
     """A kernel of a module. `params`: (name, size, alignment, offset in the parameter block), in bytes."""
@@ -53,3 +62,10 @@ class KernelInfo:
     frame_bytes: int
     cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
     handle: int = field(repr=False)
+
+    @cached_property
+    def groups(self) -> Groups:
+        numbers: dict[tuple[str, int, str], int] = {}
+        number = [numbers.setdefault((each.file, each.line, each.category), len(numbers)) for each in self.instructions]
+        generic = np.array([category.endswith(".generic") for _, _, category in numbers], bool)
+        return Groups(np.array(number, np.int64), list(numbers), generic)

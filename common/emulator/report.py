@@ -258,23 +258,19 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
 _SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
 
 
-def count(table: np.ndarray, code: Sequence[Place]) -> tuple[Counters, dict[tuple[str, int], Counters]]:
+def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[str, int], Counters]]:
     """The engine's counters per instruction as those of the launch, and of each source line."""
     executed = np.flatnonzero(table["warps"])
     rows = table[executed]
-    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2))
-    keys: dict[tuple[str, int, str, str], int] = {}  # file, line, category as it is called, and as it counts
-    group = np.empty(len(executed), np.int64)
-    for position, pc in enumerate(executed.tolist()):
-        place = code[pc]
-        category = place.category
-        if category.endswith(".generic"):
-            category = category.replace("generic", _SPACES[space[position]])
-        group[position] = keys.setdefault((place.file, place.line, place.category, category), len(keys))
-    sums = {name: np.bincount(group, rows[name].astype(float), len(keys)) for name in table.dtype.names or ()}
+    group = kernel.groups.number[executed]
+    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2)) * kernel.groups.generic[group]
+    met, group = np.unique(group * len(_SPACES) + space, return_inverse=True)
+    sums = {name: np.bincount(group, rows[name].astype(float), len(met)) for name in table.dtype.names or ()}
     total = Counters()
     lines: dict[tuple[str, int], Counters] = {}
-    for (file, line, kind, category), number in keys.items():
+    for number, (key, where) in enumerate(divmod(each, len(_SPACES)) for each in met.tolist()):
+        file, line, kind = kernel.groups.keys[key]
+        category = kind.replace("generic", _SPACES[where]) if kernel.groups.generic[key] else kind
         for counters in (total, lines.setdefault((file, line), Counters())):
             counters.instructions[kind] += int(sums["warps"][number])
             if group_ := _MEMORY.get(category):

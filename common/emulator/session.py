@@ -210,7 +210,7 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines))
-        total, lines = count(result.counters, info.instructions)
+        total, lines = count(result.counters, info)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)
         result.trace["launch"] = len(self.launches)
