@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,12 @@ from typing import NamedTuple
 from common.compiler import toolchain
 from common.errors import UserError
 
-# What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone. The
-# host's code is followed by headers of the toolkit's own, which use what stands before them.
+# What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone.
 WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "exit", "free")
-FOLLOWING = ("crt/host_runtime.h", "crt/math_functions.hpp")
+# The host's code is followed by headers of the toolkit's own, which use what stands before them: the first includes the
+# second, where those functions of CUDA's are that the host's libraries lack, and that includes the third.
+RUNTIME, FUNCTIONS, MATH = "crt/host_runtime.h", "crt/common_functions.h", "crt/math_functions.hpp"
+WITHOUT_FUNCTIONS = "-D__COMMON_FUNCTIONS_H__"  # as if it had been read
 LIST = re.compile(r"\bfor *\([^;()]*: *\{")  # for (int x : {1, 2}) does not name initializer_list
 
 ALL = "all.cu"
@@ -115,7 +117,11 @@ class Headers:
     macros: Path  # what they define
     conditions: frozenset[str]  # the names that their text depends on, if they are macros
 
-    def needed(self, source: str, more: Sequence[str]) -> str:
+    def in_front_of(self, source: str, name: str, more: Collection[str]) -> str:
+        """A preprocessed source, whose name is `name`, behind what it needs."""
+        return f'# 1 "{name}"\n{self.needed(source, more)}{source}'
+
+    def needed(self, source: str, more: Collection[str]) -> str:
         """The part of the headers that a preprocessed source and the names `more` need."""
         wanted = [{n for n, piece in enumerate(header.pieces) if not piece.names} for header in self.headers]
         ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
@@ -133,7 +139,14 @@ class Headers:
         return "".join(header.stretch(found) for header, found in zip(self.headers, wanted))
 
 
-def preprocess(command: Sequence[str], folder: Path) -> str | None:
+class Preprocessed(NamedTuple):
+    """A source for its compiler, and what the host's compiler has to be told if it comes to it."""
+
+    text: str
+    flags: Sequence[str]
+
+
+def preprocess(command: Sequence[str], folder: Path) -> Preprocessed | None:
     """What the preprocessor's `command`, run in `folder`, would write into its -o, with no more of the headers than is
     needed. None if it has to be run: its headers may not be the toolkit's, or it has other work to do."""
     words = _joined(command)
@@ -153,11 +166,17 @@ def preprocess(command: Sequence[str], folder: Path) -> str | None:
             felt = {word for word, macro in macros.items() if macro in headers.conditions} - told
             if not felt:
                 source = toolchain.run([*flags, "-imacros", headers.macros, name, "-o", "-"], cwd=folder)
-                more = [] if "__CUDA_ARCH__" in macros.values() else list(_following(toolkit))
-                more += ["std", "initializer_list"] if LIST.search(source) else []
                 if "\ufffd" in source:  # not UTF-8
                     return None
-                return f'# 1 "{name}"\n{headers.needed(source, more)}{source}'
+                more = {"std", "initializer_list"} if LIST.search(source) else set()
+                if "__CUDA_ARCH__" in macros.values():
+                    return Preprocessed(headers.in_front_of(source, name, more), [])
+                more |= _following(toolkit, RUNTIME)
+                text = headers.in_front_of(source, name, more)
+                plain = tuple(word for word in flags if word not in macros)
+                if _functions(plain, toolkit).isdisjoint(_names(text)):
+                    return Preprocessed(text, [WITHOUT_FUNCTIONS])
+                return Preprocessed(headers.in_front_of(source, name, more | _following(toolkit, MATH)), [])
             told |= felt
     except (UserError, OSError, ValueError):
         pass  # the command will say what is wrong; or its output is not as gcc writes it
@@ -174,10 +193,25 @@ def _joined(command: Sequence[str]) -> list[str]:
 
 
 @lru_cache
-def _following(include: Path) -> frozenset[str]:
-    """The names in the headers that follow the host's code."""
-    raw = "".join((include / name).read_text(errors="replace") for name in FOLLOWING)
+def _following(include: Path, header: str) -> frozenset[str]:
+    """The names in a header that follows the host's code."""
+    raw = (include / header).read_text(errors="replace")
     return frozenset(_names(re.sub(r"//[^\n]*|/\*.*?\*/", "", raw, flags=re.DOTALL)))
+
+
+@lru_cache
+def _functions(flags: tuple[str, ...], include: Path) -> frozenset[str]:
+    """The functions that FUNCTIONS, and thus MATH, defines behind the host's code."""
+    header = include / FUNCTIONS
+
+    def build(out: Path) -> None:
+        inside = ["-D__CUDA_INTERNAL_COMPILATION__", "-D__CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__"]
+        text = toolchain.run([*flags, *inside, header, "-o", "-"])
+        defined = [piece.names for piece in _pieces(text) if "{" in text[piece.begin : piece.end]]
+        (out / "names").write_text(" ".join(defined))
+
+    key = [*flags, header, (include / MATH).read_text(errors="replace"), toolchain.release(flags[0]), _SELF]
+    return frozenset((toolchain.cached("functions", key, build) / "names").read_text().split())
 
 
 def _leading(path: Path) -> Iterator[str]:

@@ -169,6 +169,21 @@ def test_a_source_of_many_headers_is_compiled_as_nvcc_does(compiled, monkeypatch
     assert ptx_of(ours) == ptx_of(theirs)
 
 
+@pytest.mark.parametrize("value", ["x", "rsqrtf(x)", "(float)cospi(x)"])
+def test_what_follows_the_hosts_code_is_read_for_those_who_call_it(value, compiled, monkeypatch):  # noqa: F811
+    """Functions that the host's libraries do not have are defined there, and declared in a thousand lines."""
+    attempts = []
+    run = passes._run
+    monkeypatch.setattr(passes, "_run", lambda *words: attempts.append(words) or run(*words))
+    text = f"float called(float x) {{ return {value}; }}\n__global__ void kernel(float *x) {{}}\n"
+    folder = compiled(text, passes.compile_source)
+    symbols = toolchain.run(["nm", "kernel.o"], cwd=folder)
+    functions = re.findall(r"\w+(?=\()", value)
+    assert functions == re.findall(r" [TW] (rsqrtf|cospi)$", symbols, re.MULTILINE)
+    assert len(attempts) == 1
+    assert ("erfcinv" in (folder / "source.cudafe1.cpp").read_text()) == bool(functions)
+
+
 @pytest.mark.parametrize("flags, traps", [([], True), (["-D", "NDEBUG"], False), (["-UNDEBUG"], True)])
 def test_a_macro_that_changes_the_headers_is_told_to_them(flags, traps, compiled):  # noqa: F811
     text = "#include <cassert>\n__global__ void kernel(int *x) { assert(x[0]); }\n"
