@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +35,8 @@ TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the pre
 INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
 COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
 MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
+DIRECTIVES = ("#define ", "#undef ")
+MARKER_OF_ALL = re.compile(f'^# \\d+ "{re.escape(ALL)}".*\n', re.MULTILINE)
 MARKERS = re.compile(f"^{MARKER.pattern}", re.MULTILINE)
 FILE = re.compile(r'^# \d+ "([^"<\n]+)"', re.MULTILINE)
 ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
@@ -114,8 +116,9 @@ class Headers:
     """Headers that sources begin with, preprocessed one after the other."""
 
     headers: Sequence[Header]
-    macros: Path  # what they define
+    macros: Path | None  # what they define; None: there are no headers
     conditions: frozenset[str]  # the names that their text depends on, if they are macros
+    files: frozenset[str]  # those that they consist of
 
     def in_front_of(self, source: str, name: str, more: Collection[str]) -> str:
         """A preprocessed source, whose name is `name`, behind what it needs."""
@@ -243,28 +246,50 @@ def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
     """The headers `names` as the preprocessor with these flags reads them, one after the other.
 
     None if one of them would be read again by a source that includes it again."""
+    *others, name = names
+    before = of(flags, tuple(others)) if others else Headers([], None, frozenset(), frozenset())
+    if before is None:
+        return None
 
     def build(out: Path) -> None:
-        (out / ALL).write_text("".join(f"#include <{name}>\n" for name in names))
-        said = toolchain.run([*flags, "-dD", ALL, "-o", "-"], cwd=out)
+        (out / ALL).write_text(f"#include <{name}>\n")
+        known = [] if before.macros is None else ["-imacros", before.macros]
+        said = toolchain.run([*flags, *known, "-dD", ALL, "-o", "-"], cwd=out)
         (out / ALL).unlink()
-        lines = said[said.index(f'# 1 "{ALL}"') :].split("\n")
-        macros = [line for line in lines if line.startswith(("#define ", "#undef "))]
-        text = "\n".join("" if line.startswith(("#define ", "#undef ")) else line for line in lines)
-        files = [Path(name).read_text(errors="replace") for name in {*FILE.findall(text)} - {ALL}]
-        conditions = {name for file in files for line in CONDITION.findall(file) for name in _names(line)}
+        lines = said[said.rindex(f'# 1 "{ALL}"\n') :].split("\n")
+        macros = _definitions(lines)
+        text = "\n".join("" if line.startswith(DIRECTIVES) else line for line in lines)
+        files = {*FILE.findall(text)} - before.files - {ALL}
+        each = [Path(file).read_text(errors="replace") for file in sorted(files)]
+        conditions = {name for one in each for line in CONDITION.findall(one) for name in _names(line)}
         conditions.update(_names(text), *map(_names, macros))
-        (out / "macros.h").write_text("\n".join([*macros, ""]))
-        (out / "text").write_text("" if any(map(ONCE.search, files)) else text)
-        (out / "conditions").write_text(" ".join(conditions))
+        earlier = "" if before.macros is None else before.macros.read_text()
+        (out / "macros.h").write_text("\n".join([earlier, *macros, ""]))
+        (out / "text").write_text("" if any(map(ONCE.search, each)) else MARKER_OF_ALL.sub("", text))
+        (out / "conditions").write_text("\n".join(before.conditions | conditions))
+        (out / "files").write_text("\n".join(before.files | files))
 
     environment = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
     kept = toolchain.cached("headers", [*flags, *names, toolchain.release(flags[0]), *environment, _SELF], build)
-    text = (kept / "text").read_text()
-    if not text:
+    if not (text := (kept / "text").read_text()):
         return None
-    each = re.split(rf'^# \d+ "{re.escape(ALL)}".*\n', text, flags=re.MULTILINE)
-    return Headers(list(map(_header, each)), kept / "macros.h", frozenset((kept / "conditions").read_text().split()))
+    conditions, files = (frozenset((kept / each).read_text().split("\n")) for each in ("conditions", "files"))
+    return Headers([*before.headers, _header(text)], kept / "macros.h", conditions, files)
+
+
+def _definitions(lines: Iterable[str]) -> list[str]:
+    """The definitions of macros in the preprocessor's output, and whether they are from the system's headers: what
+    comes of such a macro is marked."""
+    out, system, noted = [], "", ""
+    for line in lines:
+        if marker := MARKER.match(line):
+            system = " 3" if " 3" in marker[3] else ""
+        elif line.startswith(DIRECTIVES):
+            if system != noted:
+                out.append(f'# 1 "macros.h"{system}')
+                noted = system
+            out.append(line)
+    return [*out, '# 1 "macros.h"'] if noted else out
 
 
 @lru_cache(maxsize=256)
