@@ -11,7 +11,7 @@ import pytest
 
 import kernels
 from common import accuracy, counts, emulator, hardware
-from common.compiler import toolchain
+from common.compiler import passes, toolchain
 from common.emulator import Counters
 from common.errors import UserError
 from common.stage import Stage, macros
@@ -37,8 +37,7 @@ def test_source_includes_only_cuda(stage: Stage):
 
 @every_stage
 def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
-    copy = tmp_path / "copied.cu"
-    copy.write_text(stage.source.read_text())
+    (tmp_path / "copied.cu").write_text(stage.source.read_text())
     nvcc = toolchain.find_nvcc()
     flags = [
         "-std=c++17",
@@ -48,8 +47,11 @@ def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
         f"-arch=sm_{hardware.nvcc_arch(stage.min_arch)}",
         "-ccbin",
         toolchain.find_cxx(),
+        "--keep",
+        "--keep-dir",
+        ".",
     ]
-    toolchain.run([nvcc.path, *flags, "-c", copy, "-o", tmp_path / "copied.o"])
+    passes.compile_source([nvcc.path, *flags, "-c", "copied.cu", "-o", "copied.o"], tmp_path)
 
 
 @every_stage

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,12 @@ from typing import NamedTuple
 from common.compiler import toolchain
 from common.errors import UserError
 
-# What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone. The
-# host's code is followed by headers of the toolkit's own, which use what stands before them.
+# What cicc and cudafe++ write into the code: launches for <<<...>>>, and an end for what is of the device alone.
 WRITTEN = ("__cudaPushCallConfiguration", "cudaLaunchKernel", "dim3", "uint3", "exit", "free")
-FOLLOWING = ("crt/host_runtime.h", "crt/math_functions.hpp")
+# The host's code is followed by headers of the toolkit's own, which use what stands before them: the first includes the
+# second, where those functions of CUDA's are that the host's libraries lack, and that includes the third.
+RUNTIME, FUNCTIONS, MATH = "crt/host_runtime.h", "crt/common_functions.h", "crt/math_functions.hpp"
+WITHOUT_FUNCTIONS = "-D__COMMON_FUNCTIONS_H__"  # as if it had been read
 LIST = re.compile(r"\bfor *\([^;()]*: *\{")  # for (int x : {1, 2}) does not name initializer_list
 
 ALL = "all.cu"
@@ -33,6 +35,8 @@ TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the pre
 INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
 COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
 MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
+DIRECTIVES = ("#define ", "#undef ")
+MARKER_OF_ALL = re.compile(f'^# \\d+ "{re.escape(ALL)}".*\n', re.MULTILINE)
 MARKERS = re.compile(f"^{MARKER.pattern}", re.MULTILINE)
 FILE = re.compile(r'^# \d+ "([^"<\n]+)"', re.MULTILINE)
 ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
@@ -112,10 +116,15 @@ class Headers:
     """Headers that sources begin with, preprocessed one after the other."""
 
     headers: Sequence[Header]
-    macros: Path  # what they define
+    macros: Path | None  # what they define; None: there are no headers
     conditions: frozenset[str]  # the names that their text depends on, if they are macros
+    files: frozenset[str]  # those that they consist of
 
-    def needed(self, source: str, more: Sequence[str]) -> str:
+    def in_front_of(self, source: str, name: str, more: Collection[str]) -> str:
+        """A preprocessed source, whose name is `name`, behind what it needs."""
+        return f'# 1 "{name}"\n{self.needed(source, more)}{source}'
+
+    def needed(self, source: str, more: Collection[str]) -> str:
         """The part of the headers that a preprocessed source and the names `more` need."""
         wanted = [{n for n, piece in enumerate(header.pieces) if not piece.names} for header in self.headers]
         ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
@@ -133,7 +142,14 @@ class Headers:
         return "".join(header.stretch(found) for header, found in zip(self.headers, wanted))
 
 
-def preprocess(command: Sequence[str], folder: Path) -> str | None:
+class Preprocessed(NamedTuple):
+    """A source for its compiler, and what the host's compiler has to be told if it comes to it."""
+
+    text: str
+    flags: Sequence[str]
+
+
+def preprocess(command: Sequence[str], folder: Path) -> Preprocessed | None:
     """What the preprocessor's `command`, run in `folder`, would write into its -o, with no more of the headers than is
     needed. None if it has to be run: its headers may not be the toolkit's, or it has other work to do."""
     words = _joined(command)
@@ -153,11 +169,17 @@ def preprocess(command: Sequence[str], folder: Path) -> str | None:
             felt = {word for word, macro in macros.items() if macro in headers.conditions} - told
             if not felt:
                 source = toolchain.run([*flags, "-imacros", headers.macros, name, "-o", "-"], cwd=folder)
-                more = [] if "__CUDA_ARCH__" in macros.values() else list(_following(toolkit))
-                more += ["std", "initializer_list"] if LIST.search(source) else []
                 if "\ufffd" in source:  # not UTF-8
                     return None
-                return f'# 1 "{name}"\n{headers.needed(source, more)}{source}'
+                more = {"std", "initializer_list"} if LIST.search(source) else set()
+                if "__CUDA_ARCH__" in macros.values():
+                    return Preprocessed(headers.in_front_of(source, name, more), [])
+                more |= _following(toolkit, RUNTIME)
+                text = headers.in_front_of(source, name, more)
+                plain = tuple(word for word in flags if word not in macros)
+                if _functions(plain, toolkit).isdisjoint(_names(text)):
+                    return Preprocessed(text, [WITHOUT_FUNCTIONS])
+                return Preprocessed(headers.in_front_of(source, name, more | _following(toolkit, MATH)), [])
             told |= felt
     except (UserError, OSError, ValueError):
         pass  # the command will say what is wrong; or its output is not as gcc writes it
@@ -174,10 +196,25 @@ def _joined(command: Sequence[str]) -> list[str]:
 
 
 @lru_cache
-def _following(include: Path) -> frozenset[str]:
-    """The names in the headers that follow the host's code."""
-    raw = "".join((include / name).read_text(errors="replace") for name in FOLLOWING)
+def _following(include: Path, header: str) -> frozenset[str]:
+    """The names in a header that follows the host's code."""
+    raw = (include / header).read_text(errors="replace")
     return frozenset(_names(re.sub(r"//[^\n]*|/\*.*?\*/", "", raw, flags=re.DOTALL)))
+
+
+@lru_cache
+def _functions(flags: tuple[str, ...], include: Path) -> frozenset[str]:
+    """The functions that FUNCTIONS, and thus MATH, defines behind the host's code."""
+    header = include / FUNCTIONS
+
+    def build(out: Path) -> None:
+        inside = ["-D__CUDA_INTERNAL_COMPILATION__", "-D__CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__"]
+        text = toolchain.run([*flags, *inside, header, "-o", "-"])
+        defined = [piece.names for piece in _pieces(text) if "{" in text[piece.begin : piece.end]]
+        (out / "names").write_text(" ".join(defined))
+
+    key = [*flags, header, (include / MATH).read_text(errors="replace"), toolchain.release(flags[0]), _SELF]
+    return frozenset((toolchain.cached("functions", key, build) / "names").read_text().split())
 
 
 def _leading(path: Path) -> Iterator[str]:
@@ -209,28 +246,50 @@ def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
     """The headers `names` as the preprocessor with these flags reads them, one after the other.
 
     None if one of them would be read again by a source that includes it again."""
+    *others, name = names
+    before = of(flags, tuple(others)) if others else Headers([], None, frozenset(), frozenset())
+    if before is None:
+        return None
 
     def build(out: Path) -> None:
-        (out / ALL).write_text("".join(f"#include <{name}>\n" for name in names))
-        said = toolchain.run([*flags, "-dD", ALL, "-o", "-"], cwd=out)
+        (out / ALL).write_text(f"#include <{name}>\n")
+        known = [] if before.macros is None else ["-imacros", before.macros]
+        said = toolchain.run([*flags, *known, "-dD", ALL, "-o", "-"], cwd=out)
         (out / ALL).unlink()
-        lines = said[said.index(f'# 1 "{ALL}"') :].split("\n")
-        macros = [line for line in lines if line.startswith(("#define ", "#undef "))]
-        text = "\n".join("" if line.startswith(("#define ", "#undef ")) else line for line in lines)
-        files = [Path(name).read_text(errors="replace") for name in {*FILE.findall(text)} - {ALL}]
-        conditions = {name for file in files for line in CONDITION.findall(file) for name in _names(line)}
+        lines = said[said.rindex(f'# 1 "{ALL}"\n') :].split("\n")
+        macros = _definitions(lines)
+        text = "\n".join("" if line.startswith(DIRECTIVES) else line for line in lines)
+        files = {*FILE.findall(text)} - before.files - {ALL}
+        each = [Path(file).read_text(errors="replace") for file in sorted(files)]
+        conditions = {name for one in each for line in CONDITION.findall(one) for name in _names(line)}
         conditions.update(_names(text), *map(_names, macros))
-        (out / "macros.h").write_text("\n".join([*macros, ""]))
-        (out / "text").write_text("" if any(map(ONCE.search, files)) else text)
-        (out / "conditions").write_text(" ".join(conditions))
+        earlier = "" if before.macros is None else before.macros.read_text()
+        (out / "macros.h").write_text("\n".join([earlier, *macros, ""]))
+        (out / "text").write_text("" if any(map(ONCE.search, each)) else MARKER_OF_ALL.sub("", text))
+        (out / "conditions").write_text("\n".join(before.conditions | conditions))
+        (out / "files").write_text("\n".join(before.files | files))
 
     environment = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
     kept = toolchain.cached("headers", [*flags, *names, toolchain.release(flags[0]), *environment, _SELF], build)
-    text = (kept / "text").read_text()
-    if not text:
+    if not (text := (kept / "text").read_text()):
         return None
-    each = re.split(rf'^# \d+ "{re.escape(ALL)}".*\n', text, flags=re.MULTILINE)
-    return Headers(list(map(_header, each)), kept / "macros.h", frozenset((kept / "conditions").read_text().split()))
+    conditions, files = (frozenset((kept / each).read_text().split("\n")) for each in ("conditions", "files"))
+    return Headers([*before.headers, _header(text)], kept / "macros.h", conditions, files)
+
+
+def _definitions(lines: Iterable[str]) -> list[str]:
+    """The definitions of macros in the preprocessor's output, and whether they are from the system's headers: what
+    comes of such a macro is marked."""
+    out, system, noted = [], "", ""
+    for line in lines:
+        if marker := MARKER.match(line):
+            system = " 3" if " 3" in marker[3] else ""
+        elif line.startswith(DIRECTIVES):
+            if system != noted:
+                out.append(f'# 1 "macros.h"{system}')
+                noted = system
+            out.append(line)
+    return [*out, '# 1 "macros.h"'] if noted else out
 
 
 @lru_cache(maxsize=256)

@@ -66,14 +66,16 @@ def interrupt() -> None:
 
 def _run(tools: _Tools, plan: _Plan, folder: Path, whole: bool) -> tuple[int, str]:
     """Exit status and output of the whole plan, with the whole headers or what is needed of them."""
+    flags: list[str] = []  # for what comes after the passes
 
     def done(commands: Sequence[str]) -> tuple[int, str]:
         """Of one pass: the preprocessor's command is the first."""
         words = shlex.split(commands[0])
-        text = None if whole else headers.preprocess(words, folder)
-        if text is None:
+        found = None if whole else headers.preprocess(words, folder)
+        if found is None:
             return tools.run(*commands)
-        (folder / words[words.index("-o") + 1]).write_text(text, encoding="utf-8")
+        (folder / words[words.index("-o") + 1]).write_text(found.text, encoding="utf-8")
+        flags.extend(found.flags)
         return tools.run(*commands[1:])
 
     first, *others = plan.passes
@@ -91,7 +93,8 @@ def _run(tools: _Tools, plan: _Plan, folder: Path, whole: bool) -> tuple[int, st
             raise
     for command in plan.after:
         if code == 0:
-            code, more = tools.run(command)
+            told = flags if _kind(command) == "-c" else []
+            code, more = tools.run(" ".join([command, *told]))
             said += more
     return code, said
 

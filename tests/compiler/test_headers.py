@@ -94,7 +94,7 @@ int twice(int x) { return swap(x); }
 }.items())  # fmt: skip
 def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
-    got = headers.Headers([headers._header(TEXT)], tmp_path, frozenset()).needed(source, ())
+    got = headers.Headers([headers._header(TEXT)], None, frozenset(), frozenset()).needed(source, ())
     every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice"]
     assert [name for name in every if name in got] == [name for name in every if name in names]
     assert got.count("{") == got.count("}")
@@ -106,8 +106,47 @@ def test_a_declaration_stays_at_its_line_and_column(tmp_path, monkeypatch):
     """The PTX names both: -lineinfo."""
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
     lines = ['# 1 "some.h" 3', "namespace a {", "  int f(); int g();", "}", *[""] * 100, "  int h(); int i();", ""]
-    text = headers.Headers([headers._header("\n".join(lines))], tmp_path, frozenset()).needed("a::g() + i()", ())
+    text = headers.Headers([headers._header("\n".join(lines))], None, frozenset(), frozenset()).needed(
+        "a::g() + i()", ()
+    )
     assert f'\nnamespace a {{\n{" " * 11}int g();\n}}\n# 104 "some.h" 3\n{" " * 11}int i();' in text
+
+
+def test_a_header_is_read_once_and_the_next_behind_it(tmp_path, monkeypatch):
+    """What comes out is what the preprocessor makes of all of them."""
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "one.h").write_text(
+        "#ifndef ONE\n#define ONE\n#define VALUE 3\n#define GONE\n#undef GONE\nint one();\n#endif\n"
+    )
+    (tmp_path / "two.h").write_text(
+        "#include <one.h>\n#define OWN(x) x\n#ifndef GONE\nint two() { return VALUE; }\n#endif\n"
+    )
+    (tmp_path / "three.h").write_text("int three() { return OWN(VALUE); }\n")
+    flags = (toolchain.find_cxx(), "-E", "-x", "c++", f"-I{tmp_path}", "-isystem", str(tmp_path / "system"))
+    read, run = [], toolchain.run
+    monkeypatch.setattr(toolchain, "run", lambda words, cwd=None: read.append(words) or run(words, cwd))
+    names = ("one.h", "two.h", "three.h")
+    found = headers.of(flags, names[:2]), headers.of(flags, names)
+    assert len([words for words in read if headers.ALL in words]) == 3
+    one, two, three = [header.text for header in found[1].headers]
+    assert [header.text for header in found[0].headers] == [one, two]
+    (tmp_path / "all.h").write_text("".join(f"#include <{name}>\n" for name in names))
+    whole = run([*flags, tmp_path / "all.h", "-o", "-"])
+    assert "int one();" in one and "int one();" not in two
+    assert _lines(one + two + three) == _lines(whole)
+
+
+def _lines(text: str) -> list[tuple[str, bool, int, list[str]]]:
+    """What stands in the preprocessor's output: file, whether that is the system's, line, words."""
+    out = []
+    for line in text.split("\n"):
+        if marker := headers.MARKER.match(line):
+            number, file, system = int(marker[1]), marker[2], "3" in marker[3]
+        else:
+            out += [(file, system, number, line.split())] if line.strip() else []
+            number += 1
+    return out
 
 
 MANY = """#include <cooperative_groups.h>
@@ -169,6 +208,21 @@ def test_a_source_of_many_headers_is_compiled_as_nvcc_does(compiled, monkeypatch
     assert ptx_of(ours) == ptx_of(theirs)
 
 
+@pytest.mark.parametrize("value", ["x", "rsqrtf(x)", "(float)cospi(x)"])
+def test_what_follows_the_hosts_code_is_read_for_those_who_call_it(value, compiled, monkeypatch):  # noqa: F811
+    """Functions that the host's libraries do not have are defined there, and declared in a thousand lines."""
+    attempts = []
+    run = passes._run
+    monkeypatch.setattr(passes, "_run", lambda *words: attempts.append(words) or run(*words))
+    text = f"float called(float x) {{ return {value}; }}\n__global__ void kernel(float *x) {{}}\n"
+    folder = compiled(text, passes.compile_source)
+    symbols = toolchain.run(["nm", "kernel.o"], cwd=folder)
+    functions = re.findall(r"\w+(?=\()", value)
+    assert functions == re.findall(r" [TW] (rsqrtf|cospi)$", symbols, re.MULTILINE)
+    assert len(attempts) == 1
+    assert ("erfcinv" in (folder / "source.cudafe1.cpp").read_text()) == bool(functions)
+
+
 @pytest.mark.parametrize("flags, traps", [([], True), (["-D", "NDEBUG"], False), (["-UNDEBUG"], True)])
 def test_a_macro_that_changes_the_headers_is_told_to_them(flags, traps, compiled):  # noqa: F811
     text = "#include <cassert>\n__global__ void kernel(int *x) { assert(x[0]); }\n"
@@ -192,5 +246,5 @@ def test_a_macro_of_the_source_does_not_need_new_headers(compiled, monkeypatch, 
     for stages in range(1, 4):
         folder = compiled(text, passes.compile_source, f"-DSTAGES={stages}")
         assert f"stages {stages}" in (folder / "source.ptx").read_text()
-    assert len(list(toolchain.cache_dir().glob("headers-*/text"))) == 2, "one of each pass"
+    assert len(list(toolchain.cache_dir().glob("headers-*/text"))) == 4, "one of each header and pass"
     headers.of.cache_clear()  # what is in memory lies in a cache that goes
