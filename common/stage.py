@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import hardware, terminal
-from common.compiler.toolchain import read, source_texts
+from common.compiler.toolchain import asks_for_capability, read
 from common.errors import UserError, pick
 
 if TYPE_CHECKING:
@@ -479,8 +479,7 @@ class Kernel:
         """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
         stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
         compiled for."""
-        asks = any("__CUDA_ARCH__" in text for text in source_texts(self.source))
-        return arch if asks else self.stage.min_arch
+        return arch if asks_for_capability(self.source) else self.stage.min_arch
 
     def prepare(self, arch: str) -> None:
         """Compile what the emulator needs of it, for that compute capability."""

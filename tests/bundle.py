@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ import pytest
 
 import kernels
 from common import emulator
-from common.compiler import gpu
+from common.compiler import gpu, ptxas
+from common.compiler.toolchain import asks_for_capability
 from common.emulator import Report
+from common.emulator.build import compile_host
+from common.hardware import nvcc_arch
 from common.stage import Kernel
 from tests.emulator.sources import source as kept
 
@@ -45,6 +48,17 @@ class Part(Kernel):
         names, values = ["number", *arguments], [self.number, *arguments.values()]
         return emulator.run(self.bundle, LAUNCHER, values, names=names, **options)
 
+    @cached_property
+    def ptx(self) -> str:
+        """That of the part alone, for the oldest GPU of the stage. Its kernels are called as in the bundle."""
+        build = compile_host(self.bundle, arch=nvcc_arch(self.stage.min_arch), call=LAUNCHER)
+        kept, end = [], "\n}\n"
+        for piece in build.ptx.split(end):
+            before, entry, kernel = piece.partition("\n.visible .entry ")
+            others = entry and not re.match(f"{mangled(self.number)}[0-9]", kernel)
+            kept.append(before + "\n" if others else piece + end)
+        return "".join(kept).removesuffix(end)
+
     def executable_lines(self) -> frozenset[int]:
         """Those of all parts together: the bundle's kernels are called alike."""
         found = emulator.executable_lines(self.bundle, arch=self.stage.min_arch, symbol=LAUNCHER, file=self.source)
@@ -67,9 +81,24 @@ def _complete(source: Path, dtype: str) -> list[Part]:
     return next((parts(stage.kernels([dtype])) for stage in kernels.ladder() if stage.source == source), [])
 
 
+def _alike(source: Path, arch: str) -> list[Part]:
+    """Of those, the ones whose PTX for the oldest GPU of their stage is, but for its .target, the PTX for `arch`: also
+    for 9.0, where cuda_bf16.h alone is another."""
+    same = ("80",) if asks_for_capability(source) else ("80", "86", "89", "90")
+    return [
+        part
+        for stage in kernels.ladder()
+        if stage.source == source and stage.min_arch == "8.0" and arch in same
+        for dtype in stage.dtypes
+        if (arch, dtype) != ("90", "bf16")
+        for part in _complete(source, dtype)
+    ]
+
+
 def compile_together(patch: pytest.MonkeyPatch) -> None:
-    """A kernel that test_kernels.py compiles with the others of its stage is taken from there, whoever asks for it."""
-    prepare, call_launcher = Kernel.prepare, Kernel.call_launcher
+    """A kernel that test_kernels.py compiles with the others of its stage is taken from there, whoever asks for it or
+    for its machine code."""
+    prepare, call_launcher, alone = Kernel.prepare, Kernel.call_launcher, ptxas.ptx
 
     def known(kernel: Kernel, compiled_for: str) -> Part | None:
         same = (each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
@@ -85,8 +114,18 @@ def compile_together(patch: pytest.MonkeyPatch) -> None:
             return found.call_launcher(arguments, **options)
         return call_launcher(kernel, arguments, **options)
 
+    def ptx(source: Path, defines: Mapping[str, str] | None, arch: str) -> str:
+        found = next((part for part in _alike(source, arch) if part.defines == defines), None)
+        if found is not None:
+            return found.ptx
+        for stage in kernels.ladder() if arch == "90" else ():
+            if stage.source == source and asks_for_capability(source) and stage.kernel().defines == defines:
+                return compile_host(source, defines, arch, call=stage.symbol).ptx  # test_ncu.py has it emulated
+        return alone(source, defines, arch)
+
     patch.setattr(Kernel, "prepare", prepared)
     patch.setattr(Kernel, "call_launcher", called)
+    patch.setattr(ptxas, "ptx", ptx)
 
 
 def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:

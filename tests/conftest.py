@@ -86,7 +86,7 @@ def _processors() -> float:
 
 @pytest.fixture(autouse=True, scope="session")
 def compiled_together() -> Iterator[None]:
-    """In the emulator a kernel comes from where it is compiled with the others of its stage."""
+    """A kernel, in the emulator and as machine code, comes from where it is compiled with the others of its stage."""
     with pytest.MonkeyPatch.context() as patch:
         bundle.compile_together(patch)
         yield

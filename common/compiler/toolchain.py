@@ -331,6 +331,11 @@ def _includes(text: str) -> list[tuple[str, str]]:
     return re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE)
 
 
+def asks_for_capability(source: Path) -> bool:
+    """Whether a source, or a header beside it, asks what it is compiled for."""
+    return any(re.search(r"__CUDA_(MINIMUM_)?ARCH|\bNV_(IF|DISPATCH)_", text) for text in source_texts(source))
+
+
 def _pip_tool(name: str) -> str | None:
     """A tool of NVIDIA's pip packages: site-packages/nvidia/cu13/bin/..., the newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from common.compiler import ptxas, toolchain
+import kernels
+from common.compiler import ptxas, sass, toolchain
 from common.errors import UserError
+from tests import bundle
 
 LOG = """\
 ptxas info    : 0 bytes gmem
@@ -30,16 +34,30 @@ def test_the_report_is_read():
         ptxas.parse("ptxas info    : 0 bytes gmem\n")
 
 
-def test_a_cubin_is_nvccs(tmp_path):
-    """It is compiled in steps and with a part of the headers."""
+@pytest.mark.parametrize("arch", ["86", "90"])
+def test_a_cubin_is_nvccs(tmp_path, arch):
+    """It is compiled in steps, and with a part of the headers."""
     source = tmp_path / "kernel.cu"
     source.write_text("#include <cuda_fp16.h>\n__global__ void kernel(half *x) { x[1] = hexp(x[N]); }\n")
-    made = ptxas.cubin(source, {"N": "2"}, "90")
-    nvcc = [toolchain.find_nvcc().path, "-O3", "-lineinfo", "-std=c++17", "-DN=2", "-arch=sm_90", "-cubin"]
+    made = ptxas.cubin(source, {"N": "2"}, arch)
+    nvcc = [toolchain.find_nvcc().path, "-O3", "-lineinfo", "-std=c++17", "-DN=2", f"-arch=sm_{arch}", "-cubin"]
     toolchain.run([*nvcc, source, "-o", "whole.cubin"], cwd=tmp_path)
     assert toolchain.disassemble(made.path) == toolchain.disassemble(tmp_path / "whole.cubin")
     (usage,) = ptxas.parse(made.log)
     assert usage.kernel == "_Z6kernelP6__half" and usage.registers > 0
+
+
+def test_machine_code_of_kernels_compiled_together_is_that_of_each_alone(tmp_path):
+    """As in these tests, all of which take a stage's kernels from a bundle of them."""
+    kernel = kernels.load("06").kernel("fp16", {"PADDING": 0})
+    made, alone = ptxas.cubin(kernel.source, kernel.defines, "90"), tmp_path / "alone.cubin"
+    flags = ["-O3", "-lineinfo", "-std=c++17", *toolchain.define_flags(kernel.defines), "-arch=sm_90", "-Xptxas=-v"]
+    log = toolchain.run([toolchain.find_nvcc().path, *flags, "-cubin", kernel.source, "-o", alone])
+    (own,), (theirs,) = ptxas.parse(made.log), ptxas.parse(log)
+    assert own.kernel.startswith(bundle.mangled(1)) and replace(own, kernel=theirs.kernel) == theirs
+    listings = [toolchain.disassemble_with_lines(path) for path in (made.path, alone)]
+    own_code, their_code = (list(sass.parse_lines(listing, kernel.source).values()) for listing in listings)
+    assert own_code == their_code and len({line for line, _ in own_code[0]}) > 20
 
 
 def test_instances_of_a_template_are_told_apart(tmp_path):

@@ -11,7 +11,7 @@ import torch
 
 import kernels
 from common import emulator, hardware
-from common.compiler import sass, toolchain
+from common.compiler import ptxas, sass, toolchain
 from common.emulator.build import compile_host
 from common.measure import ceiling, contest, levels
 from tests import bundle
@@ -35,15 +35,8 @@ def number(setting: ceiling.Ceiling) -> int:
 @functools.cache
 def machine_code() -> dict[str, list[sass.Instruction]]:
     """As ptxas makes it of the PTX that the emulator executes: it is compiled only once."""
-    build = compile_host(source(), arch=GPU.arch, call=bundle.LAUNCHER)
-    assembler = [toolchain.find_tool("ptxas", build.nvcc), f"-arch=sm_{GPU.arch}"]
-
-    def assemble(out: Path) -> None:
-        (out / "kernel.ptx").write_text(build.ptx)
-        toolchain.run([*assembler, "kernel.ptx", "-o", "kernel.cubin"], cwd=out)
-
-    cubin = toolchain.cached("assembled", [build.ptx, build.nvcc.release, *assembler], assemble) / "kernel.cubin"
-    return sass.parse(toolchain.disassemble(cubin))
+    ptx = compile_host(source(), arch=GPU.arch, call=bundle.LAUNCHER).ptx
+    return sass.parse(toolchain.disassemble(ptxas.assemble(ptx, GPU.arch).path))
 
 
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
