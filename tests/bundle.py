@@ -50,7 +50,8 @@ class Part(Kernel):
 
     @cached_property
     def ptx(self) -> str:
-        """That of the part alone, for the oldest GPU of the stage. Its kernels are called as in the bundle."""
+        """That of the part alone, for the oldest GPU of the stage: its kernels are called as in the bundle, and a
+        variant's lack what is UNUSED."""
         build = compile_host(self.bundle, arch=nvcc_arch(self.stage.min_arch), call=LAUNCHER)
         kept, end = [], "\n}\n"
         for piece in build.ptx.split(end):

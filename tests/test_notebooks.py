@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import importlib
 import os
 import re
 import runpy
@@ -98,8 +99,8 @@ class Shell(InteractiveShell):
 
 def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
     """subprocess.run for `python -m MODULE WORDS` and `python -c CODE`, likewise in a fork: the course's modules are
-    imported anew there, as the command would find them, torch is not. A fork has only the thread that made it: torch's
-    must be but one."""
+    imported anew there, as the command would find them, torch is not; a stage's kernels come from its bundle. A fork
+    has only the thread that made it: torch's must be but one."""
     interpreter, option, module, *words = line
     assert interpreter == sys.executable and option in ("-m", "-c") and torch.get_num_threads() == 1
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -112,10 +113,12 @@ def command_run(line: list[str], *, cwd: Path, env: dict[str, str], **_: object)
                 for number, file in enumerate((out, err), 1):
                     os.dup2(file.fileno(), number)
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-                for name in [name for name in sys.modules if name.partition(".")[0] in ("common", "kernels")]:
+                for name in [name for name in sys.modules if name.partition(".")[0] in ("common", "kernels", "tests")]:
                     del sys.modules[name]
                 sys.path.insert(0, str(cwd))
                 sys.argv = [module, *words]
+                if module.startswith("kernels."):
+                    importlib.import_module("tests.bundle").compile_together(pytest.MonkeyPatch())
                 if option == "-m":
                     runpy.run_module(module, run_name="__main__", alter_sys=True)
                 else:
