@@ -376,7 +376,7 @@ def _pieces(text: str) -> list[Piece]:
             namespaces.update(opened)
         for marker in MARKERS.finditer(text, begin, at):  # within the declaration
             line, counted = int(marker[1]), marker.end() + 1
-    # std::pair &std::pair::operator= declares nothing that is called std.
+    # struct std::pair declares nothing that is called std.
     plain = ((each, " ".join(name for name in each.names.split() if name not in namespaces)) for each in out)
     return [each._replace(names=names) if names else each for each, names in plain]
 

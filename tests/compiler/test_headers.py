@@ -87,7 +87,7 @@ float swap(float);
 int unused(std::pair);
 int twice(int x) { return swap(x); }
 static_assert(sizeof(std::pair) == 4);
-namespace std { inline namespace v1 { int operator""_t(const char *); } int of(long); }
+namespace std { inline namespace v1 { int operator""_t(const char *); } int of(long); struct v1::kept { }; }
 namespace other { struct lone { }; int of(lone); int give() { return of(lone()); } }
 """
 
@@ -103,6 +103,8 @@ namespace other { struct lone { }; int of(lone); int give() { return of(lone());
     "int f() { return pair; }": [],  # in a namespace that the source does not name
     "using namespace std; int i = \"\"_t;": ["_t"],
     "using namespace std; int _t;": [],
+    "std::kept k;": ["kept {"],
+    "using namespace std::v1; int i;": [],  # of what is in it, nothing
     "int i = other::give();": ["lone {", "of(lone)", "give"],  # which does not name std
     "using namespace std; int i = of(1);": ["of(long)"],
 }.items())  # fmt: skip
@@ -110,7 +112,7 @@ def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
     got = headers.Headers([headers._header(TEXT)]).needed(source, ())
     every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice", "static_assert", "_t"]
-    every += ["of(long)", "lone {", "of(lone)", "give"]
+    every += ["of(long)", "lone {", "of(lone)", "give", "kept {"]
     assert [name for name in every if name in got] == [name for name in every if name in names]
     assert got.count("{") == got.count("}")
     if "void swap" in names:
