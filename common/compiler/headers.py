@@ -34,6 +34,7 @@ ALL = "all.cu"
 TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the preprocessor
 INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
 COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
+PRAGMA_ONCE = re.compile(r"\s*#[ \t]*pragma[ \t]+once[ \t]*(?:\n|$)")
 MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
 DIRECTIVES = ("#define ", "#undef ")
 MARKER_OF_ALL = re.compile(f'^# \\d+ "{re.escape(ALL)}".*\n', re.MULTILINE)
@@ -176,9 +177,9 @@ def preprocess(command: Sequence[str], folder: Path) -> Preprocessed | None:
         return None
     at, runtime = words.index("-o"), words.index("-include")
     name, flags = words[at - 1], [*words[:runtime], *words[runtime + 2 : at - 1], *words[at + 2 :]]
-    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(folder / name)]))
     *own, toolkit = [Path(word[2:]) for word in flags if word.startswith("-I")] or [Path()]
-    if any((each / header).exists() for each in own for header in leading):
+    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(folder / name, own)]))
+    if any((each / words[runtime + 1]).exists() for each in own):
         return None
     # A macro that is not among what the headers' text depends on need not be told to them.
     macros = {word: re.split("[=(]", word[2:])[0] for word in flags if word[:2] in ("-D", "-U")}
@@ -236,24 +237,27 @@ def _functions(flags: tuple[str, ...], include: Path) -> frozenset[str]:
     return frozenset((toolchain.cached("functions", key, build) / "names").read_text().split())
 
 
-def _leading(path: Path) -> Iterator[str]:
-    """The headers in angle brackets with which a source begins, or the source that it begins with."""
+def _leading(path: Path, folders: Sequence[Path], within: Sequence[Path] = ()) -> Iterator[str]:
+    """The headers in angle brackets with which a source begins, or the file that it begins with: one beside it, or one
+    that angle brackets find in `folders`, which is read anew each time."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
         return
     at = 0
     while True:
-        while comment := COMMENT.match(text, at):
-            at = comment.end()
+        while skipped := COMMENT.match(text, at) or PRAGMA_ONCE.match(text, at):
+            at = skipped.end()
         include = INCLUDE.match(text, at)
         if include is None:
             return
-        if include[1] is None:
-            if os.path.isabs(include[2]):
-                yield from _leading(Path(include[2]))
+        name = include[1] or include[2]
+        own = next((each / name for each in ([path.parent] if include[2] else folders) if (each / name).exists()), None)
+        if own is not None and own not in within:
+            yield from _leading(own, folders, [*within, path])
+        if own is not None or include[2]:
             return
-        yield include[1]
+        yield name
         at = include.end()
 
 

@@ -127,6 +127,19 @@ def test_a_declaration_stays_at_its_line_and_column(tmp_path, monkeypatch):
     assert f'\nnamespace a {{\n{" " * 11}int g();\n}}\n# 104 "some.h" 3\n{" " * 11}int i();' in text
 
 
+def test_what_a_source_begins_with(tmp_path):
+    """The toolkit's headers, also those of a header of one's own, up to what that says itself."""
+    (tmp_path / "source.cu").write_text("// First of all:\n#include <map>\n#include <own.h>\n#include <set>\n")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "own.h").write_text('#pragma once\n#include <string>\n#include "beside.h"\n#include <list>\n')
+    (own / "beside.h").write_text("/* no code */ #include <vector>\n#include <own.h>\n#include <deque>\n")
+    assert list(headers._leading(tmp_path / "source.cu", [own])) == ["map", "string", "vector"]
+    assert list(headers._leading(tmp_path / "source.cu", [])) == ["map", "own.h", "set"]
+    (own / "beside.h").write_text("#ifdef VECTOR\n#include <vector>\n#endif\n")
+    assert list(headers._leading(tmp_path / "source.cu", [own])) == ["map", "string"]
+
+
 def test_a_header_is_read_once_and_the_next_behind_it(tmp_path, monkeypatch):
     """What comes out is what the preprocessor makes of all of them."""
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
