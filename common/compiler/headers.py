@@ -3,7 +3,8 @@
 In front of a kernel of three lines nvcc's tools read forty thousand lines of headers, the host's compiler as many, and
 that takes most of their time. So the headers that a source begins with are preprocessed once, split into declarations
 and kept in the cache; and a source gets those that it names, those that these name, and so on. A name is all that
-counts: of a name that is met, every declaration stays, so that overloads and specialisations are chosen among the same.
+counts: of a name that is met, every declaration stays that may be meant there (in no namespace, in that around, in one
+that is named, too), so that overloads and specialisations are chosen among the same.
 """
 
 from __future__ import annotations
