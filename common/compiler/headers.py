@@ -3,7 +3,8 @@
 In front of a kernel of three lines nvcc's tools read forty thousand lines of headers, the host's compiler as many, and
 that takes most of their time. So the headers that a source begins with are preprocessed once, split into declarations
 and kept in the cache; and a source gets those that it names, those that these name, and so on. A name is all that
-counts: of a name that is met, every declaration stays, so that overloads and specialisations are chosen among the same.
+counts: of a name that is met, every declaration stays that may be meant there (in no namespace, in that around, in one
+that is named, too), so that overloads and specialisations are chosen among the same.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ALL = "all.cu"
 TOOLKITS = re.compile("_*(CUDA|NV)")  # the macros with which nvcc calls the preprocessor
 INCLUDE = re.compile(r'\s*#[ \t]*include[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*(?:\n|$)')
 COMMENT = re.compile(r"\s*(?://[^\n]*(?:\n|$)|/\*.*?\*/)", re.DOTALL)
+PRAGMA_ONCE = re.compile(r"\s*#[ \t]*pragma[ \t]+once[ \t]*(?:\n|$)")
 MARKER = re.compile(r'# (\d+) "([^"\n]*)"((?: \d)*)$')  # line and file of what is below, and flags
 DIRECTIVES = ("#define ", "#undef ")
 MARKER_OF_ALL = re.compile(f'^# \\d+ "{re.escape(ALL)}".*\n', re.MULTILINE)
@@ -41,8 +43,10 @@ MARKERS = re.compile(f"^{MARKER.pattern}", re.MULTILINE)
 FILE = re.compile(r'^# \d+ "([^"<\n]+)"', re.MULTILINE)
 ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b((?:.*\\\n)*.*)$", re.MULTILINE)
+OF_NEXT = re.compile(r"\b(nv_exec_check_disable|hd_warning_disable)\b")  # pragmas that are of the next declaration
 STRING = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
 NAME = re.compile(rf"{STRING}|([A-Za-z_]\w*)")
+SUFFIX = re.compile(r"""(?:["']|\b\d[\w.']*?)([A-Za-z_]\w*)""")  # of a literal
 TOKEN = re.compile(rf"^[ \t]*#.*$|{STRING}|[A-Za-z_]\w*|\[\[|\]\]|::|[=!<>]=|[{{}}();<>:=,]", re.MULTILINE)
 PAIRS = {
     opening: re.compile(rf"^[ \t]*#.*$|{STRING}|(?P<open>{re.escape(opening)})|(?P<close>{re.escape(closing)})", re.M)
@@ -51,6 +55,7 @@ PAIRS = {
 BRACE, PARENTHESIS = re.compile(r"\s*\{"), re.compile(r"\s*\(")
 END = re.compile(r"[{;]")
 OPERATOR = re.compile(r"\s*\(\s*\)|[^(]*")
+ASSERTION = "static_assert"  # as a name: of those that name something
 KINDS = ("class", "struct", "union", "enum")
 SKIPPED = 60  # fewer lines that are left out are left empty: a marker is no shorter
 FLAGS_OF_SYSTEM = (" 3", " 4")
@@ -94,7 +99,7 @@ class Header:
         for number in sorted(wanted):
             begin, end, place, *_ = self.pieces[number]
             text = self.text[begin:end]
-            if text.lstrip()[0] == "#":  # a pragma may stand in a place with others
+            if text.lstrip()[0] == "#" and "\n" not in text.strip():  # a pragma may stand in a place with others
                 out.append(f"\n{text}")
                 file = ""
                 continue
@@ -116,9 +121,10 @@ class Headers:
     """Headers that sources begin with, preprocessed one after the other."""
 
     headers: Sequence[Header]
-    macros: Path | None  # what they define; None: there are no headers
-    conditions: frozenset[str]  # the names that their text depends on, if they are macros
-    files: frozenset[str]  # those that they consist of
+    macros: Path | None = None  # what they define; None: there are no headers
+    conditions: frozenset[str] = frozenset()  # the names that their text depends on, if they are macros
+    files: frozenset[str] = frozenset()  # those that they consist of
+    counted: int = 0  # what the preprocessor's counter has come to
 
     def in_front_of(self, source: str, name: str, more: Collection[str]) -> str:
         """A preprocessed source, whose name is `name`, behind what it needs."""
@@ -127,18 +133,33 @@ class Headers:
     def needed(self, source: str, more: Collection[str]) -> str:
         """The part of the headers that a preprocessed source and the names `more` need."""
         wanted = [{n for n, piece in enumerate(header.pieces) if not piece.names} for header in self.headers]
-        ask = [(set(_names(source)).union(more), False), (set(WRITTEN), True)]
+        # Names, and the outermost of the namespaces in which they stand; None: any may be known by another name there.
+        named = {*_names(source), *(f'""{name}' for name in SUFFIX.findall(source)), *more}
+        ask: list[tuple[set[str], str | None]] = [(named, None), ({*WRITTEN, "std"}, "")]
         for header, always in zip(self.headers, wanted):
-            ask += [(set(header.pieces[n].uses.split()), bool(header.pieces[n].within)) for n in always]
+            ask += [(set(header.pieces[n].uses.split()), header.pieces[n].within.partition(" ")[0]) for n in always]
         while ask:
-            names, inside = ask.pop()
+            names, place = ask.pop()
+            names.discard(ASSERTION)
             for header, found in zip(self.headers, wanted):
                 for number in {n for name in names & header.by_name.keys() for n in header.by_name[name]} - found:
                     piece = header.pieces[number]
                     around = piece.within.split()
-                    if inside or not around or not names.isdisjoint(around):  # those in a namespace or who name one
+                    outermost = around[0] if around else ""
+                    if (
+                        outermost in ("", place)
+                        or outermost in names
+                        or (place is None and not names.isdisjoint(around))
+                    ):
                         found.add(number)
-                        ask.append((set(piece.uses.split()), bool(around)))
+                        ask.append((set(piece.uses.split()), outermost))
+        # What is asserted of declarations that are all there.
+        declared = set().union(*(header.by_name for header in self.headers))
+        there = {name for h, found in zip(self.headers, wanted) for n in found for name in h.pieces[n].names.split()}
+        for header, found in zip(self.headers, wanted):
+            for number in header.by_name.get(ASSERTION, ()):
+                if declared & {*header.pieces[number].uses.split()} <= there:
+                    found.add(number)
         return "".join(header.stretch(found) for header, found in zip(self.headers, wanted))
 
 
@@ -157,9 +178,9 @@ def preprocess(command: Sequence[str], folder: Path) -> Preprocessed | None:
         return None
     at, runtime = words.index("-o"), words.index("-include")
     name, flags = words[at - 1], [*words[:runtime], *words[runtime + 2 : at - 1], *words[at + 2 :]]
-    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(folder / name)]))
     *own, toolkit = [Path(word[2:]) for word in flags if word.startswith("-I")] or [Path()]
-    if any((each / header).exists() for each in own for header in leading):
+    leading = tuple(dict.fromkeys([words[runtime + 1], *_leading(folder / name, own)]))
+    if any((each / words[runtime + 1]).exists() for each in own):
         return None
     # A macro that is not among what the headers' text depends on need not be told to them.
     macros = {word: re.split("[=(]", word[2:])[0] for word in flags if word[:2] in ("-D", "-U")}
@@ -217,24 +238,27 @@ def _functions(flags: tuple[str, ...], include: Path) -> frozenset[str]:
     return frozenset((toolchain.cached("functions", key, build) / "names").read_text().split())
 
 
-def _leading(path: Path) -> Iterator[str]:
-    """The headers in angle brackets with which a source begins, or the source that it begins with."""
+def _leading(path: Path, folders: Sequence[Path], within: Sequence[Path] = ()) -> Iterator[str]:
+    """The headers in angle brackets with which a source begins, or the file that it begins with: one beside it, or one
+    that angle brackets find in `folders`, which is read anew each time."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
         return
     at = 0
     while True:
-        while comment := COMMENT.match(text, at):
-            at = comment.end()
+        while skipped := COMMENT.match(text, at) or PRAGMA_ONCE.match(text, at):
+            at = skipped.end()
         include = INCLUDE.match(text, at)
         if include is None:
             return
-        if include[1] is None:
-            if os.path.isabs(include[2]):
-                yield from _leading(Path(include[2]))
+        name = include[1] or include[2]
+        own = next((each / name for each in ([path.parent] if include[2] else folders) if (each / name).exists()), None)
+        if own is not None and own not in within:
+            yield from _leading(own, folders, [*within, path])
+        if own is not None or include[2]:
             return
-        yield include[1]
+        yield name
         at = include.end()
 
 
@@ -247,18 +271,20 @@ def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
 
     None if one of them would be read again by a source that includes it again."""
     *others, name = names
-    before = of(flags, tuple(others)) if others else Headers([], None, frozenset(), frozenset())
+    before = of(flags, tuple(others)) if others else Headers([])
     if before is None:
         return None
 
     def build(out: Path) -> None:
-        (out / ALL).write_text(f"#include <{name}>\n")
+        # The preprocessor's counter goes on: names are made of it.
+        count = "#if __COUNTER__\n#endif\n" * before.counted
+        (out / ALL).write_text(f"{count}#include <{name}>\n__COUNTER__\n")
         known = [] if before.macros is None else ["-imacros", before.macros]
         said = toolchain.run([*flags, *known, "-dD", ALL, "-o", "-"], cwd=out)
         (out / ALL).unlink()
-        lines = said[said.rindex(f'# 1 "{ALL}"\n') :].split("\n")
+        *lines, counted = said[said.rindex(f'# 1 "{ALL}"\n') :].rstrip().split("\n")
         macros = _definitions(lines)
-        text = "\n".join("" if line.startswith(DIRECTIVES) else line for line in lines)
+        text = "\n".join("" if line.startswith(DIRECTIVES) else line for line in [*lines, ""])
         files = {*FILE.findall(text)} - before.files - {ALL}
         each = [Path(file).read_text(errors="replace") for file in sorted(files)]
         conditions = {name for one in each for line in CONDITION.findall(one) for name in _names(line)}
@@ -268,13 +294,15 @@ def of(flags: tuple[str, ...], names: tuple[str, ...]) -> Headers | None:
         (out / "text").write_text("" if any(map(ONCE.search, each)) else MARKER_OF_ALL.sub("", text))
         (out / "conditions").write_text("\n".join(before.conditions | conditions))
         (out / "files").write_text("\n".join(before.files | files))
+        (out / "counted").write_text(str(int(counted)))
 
     environment = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
     kept = toolchain.cached("headers", [*flags, *names, toolchain.release(flags[0]), *environment, _SELF], build)
     if not (text := (kept / "text").read_text()):
         return None
     conditions, files = (frozenset((kept / each).read_text().split("\n")) for each in ("conditions", "files"))
-    return Headers([*before.headers, _header(text)], kept / "macros.h", conditions, files)
+    counted = int((kept / "counted").read_text())
+    return Headers([*before.headers, _header(text)], kept / "macros.h", conditions, files, counted)
 
 
 def _definitions(lines: Iterable[str]) -> list[str]:
@@ -325,12 +353,13 @@ def _type(parameter: str) -> list[str]:
 def _pieces(text: str) -> list[Piece]:
     """The text of preprocessed headers in declarations."""
     out: list[Piece] = []
-    around: list[set[str]] = []  # the names of each namespace that is open, none for extern "C"
+    around: list[Sequence[str]] = []  # the names of each namespace that is open, none for extern "C"
+    namespaces: set[str] = set()
     file, flags, line, counted = "", "", 1, 0
     at = 0
     while token := TOKEN.search(text, at):
         (begin, at), word = token.span(), token[0]
-        within = " ".join(set().union(*around))
+        within = " ".join(name for each in around for name in each)
         names = uses = ""
         opened = None
         if word.lstrip()[0] == "#":
@@ -340,7 +369,7 @@ def _pieces(text: str) -> list[Piece]:
                 continue
         elif word == "}":
             del around[-1:]
-        elif word != ";":
+        if word not in (";", "}") and (word.lstrip()[0] != "#" or OF_NEXT.search(word)):
             declaration = _Declaration(text, begin)
             at, opened = declaration.end, declaration.opens
             names, uses = " ".join(declaration.names), " ".join(declaration.uses)
@@ -349,9 +378,12 @@ def _pieces(text: str) -> list[Piece]:
         out.append(Piece(begin, at, f'# {line} "{file}"{system}', names, uses, within))
         if opened is not None:
             around.append(opened)
+            namespaces.update(opened)
         for marker in MARKERS.finditer(text, begin, at):  # within the declaration
             line, counted = int(marker[1]), marker.end() + 1
-    return out
+    # struct std::pair declares nothing that is called std.
+    plain = ((each, " ".join(name for name in each.names.split() if name not in namespaces)) for each in out)
+    return [each._replace(names=names) if names else each for each, names in plain]
 
 
 class _Declaration:
@@ -361,22 +393,24 @@ class _Declaration:
 
     def __init__(self, text: str, begin: int):
         self._text = text
-        self.opens: set[str] | None = None
+        self.opens: Sequence[str] | None = None
         self.names: set[str] = set()  # none: always needed
         self.uses: set[str] = set()
         head: list[str] = []  # the words outside of brackets
         declared: list[str] = []
         arguments = ""
         parameters: set[str] = set()  # of a template
-        kind = before = named = ""
+        kind = before = named = scope = ""
         angle = 0
         calls = assigned = tail = braces = False  # what has been met: parentheses, =, : behind them, braces
+        literal: list[str] = []  # of an operator: "text"sv
+        own: list[str] = []  # the class that an operator is of
         at = begin
         while token := TOKEN.search(text, at):
             word, at = token[0], token.end()
             if word[0] == '"':
                 if head[-1:] == ["extern"] and (opening := BRACE.match(text, at)):
-                    at, self.opens = opening.end(), set()
+                    at, self.opens = opening.end(), []
                     break
             elif word[0] == "'" or word.lstrip()[0] == "#":
                 pass
@@ -384,11 +418,11 @@ class _Declaration:
                 at = self._parameters(at, parameters)
             elif word in ASIDE and (opening := PARENTHESIS.match(text, at)):
                 at = self._closing("(", opening.end())
-            elif word == "namespace" and not head:
+            elif word == "namespace" and head in ([], ["inline"]):
                 end = END.search(text, at)
                 at = end.end() if end else len(text)
                 if end and end[0] == "{":
-                    self.opens = {*_names(text[token.end() : at])} - KEYWORDS
+                    self.opens = [name for name in _names(text[token.end() : at]) if name not in KEYWORDS]
                 head.append(word)
                 break
             elif word[0].isalpha() or word[0] == "_":
@@ -396,6 +430,9 @@ class _Declaration:
                     symbol = OPERATOR.match(text, at)
                     at = symbol.end() if symbol else at
                     head += [word, *_names(symbol[0] if symbol else "")]
+                    own = [scope] if before == "::" else []
+                    if symbol and symbol[0].lstrip().startswith('""'):
+                        literal = _names(symbol[0])
                 elif not tail:
                     head.append(word)
                     if word in KINDS and not calls:
@@ -442,14 +479,22 @@ class _Declaration:
                 at = token.start()
                 break
             else:
+                if word == "::" and not angle:
+                    scope, word = before, kind if kind and declared[-1:] == [before] else word  # class outer::name
                 before = word
         self.end = at
         if self.opens is not None:
             return
         self.uses = {*_names(text[begin:at])} - KEYWORDS
+        if literal:
+            self.names = {f'""{name}' for name in literal}
+            return
         if "operator" in head:  # found by the types that it is for
             types = [name for part in arguments.split(",") for name in _type(part) or _names(part)]
-            declared = [] if {"new", "delete"} & {*head} else [*head, *types]
+            declared = [] if {"new", "delete"} & {*head} else [*own, *types]
+        elif "static_assert" in head and self.uses:
+            self.names = {ASSERTION}
+            return
         elif {"static_assert", "namespace"} & {*head}:
             declared = []
         elif "typedef" in head:

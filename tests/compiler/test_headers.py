@@ -36,9 +36,15 @@ DECLARED = {
     "half::operator float() const { return 0; }": "half",
     "pair &pair::operator=(const other &o) { x = o.x; return *this; }": "other pair",
     "maker::maker(int x) : a{x}, b(x) { }": "maker",
+    "pair<int> &pair<int>::operator=(const other &o) { return *this; }": "other pair",
+    "template <class T> typename common<T>::type operator+(const span<T> &a, const span<T> &b) { return a; }": "span",
+    "struct outer::inner { int x; };": "inner outer",
+    "text operator\"\"_t(const char *p, size_t n) noexcept { return {p, n}; }": '""_t',
     "[[nodiscard]] extern char *text(void);": "text",
     "using namespace std;": "",
     "static_assert(sizeof(int) == 4, \"{\");": "",
+    "static_assert(sizeof(alias) == 4, \"{\");": "static_assert",
+    "#pragma nv_exec_check_disable\nint checked();": "checked",
     "void *operator new(std::size_t) throw();": "",
     "#pragma GCC visibility push(default)": "",
 }  # fmt: skip
@@ -80,6 +86,9 @@ extern "C" { int swap(int); int puts(const char *);
 float swap(float);
 int unused(std::pair);
 int twice(int x) { return swap(x); }
+static_assert(sizeof(std::pair) == 4);
+namespace std { inline namespace v1 { int operator""_t(const char *); } int of(long); struct v1::kept { }; }
+namespace other { struct lone { }; int of(lone); int give() { return of(lone()); } }
 """
 
 
@@ -88,14 +97,22 @@ int twice(int x) { return swap(x); }
     "int f() { return puts(0); }": ["puts"],
     'const char *text = "puts";': [],
     "int f() { return twice(1); }": ["int swap", "float swap", "twice"],  # what it uses, and that of every type
-    "std::pair p;": ["pair {"],  # swap(p, p) would name it
-    "std::pair p; void f() { std::swap(p, p); }": ["pair {", "void swap", "int swap", "float swap"],
+    "std::pair p;": ["pair {", "static_assert"],  # swap(p, p) would name it
+    "std::pair p; void f() { std::swap(p, p); }":
+        ["pair {", "void swap", "int swap", "float swap", "static_assert"],
     "int f() { return pair; }": [],  # in a namespace that the source does not name
+    "using namespace std; int i = \"\"_t;": ["_t"],
+    "using namespace std; int _t;": [],
+    "std::kept k;": ["kept {"],
+    "using namespace std::v1; int i;": [],  # of what is in it, nothing
+    "int i = other::give();": ["lone {", "of(lone)", "give"],  # which does not name std
+    "using namespace std; int i = of(1);": ["of(long)"],
 }.items())  # fmt: skip
 def test_a_source_gets_what_it_names(source, names, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
-    got = headers.Headers([headers._header(TEXT)], None, frozenset(), frozenset()).needed(source, ())
-    every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice"]
+    got = headers.Headers([headers._header(TEXT)]).needed(source, ())
+    every = ["pair {", "void swap", "int swap", "float swap", "puts", "unused", "twice", "static_assert", "_t"]
+    every += ["of(long)", "lone {", "of(lone)", "give", "kept {"]
     assert [name for name in every if name in got] == [name for name in every if name in names]
     assert got.count("{") == got.count("}")
     if "void swap" in names:
@@ -106,10 +123,21 @@ def test_a_declaration_stays_at_its_line_and_column(tmp_path, monkeypatch):
     """The PTX names both: -lineinfo."""
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
     lines = ['# 1 "some.h" 3', "namespace a {", "  int f(); int g();", "}", *[""] * 100, "  int h(); int i();", ""]
-    text = headers.Headers([headers._header("\n".join(lines))], None, frozenset(), frozenset()).needed(
-        "a::g() + i()", ()
-    )
+    text = headers.Headers([headers._header("\n".join(lines))]).needed("a::g() + i()", ())
     assert f'\nnamespace a {{\n{" " * 11}int g();\n}}\n# 104 "some.h" 3\n{" " * 11}int i();' in text
+
+
+def test_what_a_source_begins_with(tmp_path):
+    """The toolkit's headers, also those of a header of one's own, up to what that says itself."""
+    (tmp_path / "source.cu").write_text("// First of all:\n#include <map>\n#include <own.h>\n#include <set>\n")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "own.h").write_text('#pragma once\n#include <string>\n#include "beside.h"\n#include <list>\n')
+    (own / "beside.h").write_text("/* no code */ #include <vector>\n#include <own.h>\n#include <deque>\n")
+    assert list(headers._leading(tmp_path / "source.cu", [own])) == ["map", "string", "vector"]
+    assert list(headers._leading(tmp_path / "source.cu", [])) == ["map", "own.h", "set"]
+    (own / "beside.h").write_text("#ifdef VECTOR\n#include <vector>\n#endif\n")
+    assert list(headers._leading(tmp_path / "source.cu", [own])) == ["map", "string"]
 
 
 def test_a_header_is_read_once_and_the_next_behind_it(tmp_path, monkeypatch):
@@ -120,9 +148,9 @@ def test_a_header_is_read_once_and_the_next_behind_it(tmp_path, monkeypatch):
         "#ifndef ONE\n#define ONE\n#define VALUE 3\n#define GONE\n#undef GONE\nint one();\n#endif\n"
     )
     (tmp_path / "two.h").write_text(
-        "#include <one.h>\n#define OWN(x) x\n#ifndef GONE\nint two() { return VALUE; }\n#endif\n"
+        "#include <one.h>\n#define OWN(x) x\n#ifndef GONE\nint two() { return VALUE + __COUNTER__; }\n#endif\n"
     )
-    (tmp_path / "three.h").write_text("int three() { return OWN(VALUE); }\n")
+    (tmp_path / "three.h").write_text("int three() { return OWN(VALUE) + __COUNTER__; }\n")
     flags = (toolchain.find_cxx(), "-E", "-x", "c++", f"-I{tmp_path}", "-isystem", str(tmp_path / "system"))
     read, run = [], toolchain.run
     monkeypatch.setattr(toolchain, "run", lambda words, cwd=None: read.append(words) or run(words, cwd))
