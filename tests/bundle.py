@@ -19,7 +19,7 @@ import pytest
 
 import kernels
 from common import emulator
-from common.compiler import gpu, ptxas
+from common.compiler import gpu, ptxas, toolchain
 from common.compiler.toolchain import asks_for_capability
 from common.emulator import Report
 from common.emulator.build import compile_host
@@ -50,8 +50,7 @@ class Part(Kernel):
 
     @cached_property
     def ptx(self) -> str:
-        """That of the part alone, for the oldest GPU of the stage: its kernels are called as in the bundle, and a
-        variant's lack what is UNUSED."""
+        """That of the part alone, for the oldest GPU of the stage. Its kernels are called as in the bundle."""
         build = compile_host(self.bundle, arch=nvcc_arch(self.stage.min_arch), call=LAUNCHER)
         kept, end = [], "\n}\n"
         for piece in build.ptx.split(end):
@@ -99,7 +98,7 @@ def _alike(source: Path, arch: str) -> list[Part]:
 def compile_together(patch: pytest.MonkeyPatch) -> None:
     """A kernel that test_kernels.py compiles with the others of its stage is taken from there, whoever asks for it or
     for its machine code."""
-    prepare, call_launcher, alone = Kernel.prepare, Kernel.call_launcher, ptxas.ptx
+    prepare, call_launcher, alone = Kernel.prepare, Kernel.call_launcher, ptxas.cubin
 
     def known(kernel: Kernel, compiled_for: str) -> Part | None:
         same = (each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
@@ -115,18 +114,34 @@ def compile_together(patch: pytest.MonkeyPatch) -> None:
             return found.call_launcher(arguments, **options)
         return call_launcher(kernel, arguments, **options)
 
-    def ptx(source: Path, defines: Mapping[str, str] | None, arch: str) -> str:
+    def cubin(source: Path, defines: Mapping[str, str] | None, arch: str) -> ptxas.Cubin:
         found = next((part for part in _alike(source, arch) if part.defines == defines), None)
         if found is not None:
-            return found.ptx
+            return assemble(found.ptx, arch)
         for stage in kernels.ladder() if arch == "90" else ():
             if stage.source == source and asks_for_capability(source) and stage.kernel().defines == defines:
-                return compile_host(source, defines, arch, call=stage.symbol).ptx  # test_ncu.py has it emulated
+                return assemble(compile_host(source, defines, arch, call=stage.symbol).ptx, arch)  # as in test_ncu.py
         return alone(source, defines, arch)
 
     patch.setattr(Kernel, "prepare", prepared)
     patch.setattr(Kernel, "call_launcher", called)
-    patch.setattr(ptxas, "ptx", ptx)
+    patch.setattr(ptxas, "cubin", cubin)
+
+
+def assemble(ptx: str, arch: str) -> ptxas.Cubin:
+    """What ptxas makes of a PTX text, for the GPUs of compute capability `arch`, whatever its .target says."""
+    nvcc = toolchain.find_nvcc()
+    flags = [f"-arch=sm_{arch}", "-m64", "-v", "--generate-line-info"]  # as nvcc calls it
+
+    def build(out: Path) -> None:
+        text = re.sub(r"^\.target sm_\w+", f".target sm_{arch}", ptx, count=1, flags=re.MULTILINE)
+        (out / "kernel.ptx").write_text(text)
+        said = toolchain.run([toolchain.find_tool("ptxas", nvcc), *flags, "kernel.ptx", "-o", "kernel.cubin"], out)
+        (out / "kernel.ptx").unlink()
+        (out / "kernel.log").write_text(said)
+
+    out = toolchain.cached("assembled", [ptx, nvcc.path, nvcc.release, *flags], build)
+    return ptxas.Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 
 def launcher(sources: Sequence[tuple[Path, Mapping[str, str]]], symbol: str) -> Path:

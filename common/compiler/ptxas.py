@@ -36,40 +36,19 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "8
     """Compile a kernel's device code for the GPUs of compute capability `arch` ("80", "90a" ...), as a GPU build would.
 
     UserError with the compiler's own message if it does not compile."""
-    return assemble(ptx(source, defines, arch), arch)
-
-
-def ptx(source: Path, defines: Mapping[str, str] | None, arch: str) -> str:
-    """The PTX of which ptxas makes that."""
     nvcc, cxx, source = toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
-    flags = ["-O3", "-lineinfo", "-std=c++17", *toolchain.define_flags(defines), f"-arch=compute_{arch}", "-ptx"]
+    macros = toolchain.define_flags(defines)
+    flags = ["-O3", "-lineinfo", "-std=c++17", *macros, f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
 
     def build(out: Path) -> None:
         kept = ["--keep", "--keep-dir", "."]
-        passes.compile_source([nvcc.path, "-ccbin", cxx, *flags, *kept, source, "-o", "kernel.ptx"], out)
+        log = passes.compile_source([nvcc.path, "-ccbin", cxx, *flags, *kept, source, "-o", "kernel.cubin"], out)
         for path in out.iterdir():
-            if path.name != "kernel.ptx":
+            if path.name != "kernel.cubin":
                 path.unlink()
+        (out / "kernel.log").write_text(log)
 
-    out = toolchain.cached("ptx", [source, *toolchain.source_texts(source), nvcc.path, nvcc.release, *flags], build)
-    return (out / "kernel.ptx").read_text(errors="surrogateescape")
-
-
-def assemble(ptx: str, arch: str) -> Cubin:
-    """What ptxas makes of a PTX text for the GPUs of compute capability `arch`, whatever its .target says.
-
-    UserError with its own message if it does not take it."""
-    nvcc = toolchain.find_nvcc()
-    flags = [f"-arch=sm_{arch}", "-m64", "-v", "--generate-line-info"]
-
-    def build(out: Path) -> None:
-        text = re.sub(r"^\.target sm_\w+", f".target sm_{arch}", ptx, count=1, flags=re.MULTILINE)
-        (out / "kernel.ptx").write_text(text, errors="surrogateescape")
-        said = toolchain.run([toolchain.find_tool("ptxas", nvcc), *flags, "kernel.ptx", "-o", "kernel.cubin"], out)
-        (out / "kernel.ptx").unlink()
-        (out / "kernel.log").write_text(said)
-
-    out = toolchain.cached("cubin", [ptx, nvcc.path, nvcc.release, *flags], build)
+    out = toolchain.cached("cubin", [source, *toolchain.source_texts(source), nvcc.path, nvcc.release, *flags], build)
     return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common import emulator
-from common.compiler import ptxas, sass, toolchain
+from common.compiler import sass, toolchain
 from common.compiler.symbols import readable
 from common.emulator import METRICS
 from common.emulator.build import compile_host
@@ -331,7 +331,7 @@ def opcodes(example: str, kernel: str) -> list[str]:
 def machine_code() -> dict[str, list[sass.Instruction]]:
     """That of all examples, compiled as one program: what ptxas makes of the PTX that the emulator executes."""
     ptx = compile_host(bundle.program(EXAMPLES)).ptx
-    return sass.parse(toolchain.disassemble(ptxas.assemble(ptx, "90").path))
+    return sass.parse(toolchain.disassemble(bundle.assemble(ptx, "90").path))
 
 
 def compare(example: str, ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 
 import kernels
 from common import emulator, hardware
-from common.compiler import ptxas, sass, toolchain
+from common.compiler import sass, toolchain
 from common.emulator.build import compile_host
 from common.measure import ceiling, contest, levels
 from tests import bundle
@@ -36,7 +36,7 @@ def number(setting: ceiling.Ceiling) -> int:
 def machine_code() -> dict[str, list[sass.Instruction]]:
     """As ptxas makes it of the PTX that the emulator executes: it is compiled only once."""
     ptx = compile_host(source(), arch=GPU.arch, call=bundle.LAUNCHER).ptx
-    return sass.parse(toolchain.disassemble(ptxas.assemble(ptx, GPU.arch).path))
+    return sass.parse(toolchain.disassemble(bundle.assemble(ptx, GPU.arch).path))
 
 
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
