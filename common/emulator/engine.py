@@ -229,8 +229,11 @@ class Module:
             if self._place is not None:
                 base = self._place(variable.name, variable.size, max(variable.align, 1))
             else:
-                storage = np.zeros(variable.size + 512, np.uint8)  # a margin on both sides: nothing lies next to it
-                base = -(-(storage.ctypes.data + 256) // max(variable.align, 1)) * max(variable.align, 1)
+                align = max(variable.align, 1)
+                storage = np.zeros(
+                    variable.size + 512 + align, np.uint8
+                )  # a margin on both sides: nothing lies next to it
+                base = -(-(storage.ctypes.data + 256) // align) * align
                 self._storage.append(storage)
             self.variables[variable.name] = Region(base, variable.size, readable(variable.name))
             self._addresses[variable.name] = base

@@ -233,7 +233,13 @@ def test_a_source_of_many_headers_is_compiled_as_nvcc_does(compiled, monkeypatch
     monkeypatch.setattr(passes, "_run", lambda *words: attempts.append(run(*words)) or attempts[-1])
     ours, theirs = compiled(MANY, passes.compile_source), compiled(MANY, by_nvcc)
     assert [code for code, _ in attempts] == [0], f"the headers were not enough: {attempts[0][1]}"
-    assert ptx_of(ours) == ptx_of(theirs)
+    assert _used(ptx_of(ours)) == _used(ptx_of(theirs))
+
+
+def _used(ptx: str) -> str:
+    """Without the bytes that libcu++ declares and nothing uses: its objects that are functions."""
+    unused = re.compile(r"^\.global \.align 1 \.b8 (\w*4cuda3std\w*)\[1\];\n", re.MULTILINE)
+    return unused.sub(lambda found: found[0] if ptx.count(found[1]) > 1 else "", ptx)
 
 
 @pytest.mark.parametrize("value", ["x", "rsqrtf(x)", "(float)cospi(x)"])

@@ -925,3 +925,12 @@ extern "C" __global__ void k(const float *a) {
     assert not result.findings
     lines = [f"block {n} of 3: half 0.500    -7|z   |ff%" for n in range(3)]
     assert result.output.splitlines() == [*lines, "done"]
+
+
+@pytest.mark.parametrize("align", [4, 512, 1 << 16])
+def test_variables_lie_in_memory_of_their_own_however_they_are_aligned(align: int):
+    text = f".version 8.3\n.target sm_90\n.address_size 64\n.global .align {align} .b8 x[8] = {{1, 2}};"
+    built = engine.Module(text)
+    base, (storage,) = built.variables["x"].base, built._storage
+    assert base % align == 0 and bytes(storage[base - storage.ctypes.data :][:2]) == b"\1\2"
+    assert storage.ctypes.data + 256 <= base and base + 8 + 128 <= storage.ctypes.data + storage.size
