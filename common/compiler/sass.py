@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from common.compiler import ptxas, toolchain
@@ -37,6 +38,10 @@ GROUPS = (
 )
 
 
+# A function's name, or an instruction, in the output of `cuobjdump -sass`.
+_LISTED = re.compile(r"^\s*(?:Function\s*:\s*(\S+)|/\*([0-9a-f]{4,})\*/\s+(.+?)\s*;?\s*/\*)", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Instruction:
     address: int
@@ -49,18 +54,23 @@ class Instruction:
 
     @property
     def group(self) -> str:
-        return next((name for name, pattern in GROUPS if re.match(pattern, self.opcode)), "other")
+        return _group(self.opcode)
+
+
+@lru_cache(maxsize=1024)
+def _group(opcode: str) -> str:
+    return next((name for name, pattern in GROUPS if re.match(pattern, opcode)), "other")
 
 
 def parse(listing: str) -> dict[str, list[Instruction]]:
     """`cuobjdump -sass` output -> function (mangled name) -> instructions; padding after the end left out."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
-    for line in listing.splitlines():
-        if match := re.match(r"\s*Function\s*:\s*(\S+)", line):
+    for match in _LISTED.finditer(listing):
+        if match[1]:
             current = functions.setdefault(match[1], [])
-        elif match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.+?)\s*;?\s*/\*", line):
-            current.append(Instruction(int(match[1], 16), match[2].strip()))
+        else:
+            current.append(Instruction(int(match[2], 16), match[3].strip()))
     for instructions in functions.values():
         while instructions and instructions[-1].opcode == "NOP":  # fills up the line
             instructions.pop()
