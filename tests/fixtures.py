@@ -1,0 +1,261 @@
+"""What tests share: kernels that are compiled together, command lines, a GPU that is made of torch, more stages."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import os
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from common import course, problem
+from common.cli import main
+from common.compiler import toolchain
+from common.measure import ceiling, contest, nvml, timing
+from common.problem import TORCH_DTYPES, Problem
+from common.stage import Kernel, Stage
+from tests import bundle
+
+# There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_together() -> Iterator[None]:
+    """A kernel, in the emulator and as machine code, comes from where it is compiled with the others of its stage."""
+    with pytest.MonkeyPatch.context() as patch:
+        bundle.compile_together(patch)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests share a GPU, but for those that are marked `alone`: no other one runs meanwhile, in whatever process."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = Path(tempfile.gettempdir())
+    with open(folder / f"gpu-door-{os.getuid()}", "w") as door, open(folder / f"gpu-room-{os.getuid()}", "w") as room:
+        fcntl.flock(door, fcntl.LOCK_EX)  # who waits for the room to be empty lets nobody else in
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield
+
+
+class Outcome(NamedTuple):
+    """What a command line did."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a command line in this process: command("kernels.01_naive", "test", "--dtype", "fp16")."""
+
+    def call(package: str, *argv: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main(package, [str(word) for word in argv])
+        return Outcome(exit.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers may be bound to the CPU: it is the current device, and its stream is 0."""
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+@pytest.fixture
+def edited() -> Callable[..., Path]:
+    """A reader's own version of a stage's kernel.cu: edited(stage, ("old", "new"), ...).
+
+    The same text is the same file: what is compiled from it is found in the cache by the next test and the next day."""
+
+    def write(stage: Stage, *edits: tuple[str, str]) -> Path:
+        text = stage.source.read_text()
+        for old, new in edits:
+            assert old in text, f"{stage.name} has no '{old}'"
+            text = text.replace(old, new)
+        folder = toolchain.cache_dir() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "mine.cu"
+        if not path.exists():
+            temporary = folder / f"{os.getpid()}.cu"
+            temporary.write_text(text)
+            temporary.rename(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def parse() -> Callable[..., Namespace]:
+    """The options of a verb as the command line would read them: parse(bench, "--sizes", "64")."""
+
+    def call(verb: ModuleType, *words: object) -> Namespace:
+        parser = ArgumentParser()
+        verb.add_arguments(parser)
+        return parser.parse_args([str(word) for word in words])
+
+    return call
+
+
+# ---- a GPU that is made of torch on the CPU --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Kernels are torch's own result and take the milliseconds in `speeds`; those in `wrong` are a quarter off.
+
+    `log` tells what happened, in order: ("build", labels), ("run", label), ("time", first word of a label)."""
+    log: list[tuple[str, object]] = []
+    wrong: set[str] = set()
+    speeds = {"01_naive": 8.0, "02_block_tile": 4.0, "03_thread_tile": 1.0, "cuBLAS": 0.5}
+
+    def bind(kernel, inputs, outputs):
+        def call():
+            for output, right in zip(outputs, kernel.stage.spec.baseline(inputs, kernel.dtype, kernel.variants)):
+                output.copy_(right * (1.25 if kernel.stage.name in wrong else 1.0))
+            log.append(("run", kernel.label))
+
+        return call
+
+    def sample(call, estimate, round_ms):
+        turn = [entry for entry in log if entry[0] == "time"][-1][1]
+        return [speeds[turn] * scale for scale in (0.9, 1.0, 1.1)]
+
+    def interleave(contenders, rounds, round_ms, before, real=timing.interleave):
+        def turn(contender):
+            log.append(("time", contender.label.split()[0]))
+            before(contender)
+
+        real(contenders, rounds, round_ms, sampler=sample, before=turn)
+
+    def limits(keys):
+        return {key: {"name": f"peak {key}", "tflops": 600.0, "date": "2026-11-21"} for key in keys}
+
+    monkeypatch.setattr(contest, "DEVICE", "cpu")
+    monkeypatch.setattr(contest, "build", lambda kernels: log.append(("build", [k.label for k in kernels])))
+    monkeypatch.setattr(contest, "host_time", lambda kernel, inputs: {"call": 9.5, "empty": 2.5})
+    monkeypatch.setattr(Kernel, "bind", bind)
+    monkeypatch.setattr(Stage, "unfit", None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(timing, "interleave", interleave)
+    monkeypatch.setattr(timing, "estimate", lambda call: 0.1)
+    monkeypatch.setattr(nvml, "current", lambda: SimpleNamespace(sm_clock=lambda: 1980.0, power=lambda: 300.0))
+    monkeypatch.setattr(ceiling, "limits", limits)
+    return SimpleNamespace(log=log, wrong=wrong, speeds=speeds)
+
+
+class Scale(Problem):
+    """out[N, D] = 2 · x[N, D]: a problem that has nothing of a matrix product, with a setting of its own."""
+
+    name = "scale"
+    part = "scaling"
+    formula = "out[N, D] = 2 · x[N, D]"
+    axes: tuple[str, ...] = ("N", "D")
+    inner_axes = ()
+    settings = ("HALVES",)
+    input_names = ("x",)
+
+    def output_names(self, variants):
+        return ("out",)
+
+    def output_axes(self, variants):
+        return (("row", "column"),)
+
+    def parse(self, text, variants):
+        return tuple(int(part) for part in text.split("x"))
+
+    def bench_shapes(self, variants):
+        return ((64, 8), (128, 8))
+
+    def emulator_shapes(self, variants):
+        return ((64, 8),)
+
+    def test_shapes(self, multiples, variants):
+        return {"small": (64, 8)}
+
+    def figure_shape(self, multiples, variants):
+        return (64, 8)
+
+    def shape(self, inputs, variants):
+        return tuple(inputs[0].shape)
+
+    def inputs(self, shape, dtype, variants, *, seed=0, device="cpu", pattern="normal"):
+        generator = torch.Generator(device).manual_seed(seed)
+        return (torch.randn(shape, generator=generator, device=device).to(TORCH_DTYPES[dtype]),)
+
+    def outputs(self, shape, dtype, variants, device="cpu"):
+        return (torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device),)
+
+    def scalars(self, shape, variants, tensors):
+        return {"N": shape[0], "D": shape[1]}
+
+    def reference(self, inputs, variants):
+        return (inputs[0].double() * 2,)
+
+    def baseline(self, inputs, dtype, variants):
+        return (inputs[0] * 2,)
+
+    def peers(self, dtype, variants):
+        return {"mul": lambda x: x * 2, "add": lambda x: x + x}
+
+    def flops(self, shape, variants):
+        return math.prod(shape)
+
+    def bytes(self, shape, dtype, variants):
+        return 2 * math.prod(shape) * TORCH_DTYPES[dtype].itemsize
+
+
+class ScaleAll(Scale):
+    """The same of several matrices at once, [B, N, D]: another problem of that part of the course."""
+
+    name = "scale_all"
+    axes = ("B", "N", "D")
+
+    def bench_shapes(self, variants):
+        return ((2, 64, 8),)
+
+    def scalars(self, shape, variants, tensors):
+        return dict(zip("BND", shape))
+
+    def output_axes(self, variants):
+        return (("matrix", "row", "column"),)
+
+
+@pytest.fixture
+def second_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Stage]:
+    """Two more stages at the end of the course, 98_scale and 99_scale_all: a part of two problems."""
+    for name in ("98_scale", "99_scale_all"):
+        source = tmp_path / name / "kernel.cu"
+        source.parent.mkdir()
+        source.write_text("#ifndef DTYPE\n#define DTYPE half  // type\n#endif\n")
+        if name == "99_scale_all":
+            source.write_text(source.read_text() + "#ifndef HALVES\n#define HALVES 0  // setting\n#endif\n")
+    about = {"dtypes": ("fp16", "bf16"), "unit": "FMA", "counters": ("instructions",)}
+    first = Stage("kernels.98_scale", "", problem="scale", **about)
+    second = Stage("kernels.99_scale_all", "", problem="scale_all", variants={"HALVES": (0, 1)}, **about)
+    specs = {"scale": Scale(), "scale_all": ScaleAll()}
+    specs["scale"].like = lambda other, shape: (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
+    load, found, before = problem.load, course.ladder(), Stage.directory.fget
+    monkeypatch.setattr(problem, "load", lambda name: specs.get(name) or load(name))
+    monkeypatch.setattr(course, "ladder", lambda: [*found, first, second])
+    monkeypatch.setattr(
+        Stage, "directory", property(lambda stage: tmp_path / stage.name if stage.number > 90 else before(stage))
+    )
+    return [first, second]
