@@ -40,11 +40,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 LONG = ("test_kernels.py", "test_notebooks.py")  # files with tests of half a minute
+# Kernels that test_kernels.py compiles are what these are about: sooner, one would wait for the other to do so.
+LATE = ("figures", "test_sdpa.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first: what is left when a process has no more to do is short."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(
+        key=lambda item: (item.path.name not in LONG, not {item.path.name, item.path.parent.name}.isdisjoint(LATE))
+    )
 
 
 def pytest_collection_finish() -> None:
