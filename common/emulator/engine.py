@@ -230,9 +230,8 @@ class Module:
                 base = self._place(variable.name, variable.size, max(variable.align, 1))
             else:
                 align = max(variable.align, 1)
-                storage = np.zeros(
-                    variable.size + 512 + align, np.uint8
-                )  # a margin on both sides: nothing lies next to it
+                # A margin on both sides: nothing lies next to it.
+                storage = np.zeros(variable.size + 512 + align, np.uint8)
                 base = -(-(storage.ctypes.data + 256) // align) * align
                 self._storage.append(storage)
             self.variables[variable.name] = Region(base, variable.size, readable(variable.name))
