@@ -71,7 +71,7 @@ $(VENV)/.ready: pyproject.toml
 	@echo "== the other packages"
 	@$(VENV)/bin/pip install -q -e .
 	@echo "== the emulator's machine, from its C++"
-	@$(VENV)/bin/python -c 'from common.emulator import engine; engine.library()'
+	@$(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
 	@touch $@
 
 $(VENV)/.linters: $(VENV)/.ready

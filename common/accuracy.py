@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from common import hardware, terminal
-from common.errors import CheckFailed, UserError
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants
+from cudaemu import hardware, terminal
+from cudaemu.errors import CheckFailed, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,7 +209,7 @@ def check(
     place = torch.device("cpu" if where == "emulator" else "cuda")
     launch = partial(_emulate, arch=arch or kernel.stage.min_arch) if where == "emulator" else _launch
     if device == "gpu":
-        from common.compiler import gpu
+        from common import gpu
 
         kernel.load()  # what does not compile is no failed check
         try:
@@ -237,7 +237,7 @@ def _launch(
     kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool = False
 ) -> Result:
     """Run a kernel once on the GPU; `changed` are arguments of the launcher as Kernel.arguments takes them."""
-    from common.compiler import gpu
+    from common import gpu
 
     try:
         with gpu.errors(kernel.label):
@@ -343,7 +343,7 @@ def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict |
     """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
 
     None if that would take long, or if the kernel does not get through there."""
-    from common.emulator import Trace
+    from cudaemu import Trace
 
     spec = kernel.stage.spec
     least = tuple(kernel.multiples.get(a, 1) if a in spec.inner_axes else size for a, size in zip(spec.axes, shape))

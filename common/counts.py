@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.stage import Kernel
 
 if TYPE_CHECKING:
-    from common.emulator import Report
+    from cudaemu import Report
 
 Counts = Mapping[str, int]
 

@@ -9,8 +9,8 @@ import importlib
 import re
 from functools import lru_cache
 
-from common.errors import pick
 from common.stage import KERNELS, Kernel, Stage
+from cudaemu.errors import pick
 
 
 @lru_cache

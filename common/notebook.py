@@ -21,23 +21,23 @@ from typing import TYPE_CHECKING
 from IPython.display import Markdown
 
 from common import accuracy, counts, course
-from common.compiler import sass, toolchain
-from common.emulator import Trace, build
-from common.errors import UserError
 from common.figures import attention_tiles
 from common.figures.draw import Picture
-from common.hardware import GPUS, nvcc_arch
 from common.measure import shared_loads
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
+from cudaemu import Trace, build
+from cudaemu.compiler import sass, toolchain
+from cudaemu.errors import UserError
+from cudaemu.hardware import GPUS, nvcc_arch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from nbformat import NotebookNode
 
-    from common.emulator import Report
+    from cudaemu import Report
 
 
 PLAIN = {"COLUMNS": "110", "FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb"}  # what commands print to a file
@@ -374,10 +374,10 @@ def program(code: str, name: str = "program.cu") -> Markdown:
     """A whole CUDA program, with its main: what it prints, and below that what the emulator says that runs it."""
     source = Path(tempfile.gettempdir()) / name
     source.write_text(code, encoding="utf-8")
-    line = [sys.executable, "-m", "common.emulator", str(source)]
+    line = [sys.executable, "-m", "cudaemu", str(source)]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
-    return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m common.emulator {name}`")
+    return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m cudaemu {name}`")
 
 
 def assembly(code: str, capability: str = "9.0") -> Markdown:

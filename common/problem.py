@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.errors import UserError
+from cudaemu.errors import UserError
 
 Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]

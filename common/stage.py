@@ -15,18 +15,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import hardware, terminal
-from common.compiler.toolchain import asks_for_capability, read
-from common.errors import UserError, pick
+from cudaemu import hardware, terminal
+from cudaemu.compiler.toolchain import asks_for_capability, read
+from cudaemu.errors import UserError, pick
 
 if TYPE_CHECKING:
     from ctypes import CDLL
 
     from torch import Tensor
 
-    from common.compiler.gpu import Launcher
-    from common.emulator import Report
+    from common.gpu import Launcher
     from common.problem import Problem, Shape, Tensors
+    from cudaemu import Report
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 CALLS_KEPT = 4096  # kinds of calls that a stage remembers
@@ -118,7 +118,7 @@ class Stage:
         """Why this machine cannot run the stage on a GPU, or None if it can."""
         import torch
 
-        from common.compiler import gpu
+        from common import gpu
 
         here = gpu.capability()
         if here is None:
@@ -410,7 +410,7 @@ class Kernel:
 
     def load(self, device: Any = None) -> CDLL:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
-        from common.compiler import gpu
+        from common import gpu
 
         here = gpu.capability(device) or self.stage.min_arch
         capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
@@ -418,7 +418,7 @@ class Kernel:
 
     def launcher(self, device: Any = None) -> Launcher:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
-        from common.compiler import gpu
+        from common import gpu
 
         return gpu.Launcher(self.load(device), self.source, self.stage.symbol, self.label)
 
@@ -454,7 +454,7 @@ class Kernel:
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` those of emulator.run.
+        `options` those of cudaemu.run.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
@@ -483,23 +483,23 @@ class Kernel:
 
     def prepare(self, arch: str) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
-        from common import emulator
+        import cudaemu
 
-        emulator.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
+        cudaemu.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
-        """Run the launcher in the emulator with all its arguments, by name; `options` are those of emulator.run."""
-        from common import emulator
+        """Run the launcher in the emulator with all its arguments, by name; `options` are those of cudaemu.run."""
+        import cudaemu
 
         names, values = list(arguments), list(arguments.values())
-        return emulator.run(self.source, self.stage.symbol, values, names=names, defines=self.defines, **options)
+        return cudaemu.run(self.source, self.stage.symbol, values, names=names, defines=self.defines, **options)
 
     def executable_lines(self) -> frozenset[int]:
         """The lines of the source that have code in this kernel, as the emulator compiles it."""
-        from common import emulator
+        import cudaemu
 
         arch, symbol = self.stage.min_arch, self.stage.symbol
-        return frozenset().union(*emulator.executable_lines(self.source, self.defines, arch, symbol).values())
+        return frozenset().union(*cudaemu.executable_lines(self.source, self.defines, arch, symbol).values())
 
 
 def _stretch(argument: Any) -> Any:

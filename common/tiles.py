@@ -18,8 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.compiler import toolchain
-from common.errors import UserError
+from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def choice(stage: Stage, settings: Mapping[str, int], device: torch.device | Non
     """The best values of the stage's tile macros on a GPU (default: the current one); {}: the source's defaults."""
     import torch
 
-    from common.compiler import gpu
+    from common import gpu
 
     tuned = _read(tuned_path(stage)).get(torch.cuda.get_device_name(device), {})
     recorded = _read(path(stage)).get("measured", {}).get(gpu.capability(device), {})

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from common.course import counterpart, ladder, load, names, part, previous
-from common.errors import UserError, pick
+from cudaemu.errors import UserError, pick
 
 __all__ = ["counterpart", "ladder", "load", "names", "part", "previous"]
 

@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
+import cudaemu
 import kernels
-from common import emulator
-from common.compiler import gpu, ptxas, toolchain
-from common.compiler.toolchain import asks_for_capability
-from common.emulator import Report
-from common.emulator.build import compile_host
-from common.hardware import model, nvcc_arch
+from common import gpu
 from common.stage import Kernel
-from tests.emulator.sources import source as kept
+from cudaemu import Report
+from cudaemu.build import compile_host
+from cudaemu.compiler import ptxas, toolchain
+from cudaemu.compiler.toolchain import asks_for_capability
+from cudaemu.hardware import model, nvcc_arch
+from tests.cudaemu.sources import source as kept
 
 LAUNCHER = "launch_part"
 # The ring of two tiles that launchers of three have for GPUs with less shared memory than 8.0's, and what stands there
@@ -48,11 +49,11 @@ class Part(Kernel):
     number: int
 
     def prepare(self, arch: str) -> None:
-        emulator.prepare(self.bundle, LAUNCHER, arch=arch)
+        cudaemu.prepare(self.bundle, LAUNCHER, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
         names, values = ["number", *arguments], [self.number, *arguments.values()]
-        return emulator.run(self.bundle, LAUNCHER, values, names=names, **options)
+        return cudaemu.run(self.bundle, LAUNCHER, values, names=names, **options)
 
     @cached_property
     def ptx(self) -> str:
@@ -68,7 +69,7 @@ class Part(Kernel):
 
     def executable_lines(self) -> frozenset[int]:
         """Those of all parts together: the bundle's kernels are called alike."""
-        found = emulator.executable_lines(self.bundle, arch=self.stage.min_arch, symbol=LAUNCHER, file=self.source)
+        found = cudaemu.executable_lines(self.bundle, arch=self.stage.min_arch, symbol=LAUNCHER, file=self.source)
         return frozenset().union(*found.values())
 
 
@@ -213,7 +214,7 @@ def call(source: Path, symbol: str, arguments: Mapping[str, Any], **options: Any
     given |= {own[name]: value for name, value in arguments.items()}
     called = {place: place for place in places} | {place: name for name, place in own.items()}
     values, names = [symbols.index(symbol), *given.values(), None], ["number", *called.values(), "stream"]
-    return emulator.run(_kept(lines), LAUNCHER, values, names=names, **options)
+    return cudaemu.run(_kept(lines), LAUNCHER, values, names=names, **options)
 
 
 def _places(source: Path, symbol: str) -> dict[str, str]:

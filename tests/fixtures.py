@@ -18,10 +18,10 @@ import torch
 
 from common import course, problem
 from common.cli import main
-from common.compiler import toolchain
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import Kernel, Stage
+from cudaemu.compiler import toolchain
 from tests import bundle
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from common.compiler import gpu
+from common import gpu
 from common.stage import Kernel
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import kernels
 from common import accuracy
 from common.accuracy import Accuracy, Instance
-from common.errors import CheckFailed, UserError
 from common.stage import Kernel
+from cudaemu.errors import CheckFailed, UserError
 
 NAIVE = kernels.load(1)
 SHAPE = (96, 80, 64)

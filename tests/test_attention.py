@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
-from common.errors import UserError
 from common.measure import contest, timing
 from common.stage import Kernel
+from cudaemu.errors import UserError
 from kernels import attention
 from tests.launches import Notes
 

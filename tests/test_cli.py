@@ -138,6 +138,6 @@ def test_no_host_compiler(tmp_path):
 def test_no_nvcc(command, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr("common.compiler.toolchain._pip_tool", lambda name: None)
+    monkeypatch.setattr("cudaemu.compiler.toolchain._pip_tool", lambda name: None)
     status, _, err = command("kernels.01_naive", "test", "--device", "emulator")
     assert status == 2 and 'pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump' in err

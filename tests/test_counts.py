@@ -6,7 +6,7 @@ import pytest
 
 import kernels
 from common import counts
-from common.errors import CheckFailed, UserError
+from cudaemu.errors import CheckFailed, UserError
 
 NAIVE = kernels.load(1)
 

@@ -10,7 +10,7 @@ import pytest
 
 import kernels
 from common import course
-from common.errors import UserError
+from cudaemu.errors import UserError
 
 ROOT = Path(kernels.__file__).parent.parent
 NAIVE, BLOCK_TILE, THREAD_TILE = (course.load(number) for number in (1, 2, 3))

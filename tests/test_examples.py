@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from common.compiler import toolchain
-from common.emulator.__main__ import main
+from cudaemu.__main__ import main
+from cudaemu.compiler import toolchain
 from tests import bundle
 
 ROOT = Path(__file__).parents[1]

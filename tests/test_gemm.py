@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common import problem
-from common.errors import UserError
+from cudaemu.errors import UserError
 
 GEMM = problem.load("gemm")
 STRAIGHT, TURNED = {"B_TRANSPOSED": 0}, {"B_TRANSPOSED": 1}

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+import cudaemu
 import kernels
-from common import accuracy, counts, emulator, hardware
-from common.compiler import passes, toolchain
-from common.emulator import Counters
-from common.errors import UserError
+from common import accuracy, counts
 from common.stage import Stage, macros
+from cudaemu import Counters, hardware
+from cudaemu.compiler import passes, toolchain
+from cudaemu.errors import UserError
 from tests.bundle import parts
 
 STAGES = kernels.ladder()
@@ -183,7 +184,7 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     defines = stage.kernel().defines
     for place in range(3):
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
-        report = emulator.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
 

@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = {  # the lowest first: a floor's name -> its files and folders
-    "words that all use": ("common/__init__.py", "common/errors.py", "common/hardware.py", "common/terminal.py"),
-    "compilers": ("common/compiler/",),
-    "the emulator": ("common/emulator/",),
+    "words that all use": ("common/__init__.py", "cudaemu/errors.py", "cudaemu/hardware.py", "cudaemu/terminal.py"),
+    "compilers": ("cudaemu/compiler/",),
+    "the emulator": ("cudaemu/",),
+    "the GPU's loader": ("common/gpu.py",),
     "what is computed": ("common/problem.py", "common/problems/"),
     "stages": ("common/stage.py",),
     "the course": ("common/course.py", "common/tiles.py"),
@@ -28,21 +29,23 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "the kernels": ("kernels/",),
 }
 FILES = sorted(
-    path.relative_to(ROOT).as_posix() for top in ("common", "kernels") for path in (ROOT / top).rglob("*.py")
+    path.relative_to(ROOT).as_posix() for top in ("cudaemu", "common", "kernels") for path in (ROOT / top).rglob("*.py")
 )
 
 
 def places(file: str) -> list[int]:
-    """The floors that claim a file: exactly one, if all is well."""
-    return [
-        number
-        for number, claims in enumerate(LAYERS.values())
-        if any(file == claim or (claim.endswith("/") and file.startswith(claim)) for claim in claims)
+    """The floors that claim a file, by the longest of their claims: exactly one, if all is well."""
+    claims = [
+        (len(claim), number)
+        for number, names in enumerate(LAYERS.values())
+        for claim in names
+        if file == claim or (claim.endswith("/") and file.startswith(claim))
     ]
+    return [number for length, number in claims if length == max(claims)[0]]
 
 
 def file_of(module: str) -> str | None:
-    """The file of a module of ours, "common.errors" -> "common/errors.py"; None for one of somebody else's."""
+    """The file of a module of ours, "cudaemu.errors" -> "cudaemu/errors.py"; None for one of somebody else's."""
     path = module.replace(".", "/")
     return next((file for file in (f"{path}.py", f"{path}/__init__.py") if (ROOT / file).is_file()), None)
 
@@ -76,9 +79,8 @@ def private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_file_has_one_floor(file: str):
-    assert len(places(file)) == 1
+def test_every_file_has_one_floor():
+    assert not [file for file in FILES if len(places(file)) != 1]
 
 
 def test_every_floor_is_there():
@@ -86,12 +88,16 @@ def test_every_floor_is_there():
     assert not missing
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_do_not_run_up(file: str):
+def test_imports_do_not_run_up():
     names = list(LAYERS)
-    (floor,) = places(file)
-    up = {other: names[places(other)[0]] for other in uses(file) if places(other)[0] > floor}
-    assert not up, f"{file} is on the floor '{names[floor]}'"
+    up = [
+        f"{file} ({names[floor]}) imports {other} ({names[places(other)[0]]})"
+        for file in FILES
+        for floor in places(file)
+        for other in sorted(uses(file))
+        if places(other)[0] > floor
+    ]
+    assert not up
 
 
 def test_no_file_imports_itself_in_a_circle():
@@ -101,27 +107,30 @@ def test_no_file_imports_itself_in_a_circle():
         pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_private_names_stay_at_home(file: str):
-    taken = [f"{module}.{name}" for module, name in imported(tree(file)) if private(name) and file_of(module)]
-    modules = {name for module, name in imported(tree(file)) if name and file_of(f"{module}.{name}")}
-    for node in ast.walk(tree(file)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            taken += [f"{node.value.id}.{node.attr}"] if private(node.attr) else []
+def test_private_names_stay_at_home():
+    taken = []
+    for file in FILES:
+        names = list(imported(tree(file)))
+        taken += [f"{file}: {module}.{name}" for module, name in names if private(name) and file_of(module)]
+        modules = {name for module, name in names if name and file_of(f"{module}.{name}")}
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                taken += [f"{file}: {node.value.id}.{node.attr}"] if private(node.attr) else []
     assert not taken
 
 
-def test_the_emulator_stands_on_the_compilers_alone():
-    """It runs any kernel.cu: what a stage, a problem or a figure is, it need not know."""
-    known = {target for file in FILES if file.startswith("common/emulator/") for target in uses(file)}
-    below = ("common/emulator/", "common/compiler/", *LAYERS["words that all use"])
-    assert not [target for target in known if not target.startswith(below)]
+def test_the_emulator_knows_nothing_of_the_course():
+    """It runs any .cu file, and is installed alone."""
+    course = {
+        target for file in FILES if file.startswith("cudaemu/") for target in uses(file) if target[:8] != "cudaemu/"
+    }
+    assert not course
 
 
 def test_the_tests_of_this_file_see_imports_wherever_they_stand():
     code = """
 from typing import TYPE_CHECKING
-import common.errors as words
+import cudaemu.errors as words
 if TYPE_CHECKING:
     from common.verbs import bench
 def inside():
@@ -129,7 +138,7 @@ def inside():
 """
     assert set(imported(ast.parse(code))) == {
         ("typing", "TYPE_CHECKING"),
-        ("common.errors", ""),
+        ("cudaemu.errors", ""),
         ("common.verbs", "bench"),
         ("common.stage", "Stage"),
         ("common.stage", "_integer"),

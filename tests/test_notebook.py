@@ -6,8 +6,8 @@ import pytest
 
 import kernels
 from common import counts, notebook
-from common.errors import UserError
 from common.results import runs
+from cudaemu.errors import UserError
 
 
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)

@@ -30,8 +30,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 
 import kernels  # noqa: E402
 from common import notebook  # noqa: E402
-from common.emulator import session  # noqa: E402
 from common.figures.draw import Picture  # noqa: E402
+from cudaemu import session  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once the emulator is built

@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
-from common import accuracy, hardware, problem
-from common.errors import UserError
+from common import accuracy, problem
 from common.problems import sdpa
 from common.stage import Kernel
+from cudaemu import hardware
+from cudaemu.errors import UserError
 from kernels import attention
 
 STAGE = kernels.load("16")

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, terminal
-from common.compiler import gpu
-from common.emulator.build import compile_host
-from common.errors import UserError
+from common import accuracy, gpu
 from common.stage import Call, Macro, Stage, macros
+from cudaemu import terminal
+from cudaemu.build import compile_host
+from cudaemu.errors import UserError
 from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))

@@ -12,8 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from common.compiler import sass
-from common.errors import UserError
 from common.figures import layout
 from common.figures.draw import (
     CONFLICT,
@@ -29,11 +27,13 @@ from common.figures.draw import (
     ranges,
     styled,
 )
+from cudaemu.compiler import sass
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
-    from common.compiler.sass import Instruction
     from common.figures.trace import Traced
     from common.stage import Kernel
+    from cudaemu.compiler.sass import Instruction
 
 
 # ------------------------------------------------------------------------------------------------- the online softmax

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.patches import Patch
 
-from common import emulator
-from common.errors import UserError
+import cudaemu
 from common.figures.draw import FAINT, HUES, INK, Picture, bare, picture, rectangles, styled
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.stage import Kernel
@@ -36,7 +36,7 @@ def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndar
         raise UserError(f"{kernel.label} computes {spec.formula}: it has no tiles of C")
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
     outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
-    trace = emulator.Trace(max_rows=16_000_000)
+    trace = cudaemu.Trace(max_rows=16_000_000)
     report = kernel.emulate(inputs, outputs, counters=False, sanitize=False, trace=trace)
     block, _ = report.writers("C")
     rows, columns = np.nonzero(block == block[0, 0])

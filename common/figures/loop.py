@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from common.compiler import sass
-from common.compiler.sass import Instruction
-from common.errors import UserError
 from common.figures.draw import CONFLICT, HUES, Picture, bare, picture, styled
+from cudaemu.compiler import sass
+from cudaemu.compiler.sass import Instruction
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.stage import Kernel

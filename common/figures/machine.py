@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.patches import Patch
 
-from common import hardware
-from common.errors import UserError
 from common.figures import layout
 from common.figures.draw import FAINT, GRID, HUES, INK, WASTED, Picture, bare, picture, plural, rectangles, styled
+from cudaemu import hardware
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.figures.trace import Request
-    from common.hardware import Gpu
+    from cudaemu.hardware import Gpu
 
 
 def active(requests: Sequence[Request], what: str) -> Picture:

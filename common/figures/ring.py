@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from common.errors import UserError
 from common.figures.draw import INK, Picture, picture, plural, styled
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.figures.trace import Request, Traced

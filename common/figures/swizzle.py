@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from common.errors import UserError
 from common.figures import layout
 from common.figures.draw import (
     CONFLICT,
@@ -30,6 +29,7 @@ from common.figures.draw import (
     rectangles,
     styled,
 )
+from cudaemu.errors import UserError
 
 CHUNK = 16  # bytes: what a lane copies at once, and a row of one matrix of ldmatrix
 GROUPS = layout.LINE // CHUNK  # groups of four banks, as wide as a chunk

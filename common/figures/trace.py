@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common import emulator
-from common.compiler import toolchain
-from common.errors import UserError
+import cudaemu
 from common.figures import draw, layout
 from common.figures.draw import Picture
 from common.stage import Stage
+from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from common.emulator import Report
     from common.stage import Kernel
+    from cudaemu import Report
 
 FIGURES = ("footprint", "threads", "registers", "sectors", "copies", "banks", "rhythm")
-GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as common.emulator.report has it
+GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as cudaemu.report has it
 GOES_ON = ("=", ",", "(", "+", "-", "*", "/", "?", "&", "|", "<<", ">>")  # a line's end: its statement has more
 VERBS = {0: "load", 1: "store", 2: "atomic", 3: "copy", 4: "ldmatrix"}  # and its kind
 
@@ -421,7 +421,7 @@ def run(
     kernel.check_shape(*shape)
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed)
     outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
-    report = kernel.emulate(inputs, outputs, sanitize=sanitize, trace=emulator.Trace(blocks=range(block, block + 1)))
+    report = kernel.emulate(inputs, outputs, sanitize=sanitize, trace=cudaemu.Trace(blocks=range(block, block + 1)))
     return Traced(report, kernel.label, spec.output_names(kernel.variants), block, spec.mosaic)
 
 
@@ -443,14 +443,14 @@ def snippet(
     source = toolchain.cache_dir() / "snippets" / name / "snippet.cu"
     source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text(code, encoding="utf-8")
-    report = emulator.run(
+    report = cudaemu.run(
         source,
         symbol,
         list(arguments.values()),
         names=list(arguments),
         defines=dict(defines or {}),
         sanitize=sanitize,
-        trace=emulator.Trace(blocks=range(block, block + 1)),
+        trace=cudaemu.Trace(blocks=range(block, block + 1)),
     )
     if report.status:
         raise UserError(f"the launcher returned CUDA error {report.status}: {report.error}")

@@ -22,13 +22,14 @@ from pathlib import Path
 import torch
 from rich.console import Group
 
-from common import hardware, terminal
-from common.compiler import gpu, toolchain
-from common.errors import UserError
+from common import gpu
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import CPP_TYPES
+from cudaemu import hardware, terminal
+from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
 
 SOURCE = Path(__file__).with_name("ceiling.cu")
 STEPS = 4096  # about a millisecond on a data-centre GPU

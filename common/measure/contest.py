@@ -16,12 +16,12 @@ from functools import partial
 
 import torch
 
-from common import accuracy, terminal
-from common.compiler import gpu
-from common.errors import UserError
+from common import accuracy, gpu
 from common.measure import ceiling, nvml, timing
 from common.measure.metadata import metadata
 from common.stage import Kernel, Stage
+from cudaemu import terminal
+from cudaemu.errors import UserError
 
 DEVICE = "cuda"
 HOST_CALLS = 200  # per sample of the host's time for a call

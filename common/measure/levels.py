@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common import hardware
-from common.compiler import gpu
-from common.errors import UserError
+from common import gpu
 from common.measure import nvml, timing
+from cudaemu import hardware
+from cudaemu.errors import UserError
 
 RATES = Path(__file__).with_name("memory.cu")
 LATENCIES = Path(__file__).with_name("latency.cu")

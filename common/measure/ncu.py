@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from common.emulator.report import INCLUDED, METRICS
-from common.errors import UserError
 from common.results.runs import ROOT
+from cudaemu.errors import UserError
+from cudaemu.report import INCLUDED, METRICS
 
 # What only the hardware knows: name -> (metric, unit)
 HARDWARE = {

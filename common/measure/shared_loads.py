@@ -16,15 +16,15 @@ from math import prod
 
 import numpy as np
 
-from common.compiler import sass
-from common.compiler.symbols import readable
-from common.emulator import Report
 from common.figures import layout
-from common.hardware import nvcc_arch
 from common.stage import Kernel
+from cudaemu import Report
+from cudaemu.compiler import sass
+from cudaemu.compiler.symbols import readable
+from cudaemu.hardware import nvcc_arch
 
 COUNTERS = ("shared_load_wavefronts", "shared_load_conflicts")
-SHARED, LOAD = 1, 0  # of a trace row, as common/emulator/report.py has them
+SHARED, LOAD = 1, 0  # of a trace row, as cudaemu/report.py has them
 
 Widths = Counter[int]  # bytes per lane -> how many loads stand in the code
 Runs = list[list[int]]  # instructions (pc) of a line that read neighbouring bytes, each run in the order of the bytes

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from common.errors import UserError
 from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
 TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from common.errors import UserError
 from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from cudaemu.errors import UserError
 
 BLOCK = 32  # rows, columns and depth of the least tile that any stage has
 CHUNK = (

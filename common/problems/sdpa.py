@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
-from common import hardware
-from common.errors import UserError
 from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
 from common.problems.attention import Attention, flash
+from cudaemu import hardware
+from cudaemu.errors import UserError
 
 BLOCK_KV = 64  # keys per tile, and
 SMALL_BLOCK_Q, BLOCK_Q = 64, 128  # queries per block, as kernel.cu of stage 16 has them

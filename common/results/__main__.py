@@ -10,8 +10,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common.errors import UserError
 from common.results import runs, tables
+from cudaemu.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

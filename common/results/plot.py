@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import UserError
 from common.results.bound import DEVICE_MEMORY, L2, LINE, SHARED, Bound, Need, rates
 from common.results.runs import Record, sizes
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,11 +36,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common import problem
-from common.errors import UserError
-from common.hardware import GPUS, Gpu
 from common.results import plot
 from common.results.bound import Bound, Bounds
 from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes
+from cudaemu.errors import UserError
+from cudaemu.hardware import GPUS, Gpu
 
 NOTHING = "*No run recorded yet.*"
 

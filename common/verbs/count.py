@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from common import counts, course, terminal
+from common import counts, course
 from common.counts import DERIVED, Counts, change, number, rows
-from common.errors import UserError
 from common.stage import Kernel, Stage
 from common.verbs import options
+from cudaemu import terminal
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
-    from common.emulator import Report
     from common.problem import Shape
+    from cudaemu import Report
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from common import course, terminal
-from common.compiler.toolchain import read
-from common.errors import UserError
+from common import course
 from common.stage import Stage
+from cudaemu import terminal
+from cudaemu.compiler.toolchain import read
+from cudaemu.errors import UserError
 
 EXAMPLES = ("--context 0", "--context 1000 # the whole file")
 STYLES = {"+": "green", "-": "red", "@": "cyan"}

@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import hardware
-from common.errors import UserError, pick
 from common.stage import Kernel, Stage
+from cudaemu import hardware
+from cudaemu.errors import UserError, pick
 
 # What the emulator takes on two cores, seconds per floating-point operation of the problem: a warp instruction is 64 of
 # them in FMA stages and 4096 in tensor-core stages, and comes with others. Rough, and only there to refuse by.

@@ -19,15 +19,14 @@ import torch
 from rich.console import Group
 from rich.text import Text
 
-from common import counts, course, hardware, terminal
-from common.compiler import gpu
-from common.emulator import Trace
-from common.errors import UserError
+from common import counts, course, gpu
 from common.measure import contest, ncu, shared_loads
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import Kernel, Stage
 from common.verbs import options
+from cudaemu import Trace, hardware, terminal
+from cudaemu.errors import UserError
 
 EXAMPLES = ("--sizes SIZE SIZE --json profile.json", "--dtype {dtype}")
 LADDER_EXAMPLES = ("02 03 # some stages", "--json profile.json")

@@ -1,5 +1,5 @@
 """Verb `resources`: what a kernel takes from a GPU, known without one. ptxas says registers, spills and shared memory,
-the emulator how the launcher launches it; occupancy (common/hardware.py) follows from both.
+the emulator how the launcher launches it; occupancy (cudaemu/hardware.py) follows from both.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from math import prod
 
 from rich.table import Table
 
-from common import counts, hardware, terminal
-from common.compiler import ptxas
-from common.compiler.ptxas import Usage
-from common.emulator import Launch
-from common.errors import UserError
-from common.hardware import Gpu
+from common import counts
 from common.stage import Kernel, Stage
 from common.verbs import options
+from cudaemu import Launch, hardware, terminal
+from cudaemu.compiler import ptxas
+from cudaemu.compiler.ptxas import Usage
+from cudaemu.errors import UserError
+from cudaemu.hardware import Gpu
 
 EXAMPLES = ("--dtype {dtype}", "--arch 9.0 12.0")
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from rich.console import Group
 
-from common import hardware, terminal
-from common.compiler import sass
-from common.compiler.sass import Instruction
-from common.compiler.symbols import readable
-from common.errors import UserError
 from common.stage import Stage
 from common.verbs import options
+from cudaemu import hardware, terminal
+from cudaemu.compiler import sass
+from cudaemu.compiler.sass import Instruction
+from cudaemu.compiler.symbols import readable
+from cudaemu.errors import UserError
 
 EXAMPLES = ("--full", "--grep 'LDS|STS' --arch 9.0")
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.markup import escape
 from rich.table import Table
 
-from common import hardware, terminal
-from common.compiler import passes, toolchain
-from common.errors import UserError
 from common.stage import Kernel, Stage
 from common.verbs import options
+from cudaemu import hardware, terminal
+from cudaemu.compiler import passes, toolchain
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.accuracy import Result

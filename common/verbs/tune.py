@@ -15,10 +15,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from common import accuracy, course, terminal, tiles
-from common.errors import UserError
+from common import accuracy, course, tiles
 from common.stage import Kernel, Stage
 from common.tiles import Choice
+from cudaemu import terminal
+from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +46,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     kernels = {tiles.key(found[0].settings): found for found in candidates(stage, args.dtype)}
     if stage.unfit:
         raise UserError(f"tune measures on a GPU. {stage.unfit}")
-    from common.compiler import gpu
+    from common import gpu
     from common.measure import contest
     from common.measure.metadata import metadata
 
@@ -86,7 +87,7 @@ def measure(kernels: Sequence[Kernel]) -> Times:
     """Check and time kernels that compute the same on the GPU. CheckFailed if one is wrong."""
     import torch
 
-    from common.compiler import gpu
+    from common import gpu
     from common.measure import timing
 
     spec = kernels[0].stage.spec

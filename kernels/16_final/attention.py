@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from common import course, tiles
-from common.compiler.gpu import Launcher
-from common.errors import UserError
+from common.gpu import Launcher
 from common.problems import sdpa
 from common.stage import Kernel
+from cudaemu.errors import UserError
 
 stage = course.load(__package__.rpartition(".")[2])
 

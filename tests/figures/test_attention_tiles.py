@@ -7,8 +7,8 @@ import pytest
 
 import kernels
 from common import counts
-from common.errors import UserError
 from common.figures import attention_tiles, trace
+from cudaemu.errors import UserError
 
 ONE_TILE = (1, 1, 64, 128)
 RATES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kernels
-from common.errors import UserError
 from common.figures import gemm_tiles
+from cudaemu.errors import UserError
 
 
 @pytest.mark.parametrize("group_m", [1, 8])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from common.compiler.sass import Instruction
-from common.errors import UserError
 from common.figures import loop
+from cudaemu.compiler.sass import Instruction
+from cudaemu.errors import UserError
 
 LISTING = [
     "LDSM.16.M88.4 R8, [R2]",  # before the loop

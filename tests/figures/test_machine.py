@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from common import hardware
-from common.errors import UserError
 from common.figures import machine, trace
+from cudaemu import hardware
+from cudaemu.errors import UserError
 
 HALVES = """
 __global__ void kernel(float *a, float *b) {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import kernels
-from common.errors import UserError
 from common.figures import ring, trace
+from cudaemu.errors import UserError
 
 SLICES, SLICE = 6, 32
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kernels
-from common.errors import UserError
 from common.figures import layout, swizzle, trace
+from cudaemu.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

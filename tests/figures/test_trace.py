@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import kernels
-from common.errors import UserError
 from common.figures import draw, layout, trace
+from cudaemu.errors import UserError
 
 LANE = np.arange(32)
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import cudaemu
 import kernels
-from common import emulator, hardware
-from common.compiler import sass, toolchain
-from common.emulator.build import compile_host
 from common.measure import ceiling, contest, levels
+from cudaemu import hardware
+from cudaemu.build import compile_host
+from cudaemu.compiler import sass, toolchain
 from tests import bundle
 
 GPU = hardware.model("9.0")
@@ -70,7 +71,7 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
     counted, sinks = [], []
     for steps in (1, 3):
         sink, stamps = torch.zeros(GPU.sms * warps * 32), torch.zeros(GPU.sms, levels.STAMP, dtype=torch.int64)
-        report = emulator.run(
+        report = cudaemu.run(
             source(),
             bundle.LAUNCHER,
             [number(setting), sink, stamps, steps, warps, None],

@@ -6,11 +6,11 @@ import pytest
 
 import kernels
 from common import accuracy, course
-from common.errors import CheckFailed
 from common.measure import contest
 from common.measure.contest import Entry, Heat
 from common.results import runs
 from common.results.runs import Record
+from cudaemu.errors import CheckFailed
 
 
 def heat(*numbers: int, dtype: str = "fp16", sizes: tuple[int, ...] = (128,)) -> Heat:

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.compiler import sass
-from common.emulator import Report
-from common.errors import UserError
 from common.measure import levels
 from common.results import runs
+from cudaemu import Report
+from cudaemu.compiler import sass
+from cudaemu.errors import UserError
 from tests import bundle
 
 BLOCKS = 3

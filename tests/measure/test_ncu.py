@@ -10,13 +10,13 @@ import pytest
 
 import kernels
 from common import counts
-from common.emulator import Trace
-from common.emulator.report import INCLUDED, METRICS
-from common.errors import UserError
 from common.measure import ncu, shared_loads
 from common.measure.ncu import Launch
 from common.results import runs
 from common.results.runs import Record
+from cudaemu import Trace
+from cudaemu.errors import UserError
+from cudaemu.report import INCLUDED, METRICS
 
 RAW = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)

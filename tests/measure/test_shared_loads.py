@@ -10,10 +10,10 @@ import pytest
 
 import kernels
 from common import counts
-from common.emulator import Trace
 from common.figures import layout
 from common.measure import shared_loads
 from common.measure.shared_loads import partition
+from cudaemu import Trace
 
 LANE = np.arange(32)
 

@@ -9,10 +9,10 @@ import pytest
 
 import kernels
 from common import cli
-from common.errors import UserError
 from common.measure import contest, ncu
 from common.results.runs import RESULTS
 from common.verbs import bench
+from cudaemu.errors import UserError
 
 SCRIPT = RESULTS / "record.sh"
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from recorded import row, run
 
-from common.errors import UserError
 from common.measure.metadata import metadata
 from common.results import runs
 from common.results.runs import Record
+from cudaemu.errors import UserError
 
 
 def test_a_saved_run_is_loaded_as_it_was(tmp_path):

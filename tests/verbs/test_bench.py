@@ -11,11 +11,11 @@ from rich.text import Text
 
 import kernels
 from common import accuracy
-from common.errors import CheckFailed, UserError
 from common.measure import contest
 from common.results import runs
 from common.results.runs import Record
 from common.verbs import bench
+from cudaemu.errors import CheckFailed, UserError
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

@@ -8,8 +8,8 @@ import pytest
 from printed import shown
 
 import kernels
-from common.errors import UserError
 from common.verbs import count
+from cudaemu.errors import UserError
 
 
 def test_a_stage_is_compared_with_the_one_before_and_a_variant_with_its_default(edited):

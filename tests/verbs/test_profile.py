@@ -9,12 +9,12 @@ import torch
 from printed import shown
 
 import kernels
-from common.emulator.report import METRICS
-from common.errors import UserError
 from common.measure import ncu
 from common.measure.ncu import Launch
 from common.results import runs
 from common.verbs import profile
+from cudaemu.errors import UserError
+from cudaemu.report import METRICS
 
 
 def test_launches_are_told_apart_by_what_torch_launches_between_them():

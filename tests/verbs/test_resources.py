@@ -5,8 +5,8 @@ from __future__ import annotations
 from printed import shown
 
 import kernels
-from common import hardware
 from common.verbs import resources
+from cudaemu import hardware
 
 TWO_INSTANCES = """
 template <int TILE>

@@ -15,10 +15,10 @@ import pytest
 
 import kernels
 from common import accuracy
-from common.compiler import passes
-from common.errors import UserError
 from common.stage import Kernel
 from common.verbs import test as verb
+from cudaemu.compiler import passes
+from cudaemu.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,9 +212,10 @@ def _round(stream: TextIO) -> str:
 def test_the_compiler_is_at_work_before_torch_is_imported():
     script = f"""
 import sys
-from common import cli, emulator
-prepare = emulator.prepare
-emulator.prepare = lambda *what, **how: (print("torch there:", "torch" in sys.modules), prepare(*what, **how))
+import cudaemu
+from common import cli
+prepare = cudaemu.prepare
+cudaemu.prepare = lambda *what, **how: (print("torch there:", "torch" in sys.modules), prepare(*what, **how))
 cli.main({NAIVE.package!r}, {[*TEST, "--sizes", "32", "--variant", "COALESCED=1"]!r})"""
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

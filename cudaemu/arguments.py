@@ -1,0 +1,215 @@
+"""Values of Python as arguments of C++: checked against the parameters' types and packed into their bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cudaemu.compiler.symbols import demangle
+from cudaemu.errors import UserError
+from cudaemu.process import ParameterType
+
+# As the demangler spells them: kind and size of ParameterType.
+_PLAIN = {
+    "bool": "b1",
+    "char": "s1",
+    "signed char": "s1",
+    "unsigned char": "u1",
+    "short": "s2",
+    "unsigned short": "u2",
+    "int": "s4",
+    "unsigned int": "u4",
+    "long": "s8",
+    "unsigned long": "u8",
+    "long long": "s8",
+    "unsigned long long": "u8",
+    "float": "f4",
+    "double": "f8",
+    "void": "v0",
+    "__half": "c2",
+    "__nv_bfloat16": "c2",
+    "__half2": "c4",
+    "__nv_bfloat162": "c4",
+}
+_FLOATS = {"float16": ("__half", "half", 2), "bfloat16": ("__nv_bfloat16", "nv_bfloat16", 2)}
+_PTX_KINDS = {"f32": "f", "f64": "f", "pred": "b"}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is memory to hand over: a torch tensor or a NumPy array (of whatever rank)."""
+    torch = sys.modules.get("torch")
+    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def pack(value: Any, kind: ParameterType, name: str) -> bytes:
+    """A number, None, bytes or ctypes structure as the parameter's bytes. UserError if the type does not fit."""
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        value = value.item()
+    if isinstance(value, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Array, ctypes.Union, np.void)):
+        data = value.tobytes() if isinstance(value, np.void) else bytes(value)
+        if len(data) != kind.size:
+            raise UserError(f"{name} is a {kind.name} of {kind.size} bytes: {len(data)} were given")
+        return data
+    number = isinstance(value, (int, float))
+    if kind.kind == "S" or kind.kind == "p":
+        if value is None:
+            return bytes(kind.size)
+        what = "the default stream: pass None" if kind.kind == "S" else "a pointer: pass a tensor, an array or None"
+        raise UserError(f"{name} is {what}, not {_told(value)}")
+    if kind.kind in "sueb" or (kind.kind == "?" and isinstance(value, int)):
+        if not isinstance(value, int):
+            raise UserError(f"{name} is of type {kind.name}: pass an int, not {_told(value)}")
+        low, high = (-(1 << 8 * kind.size - 1), (1 << 8 * kind.size - 1) - 1)
+        if kind.kind in "ub":
+            low, high = 0, 1 if kind.kind == "b" else (1 << 8 * kind.size) - 1
+        elif kind.kind in "e?":
+            high = (1 << 8 * kind.size) - 1
+        if not low <= value <= high:
+            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}")
+        return (value & ((1 << 8 * kind.size) - 1)).to_bytes(kind.size, "little")
+    if kind.kind == "f":
+        if not number:
+            raise UserError(f"{name} is of type {kind.name}: pass a number, not {_told(value)}")
+        try:
+            return struct.pack("<f" if kind.size == 4 else "<d", value)
+        except OverflowError:
+            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}") from None
+    if number and kind.name in _FLOATS["float16"]:
+        return np.float16(value).tobytes()
+    if number and kind.name in _FLOATS["bfloat16"]:
+        return _bfloat16(float(value))
+    if kind.kind == "?":
+        raise UserError(
+            f"{name} takes {kind.size} bytes of which the PTX does not say the type: pass bytes, not {_told(value)}"
+        )
+    raise UserError(
+        f"{name} is a {kind.name} of {kind.size} bytes: pass bytes or a ctypes.Structure, not {_told(value)}"
+    )
+
+
+def check_array(array: Any, kind: ParameterType, name: str) -> None:
+    """UserError if a tensor or an array is not what a parameter points to."""
+    if kind.kind == "?":
+        if kind.size != 8:
+            raise UserError(f"{name} takes {kind.size} bytes: a number, not {_told(array)}")
+        return
+    if kind.kind != "p":
+        raise UserError(
+            f"{name} is of type {kind.name}: pass a number, not {_told(array)} (one of its elements: .item())"
+        )
+    dtype = str(array.dtype).removeprefix("torch.")
+    size = array.itemsize if isinstance(array, np.ndarray) else array.element_size()
+    fits = True
+    if kind.pointee == "f":
+        fits = dtype == {4: "float32", 8: "float64"}.get(kind.pointee_size)
+    elif kind.pointee in "sueb":
+        whole = "int" in dtype or dtype in ("bool", "bits8")
+        raw = kind.pointee_size < 4 and not dtype.startswith(
+            "float32"
+        )  # bits of fp16, bf16, fp8 as unsigned short, char
+        fits = size == kind.pointee_size and (whole or raw)
+    elif kind.pointee == "c":
+        element = re.sub(r"\b(const|volatile)\b|\*", "", kind.name).strip()
+        other = {"float16": _FLOATS["bfloat16"], "bfloat16": _FLOATS["float16"]}.get(dtype, ())
+        halves = element in _FLOATS["float16"] or element in _FLOATS["bfloat16"]
+        cut = kind.pointee_size and array.size * size % kind.pointee_size if isinstance(array, np.ndarray) else 0
+        fits = element not in other and not (halves and size != 2) and not cut
+    if not fits:
+        raise UserError(f"{name} is of type {kind.name}: an array of {dtype} does not fit")
+    if isinstance(array, np.ndarray) and not array.flags.writeable and not kind.constant:
+        raise UserError(f"{name} is of type {kind.name}, and the array cannot be written")
+
+
+def _told(value: Any) -> str:
+    if is_tensor(value):
+        return f"an array of {str(value.dtype).removeprefix('torch.')}"
+    return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
+
+
+def _bfloat16(value: float) -> bytes:
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    if value == value:  # NaN keeps its bits
+        bits += 0x7FFF + (bits >> 16 & 1)
+    return (bits >> 16 & 0xFFFF).to_bytes(2, "little")
+
+
+# ---- what a kernel takes, by its mangled name and its PTX ------------------------------------------------------------
+
+
+def kernel_types(symbol: str, params: Sequence[tuple[str, int]]) -> list[ParameterType]:
+    """The types of a kernel's parameters, of which the PTX has (type, size): from its mangled name where it has one."""
+    texts = parameter_list(demangle(symbol)) if symbol.startswith("_Z") else []
+    if len(texts) != len(params):
+        texts = [""] * len(params)
+    return [_kernel_type(text, ptx_type, size) for text, (ptx_type, size) in zip(texts, params)]
+
+
+def _kernel_type(text: str, ptx_type: str, size: int) -> ParameterType:
+    if text.endswith("*") and not text.endswith("(*"):
+        to = re.sub(r"\b(const|volatile)\b", "", text[:-1]).strip()
+        constant = re.search(r"\bconst\s*\*$", text) is not None
+        kind = "p0" if to.endswith("*") else _PLAIN.get(to, "c0")
+        return ParameterType("p", kind[0], constant, size, int(kind[1:]), text)
+    plain = _PLAIN.get(text)
+    if plain and int(plain[1:]) == size:
+        return ParameterType(plain[0], "", False, size, 0, text)
+    if text:
+        return ParameterType("c", "", False, size, 0, text)
+    kind = _PTX_KINDS.get(ptx_type, "?")
+    return ParameterType(kind, "", False, size, 0, {"f32": "float", "f64": "double"}.get(ptx_type, f".{ptx_type}"))
+
+
+def parameter_list(declaration: str) -> list[str]:
+    """The parameters of a demangled function: "void k<2>(float*, int)" -> ["float*", "int"]."""
+    end = declaration.rfind(")")
+    if end < 0:
+        return []
+    depth = 0
+    for start in range(end, -1, -1):
+        depth += {")": 1, "(": -1}.get(declaration[start], 0)
+        if depth == 0:
+            break
+    return split_arguments(declaration[start + 1 : end])
+
+
+def split_arguments(text: str) -> list[str]:
+    """Split at the commas that stand outside every bracket."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "(<[{") - (character in ")>]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    parts.append(text[start:].strip())
+    return [part for part in parts if part and part != "void"]
+
+
+def parameter_names(source: str, function: str, count: int) -> list[str]:
+    """What the source calls the parameters of a function, for reports; "argument 1" ... if it cannot be read off."""
+    bare = re.escape(re.sub(r"<.*", "", function).rpartition("::")[2])
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
+    for match in re.finditer(rf"\b{bare}\s*\(", code):
+        depth, end = 1, match.end()
+        while end < len(code) and depth:
+            depth += {"(": 1, ")": -1}.get(code[end], 0)
+            end += 1
+        parts = [part.partition("=")[0].strip() for part in split_arguments(code[match.end() : end - 1])]
+        last_words = (re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part) for part in parts)
+        names = [word[1] for word, part in zip(last_words, parts) if word and word[1] != part]
+        if len(parts) == len(names) == count:
+            return names
+    return [f"argument {position + 1}" for position in range(count)]
+
+
+def source_text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

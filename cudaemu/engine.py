@@ -1,0 +1,418 @@
+"""The emulator's engine: run kernels of a PTX module on the processor's cores.
+
+The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. This module turns PTX into its programs
+(`ptx`, `lower`), lends it memory, and turns what it found into Python objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from cudaemu import lower, ptx
+from cudaemu.compiler import toolchain
+from cudaemu.compiler.symbols import readable
+from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.kernel import KernelInfo, Place, Region
+from cudaemu.lower import core
+from cudaemu.ptx import PtxError
+
+SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
+# Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
+# code.
+FLAGS = [
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-march=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+]
+
+COUNTERS = np.dtype(
+    [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
+)
+TRACE = np.dtype({
+    "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
+    "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
+})  # fmt: skip
+HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
+TRACE_SPACES = ("global", "shared", "local")
+TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
+
+_FINDING = np.dtype({
+    "names": [
+        "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
+    ],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8"],
+})  # fmt: skip
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_shared", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("sanitize", ctypes.c_uint32),
+        ("param_bytes", ctypes.c_uint32),
+        ("allocation_count", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+        ("allocations", ctypes.c_void_p),
+        ("trace_first", ctypes.c_uint64),
+        ("trace_end", ctypes.c_uint64),
+        ("trace_limit", ctypes.c_uint64),
+        ("budget", ctypes.c_uint64),
+        ("resident", ctypes.c_uint64),
+        ("multiprocessors", ctypes.c_uint32),
+        ("cooperative", ctypes.c_uint32),
+        ("heap", ctypes.c_void_p),
+    ]
+
+
+@lru_cache
+def library() -> ctypes.CDLL:
+    """The machine, compiled if this is the first time. UserError if there is no C++ compiler."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(
+            pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES)
+        )
+    cxx = toolchain.find_cxx()
+
+    def link(out: Path) -> None:
+        toolchain.run([cxx, "-shared", "-pthread", *objects, "-o", out / "vm.so"])
+
+    vm = ctypes.CDLL(str(toolchain.cached("vm", [cxx, *objects], link) / "vm.so"))
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    for name, result, arguments in (
+        ("vm_handlers", ctypes.c_char_p, []),
+        ("vm_problems", ctypes.c_char_p, []),
+        ("vm_constants", ctypes.c_char_p, []),
+        ("vm_kinds", ctypes.c_char_p, []),
+        ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
+        ("vm_clear_heap", None, [pointer]),
+        ("vm_free_heap", None, [pointer]),
+        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
+        ("vm_free_program", None, [pointer]),
+        ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
+        ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
+        ("vm_cancel", None, [pointer]),
+        ("vm_counters", pointer, [pointer]),
+        ("vm_findings", number, [pointer, pointer, number]),
+        ("vm_trace", pointer, [pointer, pointer]),
+        ("vm_output", ctypes.c_char_p, [pointer]),
+        ("vm_free_launch", None, [pointer]),
+    ):
+        function = getattr(vm, name)
+        function.restype, function.argtypes = result, arguments
+    flags = {name: int(value) for name, value in (pair.split() for pair in vm.vm_constants().decode().splitlines())}
+    if flags != core.FLAGS or tuple(vm.vm_kinds().decode().split()) != core.KINDS:
+        raise RuntimeError("the flags and kinds of lower/core.py are not those of vm.h")
+    return vm
+
+
+@lru_cache
+def signatures() -> dict[str, str]:
+    """All that the machine can do, and with which operands (see vm.h): what `lower` may translate an instruction to."""
+    return dict(line.split("|") for line in library().vm_handlers().decode().splitlines())
+
+
+@lru_cache
+def problems() -> tuple[Problem, ...]:
+    """All that the machine can find, by number."""
+    rows = (line.split("|") for line in library().vm_problems().decode().splitlines())
+    return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
+
+
+@dataclass
+class LaunchResult:
+    """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
+    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
+    0 if it ran to its end. `blocks`: how many ran."""
+
+    counters: np.ndarray
+    findings: list[Violation]
+    notes: list[Violation]
+    trace: np.ndarray
+    output: str
+    code: int
+    blocks: int
+    seconds: float
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Reading and lowering make many objects, and no garbage: the collector would only get in the way."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Module:
+    """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
+
+    `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
+
+    def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
+        with _without_collection():
+            self._ptx = ptx.parse(text, lazily=True)
+        self._place = place
+        self.target = self._ptx.target
+        self._storage: list[np.ndarray] = []
+        self.variables: dict[str, Region] = {}
+        self._kernels: dict[str, KernelInfo] = {}
+        self._handles: list[int] = []
+        self._vm = library()
+        self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
+        self._place_variables()
+        self.heap: Region | None = None
+        self._heap = None
+        if "malloc" in self._ptx.functions:
+            base = ctypes.c_uint64()
+            self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
+            self.heap = Region(base.value, HEAP_BYTES, "the device's heap")
+        self.kernel_names = [
+            function.name for function in self._ptx.functions.values() if function.entry and function.defined
+        ]
+
+    @property
+    def kernels(self) -> dict[str, KernelInfo]:
+        return {name: self.kernel(name) for name in self.kernel_names}
+
+    def kernel(self, name: str) -> KernelInfo:
+        """The kernel of that name, lowered on first use. PtxError if there is none."""
+        if name not in self._kernels:
+            if name not in self.kernel_names:
+                raise PtxError(f"the module has no kernel '{name}'; it has {', '.join(self.kernel_names) or 'none'}")
+            with _without_collection():
+                self._kernels[name] = self._build(self._ptx.functions[name])
+                self._ptx.functions[name].forget()
+        return self._kernels[name]
+
+    def lines(self, name: str) -> set[tuple[str, int]]:
+        """File and line of all that a kernel may execute, as its places have them; without lowering it."""
+        if name in self._kernels:
+            return {(place.file, place.line) for place in self._kernels[name].instructions}
+        function = self._ptx.functions[name]
+        with _without_collection():
+            reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
+            locations = {each.location for part in reached for each in part.instructions}
+            function.forget()
+        return {(self._ptx.files.get(at.call_file, ""), at.call_line) for at in locations if at and at.line}
+
+    def parameter_types(self, name: str) -> list[tuple[str, int]]:
+        """Type and size in bytes of each parameter of a kernel, as the PTX declares them: ("u64", 8), ("f32", 4)."""
+        return [(param.type, param.size) for param in self._ptx.functions[name].arguments]
+
+    def _place_variables(self) -> None:
+        for variable in self._ptx.variables.values():
+            if variable.space not in ("global", "const") or variable.extern:
+                continue
+            if self._place is not None:
+                base = self._place(variable.name, variable.size, max(variable.align, 1))
+            else:
+                align = max(variable.align, 1)
+                # A margin on both sides: nothing lies next to it.
+                storage = np.zeros(variable.size + 512 + align, np.uint8)
+                base = -(-(storage.ctypes.data + 256) // align) * align
+                self._storage.append(storage)
+            self.variables[variable.name] = Region(base, variable.size, readable(variable.name))
+            self._addresses[variable.name] = base
+        self._write_variables()
+
+    def _write_variables(self) -> None:
+        for name, place in self.variables.items():
+            data = ptx.initial_bytes(self._ptx.variables[name], lambda name: self._addresses.get(name, 0))
+            ctypes.memmove(place.base, data, len(data))
+
+    def reset(self) -> None:
+        """Give the module's variables the values that they start with, and take back what device code has allocated."""
+        self._write_variables()
+        if self._heap:
+            self._vm.vm_clear_heap(self._heap)
+
+    def static_shared(self, name: str) -> int:
+        """Bytes of shared memory that a kernel declares with their size; without lowering it."""
+        return ptx.shared_bytes(self._ptx, self._ptx.functions[name])
+
+    def max_threads(self, name: str) -> int | None:
+        """The most threads per block that a kernel says it has, if it says so."""
+        return self._ptx.functions[name].max_threads
+
+    def _build(self, function: ptx.Function) -> KernelInfo:
+        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures())
+        names = "".join(name + "\n" for name in program.names).encode()
+        buffers = [
+            np.frombuffer(part if len(part) else bytes(8), np.uint8)
+            for part in (program.words, program.header, program.constants, program.tables, program.flows)
+        ]
+        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
+        self._handles.append(handle)
+        files = self._ptx.files
+        places: list[Place] = []
+        location, at = None, ("", 0, "", 0, 0)
+        for pc, lowered in enumerate(program.instructions):
+            if lowered.location is not location:
+                location = lowered.location
+                if location and location.line:  # line 0: the compiler moved it; then its neighbour's
+                    outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
+                    at = (outer, location.call_line, inner, location.line, location.own_line)
+            problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
+            places.append(Place(pc, lowered.text, lowered.category, *at, problem))
+        return KernelInfo(
+            function.name,
+            params,
+            param_bytes,
+            program.static_shared,
+            program.shared,
+            function.max_threads,
+            places,
+            program.header[2],
+            program.header[1],
+            function.directives.get("reqnctapercluster", (1, 1, 1)),
+            handle,
+        )
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        dynamic_shared: int,
+        params: bytes,
+        memory: Sequence[Region],
+        *,
+        counters: bool = True,
+        sanitize: bool = True,
+        trace: range | None = None,
+        trace_rows: int = 1_000_000,
+        threads: int | None = None,
+        instructions: int = 400_000_000,
+        progress: Callable[[int, int], None] | None = None,
+        multiprocessors: int = 132,
+        resident: int | None = None,
+        cooperative: bool = False,
+    ) -> LaunchResult:
+        """Run a grid to its end, or to the first finding that is fatal.
+
+        `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
+        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
+        how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
+        blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
+        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). Ctrl-C ends
+        the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
+        info = self.kernel(kernel)
+        if len(params) != info.param_bytes:
+            raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
+        grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        regions = [*memory, *self.variables.values()]
+        table = np.array(
+            [(r.base, r.size, 0 if r.written is None else r.written.ctypes.data) for r in regions], np.uint64
+        ).reshape(-1, 3)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        spec = _Spec(
+            (ctypes.c_uint32 * 3)(*grid),
+            (ctypes.c_uint32 * 3)(*block),
+            dynamic_shared,
+            threads or cores,
+            counters,
+            sanitize,
+            len(params),
+            len(regions),
+            params,
+            table.ctypes.data,
+            trace.start if trace else 0,
+            trace.stop if trace else 0,
+            trace_rows,
+            instructions,
+            resident or 16 * multiprocessors,
+            multiprocessors,
+            cooperative,
+            self._heap,
+        )
+        vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
+        total = grid[0] * grid[1] * grid[2]
+        running = vm.vm_launch(info.handle, ctypes.byref(spec))
+        try:
+            while not vm.vm_wait(running, 0.1, ctypes.byref(done)):
+                if progress:
+                    progress(done.value, total)
+            if progress:
+                progress(done.value, total)
+            return self._result(running, info, block, grid, regions, counters, done.value, start)
+        finally:
+            vm.vm_cancel(running)
+            vm.vm_free_launch(running)
+
+    def _result(
+        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float
+    ) -> LaunchResult:
+        vm = library()
+        rows = ctypes.c_uint64()
+        size = len(info.instructions)
+        table = np.zeros(size, COUNTERS)
+        if counters:
+            ctypes.memmove(table.ctypes.data, vm.vm_counters(running), table.nbytes)
+        raw = np.zeros(vm.vm_findings(running, None, 0), _FINDING)
+        vm.vm_findings(running, raw.ctypes.data, len(raw))
+        address = vm.vm_trace(running, ctypes.byref(rows))
+        trace = np.zeros(rows.value, TRACE)
+        if rows.value:
+            ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
+            trace = trace[np.argsort(trace["block"], kind="stable")]
+        raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
+        findings = [_violation(row, info, block, grid, Memory(info, regions)) for row in raw]
+        code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
+        output = vm.vm_output(running).decode(errors="replace")
+        notes = [finding for finding in findings if finding.kind == HARMLESS]
+        findings = [finding for finding in findings if finding.kind != HARMLESS]
+        return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
+
+    def __del__(self):
+        for handle in getattr(self, "_handles", ()):
+            self._vm.vm_free_program(handle)
+        if getattr(self, "_heap", None):
+            self._vm.vm_free_heap(self._heap)
+
+
+def _thread(linear: int, block) -> tuple[int, int, int]:
+    return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
+
+
+def _violation(row, info: KernelInfo, block, grid, memory: Memory) -> Violation:
+    problem = problems()[int(row["problem"])]
+    other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
+    found = Violation(
+        problem=problem.name,
+        kind=problem.kind,
+        kernel=info.name,
+        block=_thread(int(row["block"]), grid),
+        thread=_thread(int(row["thread"]), block),
+        place=info.instructions[int(row["pc"])],
+        count=int(row["count"]),
+        address=int(row["address"]),
+        size=int(row["size"]),
+        fatal=bool(problem.code),
+        other_thread=None if other_thread == NOBODY else _thread(other_thread, block),
+        other_block=None if other_block == SAME_BLOCK else _thread(other_block, grid),
+        other_place=None if other_pc == NOBODY else info.instructions[other_pc],
+    )
+    return replace(found, message=explain(found, memory))

@@ -1,0 +1,175 @@
+"""Sources that are written as PyTorch extensions: torch::Tensor in, torch::Tensor out, as `load_inline` takes them.
+
+They are compiled with stand-ins for PyTorch's headers (host/extension/), in which a tensor is memory of the emulated
+device: nvcc needs a moment for them, where the real ones cost it half a minute at every change. What a learner's
+extension uses is there; for what is not, `explain` names the way round.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudaemu.arguments import is_tensor, split_arguments
+from cudaemu.errors import UserError
+from cudaemu.process import HERE
+
+HEADERS = HERE / "extension"
+_INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](torch|ATen|c10|pybind11)/', re.MULTILINE)
+
+# c10::ScalarType's numbers
+DTYPES = {
+    "uint8": 0,
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "float16": 5,
+    "float32": 6,
+    "float64": 7,
+    "bool": 11,
+    "bfloat16": 15,
+}
+
+
+def is_extension(texts: Sequence[str]) -> bool:
+    """Whether a source includes PyTorch's headers."""
+    return any(_INCLUDES.search(text) for text in texts)
+
+
+def has_module(text: str) -> bool:
+    """Whether it names the functions for Python itself (PYBIND11_MODULE)."""
+    return re.search(r"^\s*PYBIND11_MODULE\s*\(", text, re.MULTILINE) is not None
+
+
+def explain(error: str, text: str) -> str:
+    """What to do if the stand-in headers do not have what a source uses: the launcher to write, for this source."""
+    lines = [
+        error,
+        "",
+        "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their",
+        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that",
+        "computes on tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and",
+        "add a launcher:",
+    ]
+    for name, parameters in kernels(text):
+        declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])
+        names = ", ".join(name for parameter in parameters for name in re.findall(r"\w+(?=\s*$)", parameter))
+        lines += [
+            "",
+            f'extern "C" cudaError_t launch_{name}({declared}) {{',
+            f"  {name}<<<blocks, threads, 0, stream>>>({names});",
+            "  return cudaGetLastError();",
+            "}",
+        ]
+    return "\n".join(lines)
+
+
+def kernels(text: str) -> list[tuple[str, list[str]]]:
+    """Name and parameters of each __global__ function of a source that is no template."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
+    found = []
+    bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
+    pattern = rf"(template\s*<[^{{}};]*>\s*)?\b__global__\b\s+(?:\w+\s+)*?{bounds}(?:void\s+)?(\w+)\s*\("
+    for match in re.finditer(pattern, code):
+        depth, end = 1, match.end()
+        while end < len(code) and depth:
+            depth += {"(": 1, ")": -1}.get(code[end], 0)
+            end += 1
+        parameters = [" ".join(part.split()) for part in split_arguments(code[match.end() : end - 1])]
+        if all(re.search(r"\w\s*$", parameter) for parameter in parameters):
+            filled = [re.sub(r"\bscalar_t\b|\bT\b", "float", part) for part in parameters] if match[1] else parameters
+            found.append((match[2], [part.replace("__restrict__ ", "") for part in filled]))
+    return found
+
+
+def pack(values: Sequence[Any], parameters: str, function: str, upload: Callable[[str, Any], int]) -> bytes:
+    """The arguments of a function as its stub reads them; `parameters` are its "kind type" lines, `upload` copies an
+    array to the device and says where to. UserError if one does not fit."""
+    kinds = [line.partition(" ")[0] for line in parameters.splitlines()]
+    types = [_readable(line.partition(" ")[2]) for line in parameters.splitlines()]
+    if len(values) != len(kinds):
+        raise UserError(f"{function} takes {len(kinds)} arguments ({', '.join(types)}), not {len(values)}")
+    packed = []
+    for position, (value, kind, type_) in enumerate(zip(values, kinds, types), 1):
+        packed.append(_pack(value, kind, type_, f"argument {position}", upload))
+    return b"".join(packed)
+
+
+def _pack(value: Any, kind: str, type_: str, name: str, upload: Callable[[str, Any], int]) -> bytes:
+    if kind[0] == "O":
+        return b"\0" if value is None else b"\1" + _pack(value, kind[1], type_, name, upload)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if kind == "T" and is_tensor(value):
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise UserError(f"{name} is an array of {dtype}, for which there is no torch::ScalarType here")
+        sizes = list(value.shape)
+        address = upload(name, value)
+        return struct.pack(f"=QiI{len(sizes)}q", address, DTYPES[dtype], len(sizes), *sizes)
+    if kind == "L" and isinstance(value, (list, tuple)) and all(map(is_tensor, value)):
+        parts = [_pack(one, "T", type_, f"{name}[{at}]", upload) for at, one in enumerate(value)]
+        return struct.pack("=I", len(parts)) + b"".join(parts)
+    if kind == "b" and isinstance(value, (bool, int)) or kind == "s" and isinstance(value, int):
+        if -(1 << 63) <= value < 1 << 63:
+            return struct.pack("=q", value)
+    elif kind == "f" and isinstance(value, (int, float)):
+        return struct.pack("=d", value)
+    elif kind == "t" and isinstance(value, str):
+        return struct.pack("=I", len(value.encode())) + value.encode()
+    raise UserError(f"{name} is a {type_}: {value!r:.60} does not fit")
+
+
+def unpack(data: bytes, fetch: Callable[[int, int], bytes], torch: Any) -> Any:
+    """The result that a function's stub wrote; `fetch(address, bytes)` reads the device's memory. Tensors come as
+    PyTorch's if `torch` is the module, else as NumPy's (bfloat16: its bits, as uint16)."""
+    return _Result(data, fetch, torch).value()
+
+
+class _Result:
+    def __init__(self, data: bytes, fetch: Callable[[int, int], bytes], torch: Any):
+        self.data, self.at, self.fetch, self.torch = data, 0, fetch, torch
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        size = struct.calcsize("=" + layout)
+        self.at += size
+        return struct.unpack("=" + layout, self.data[self.at - size : self.at])
+
+    def value(self) -> Any:
+        kind = self.take("c")[0].decode()
+        if kind == "T":
+            return self.tensor()
+        if kind in "LP":
+            values = [self.value() for _ in range(self.take("I")[0])]
+            return tuple(values) if kind == "P" else values
+        if kind == "N":
+            return None
+        (number,) = self.take("d" if kind == "f" else "q")
+        return bool(number) if kind == "b" else number
+
+    def tensor(self) -> Any:
+        address, code, rank = self.take("QiI")
+        sizes, strides = self.take(f"{rank}q"), self.take(f"{rank}q")
+        name = next(name for name, number in DTYPES.items() if number == code)
+        dtype = np.dtype("uint16" if name == "bfloat16" else name)
+        empty = 0 in sizes
+        last = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
+        flat = np.frombuffer(bytearray(self.fetch(address, last * dtype.itemsize)), dtype)
+        steps = [stride * dtype.itemsize for stride in strides]
+        array = np.zeros(sizes, dtype) if empty else np.lib.stride_tricks.as_strided(flat, sizes, steps).copy()
+        if self.torch is None:
+            return array
+        tensor = self.torch.from_numpy(array)
+        return tensor.view(self.torch.bfloat16) if name == "bfloat16" else tensor
+
+
+def _readable(text: str) -> str:
+    named = re.search(r"T = (.*?)(?:;.*)?\]$", text)
+    return re.sub(r"\b(at|c10|std)::|__cxx11::", "", named[1] if named else text).replace(
+        "basic_string<char>", "string"
+    )

@@ -1,0 +1,242 @@
+"""What the machine finds, in words. Which problems there are, and which of them end a launch, is in vm/vm.h."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cudaemu.kernel import KernelInfo, Place, Region
+
+NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
+SAME_BLOCK = (1 << 64) - 1
+HARMLESS = "same value written"  # the kind of those that are notes, not findings
+SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
+
+
+class Problem(NamedTuple):
+    """One of the problems of vm.h. `code`: the cudaError_t with which the launch ends, 0 if it goes on."""
+
+    name: str
+    kind: str
+    code: int
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that a kernel did and must not do, as the machine has it: the first time at an instruction, and how
+    often. report.Finding tells it in the words of the source.
+
+    What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
+    `other_place` are those of the earlier access of a race, or of the other place of a divergence."""
+
+    problem: str
+    kind: str
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    place: Place
+    count: int
+    address: int
+    size: int
+    fatal: bool
+    other_thread: tuple[int, int, int] | None
+    other_block: tuple[int, int, int] | None  # None: the same
+    other_place: Place | None
+    message: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place.file}:{self.place.own_line}" if self.place.line else "PTX"
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        who = f"{self.kernel}, block {self.block}, thread {self.thread}"
+        return f"{self.kind}: {self.message}{times}\n  {who}\n  {where}: {self.place.text}"
+
+    @property
+    def someone(self) -> str:
+        block = f" of block {self.other_block}" if self.other_block else ""
+        return f"thread {self.other_thread}{block}" if self.other_thread else "several threads"
+
+    @property
+    def unordered(self) -> str:
+        """What there would have to be between two accesses to global memory."""
+        if self.other_block:
+            return "and nothing orders the two: no atomic, no fence and flag, no end of a kernel between them"
+        return "with no barrier, and no fence and flag, between them"
+
+    @property
+    def there(self) -> str:
+        """Where the other one was, as an ending: " at line 12"."""
+        if self.other_place is None:
+            return ""
+        line = self.other_place.own_line
+        return f" at line {line}" if line else f" by '{self.other_place.text}'"
+
+
+def count(size: int) -> str:
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def signed(offset: int) -> int:
+    """An offset in shared or local memory: one before the beginning is a large number."""
+    return offset - (1 << 32) if offset >> 31 else offset
+
+
+class Memory:
+    """Names for addresses, from nothing but the machine's own knowledge. `report` knows better ones."""
+
+    def __init__(self, kernel: KernelInfo, regions: Sequence[Region]):
+        self.kernel, self.regions = kernel, regions
+
+    def globally(self, address: int, size: int) -> str:
+        """`size` bytes at an address of global memory."""
+        return f"{count(size)} at 0x{address:x}, {self.nearest(address, size)}"
+
+    @staticmethod
+    def past(address: int, size: int, end: int) -> str:
+        """How much of them lies past the end of what they begin in."""
+        return f", {address + size - end} of them past its end" if address + size > end else ""
+
+    def nearest(self, address: int, size: int) -> str:
+        if not self.regions:
+            return "where nothing is allocated"
+        nearest = min(self.regions, key=lambda a: max(a.base - address, address + size - a.base - a.size, 0))
+        beyond = address - nearest.base - nearest.size
+        if address + size <= nearest.base:
+            return f"{nearest.base - address} bytes before {nearest.name}"
+        if beyond >= 0:
+            return f"{beyond} bytes after the end of {nearest.name} ({nearest.size} bytes)"
+        past = self.past(address, size, nearest.base + nearest.size)
+        return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes){past}"
+
+    def shared(self, offset: int) -> str:
+        """A byte of the block's shared memory."""
+        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
+        known = self.variable(*found, offset) if found else ""
+        return f"byte {offset} of shared memory" + (f" ({known})" if known else "")
+
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        """That byte, as one of the variable that begins at `start`."""
+        return f"{name} + {offset - start}"
+
+    def generically(self, address: int, size: int) -> str:
+        """`size` bytes at a generic address."""
+        if address & SHARED_WINDOW:
+            return f"{count(size)} at {self.shared(address & ~SHARED_WINDOW)}"
+        if address & LOCAL_WINDOW:
+            return f"{count(size)} at offset {signed(address & ~LOCAL_WINDOW)} of the thread's local memory"
+        return self.globally(address, size)
+
+    def at(self, address: int) -> str:
+        """Whatever lies at an address of shared (generic) or global memory."""
+        return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
+
+
+def _waiting(f: Violation, at: Memory) -> str:
+    what = f" at {at.at(f.address)}," if f.address else ""
+    message = (
+        f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
+    )
+    if f.size:
+        message += f"; {f.size} blocks have not begun, because the GPU has no room for so many at a time"
+    return message
+
+
+def _undefined(f: Violation, what: str) -> str:
+    lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
+    if f.other_place is not None:  # a shuffle
+        return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
+    return f"{what} holds, {lanes}, a value that nobody has set"
+
+
+def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
+    """`there`: what the other thread did, if it is not the same."""
+    other = f"{there} by".lstrip()
+    return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, with no barrier between them"
+
+
+def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
+    other = f"{there} by".lstrip()
+    return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
+
+
+def _outside(f: Violation, what: str) -> str:
+    where = "before" if f.address >> 31 else "beyond"
+    return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
+
+
+MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
+    "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
+    "SHARED_BOUNDS": lambda f, at: _outside(f, "the block's shared memory"),
+    "SHARED_PAST_END": lambda f, at: (
+        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
+        "notice, for it gives blocks shared memory in units of 128 bytes"
+    ),
+    "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
+    "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),
+    "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
+    "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
+    "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which no thread has written",
+    "RACE_READ_AFTER_WRITE": lambda f, at: _shared_race(f, at, "read", "written"),
+    "RACE_WRITE_AFTER_READ": lambda f, at: _shared_race(f, at, "written", "read"),
+    "RACE_WRITE_AFTER_WRITE": lambda f, at: _shared_race(f, at, "written", ""),
+    "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
+    "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
+    "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
+    "SAME_VALUE": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
+        "what is written is what was there already, so that it does no harm"
+    ),
+    "UNDEFINED_PRODUCT": lambda f, at: (
+        _undefined(f, "an operand of this product of matrices")
+        + ("" if f.other_place else ": is the accumulator not zeroed first (fill_fragment, or = {})?")
+    ),
+    "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
+    "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
+    "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
+    "SHARED_UNDEFINED": lambda f, at: (
+        f"{at.shared(f.address)} is read here, and holds what {f.someone} wrote{f.there}: a value that nobody set"
+    ),
+    "BARRIER_DIVERGENCE": lambda f, at: (
+        f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
+    ),
+    "BARRIER_SKIPPED": lambda f, at: (
+        f"barrier {f.address}: threads wait here, and {f.someone} goes round it to its end; all threads "
+        "of a block must come to a barrier, unless they have returned before"
+    ),
+    "BARRIER_DEADLOCK": lambda f, at: (
+        f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
+    ),
+    "WARP_DIVERGENCE": lambda f, at: f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are",
+    "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",
+    "DEADLOCK_MEMORY": _waiting,
+    "DEADLOCK_BARRIER": lambda f, at: (
+        f"barrier {f.address}: {f.size} threads have arrived and wait for others, which wait elsewhere and will not "
+        "come"
+    ),
+    "ENDLESS": lambda f, at: (
+        "this loop never ends: it comes back with the same values in all registers, and reads no memory"
+    ),
+    "WATCHDOG": lambda f, at: (
+        f"the block has executed {f.address} instructions: it never ends, or is too much work for the emulator"
+    ),
+    "UNKNOWN_INSTRUCTION": lambda f, at: f"the emulator cannot execute it: {f.place.problem}",
+    "STACK_OVERFLOW": lambda f, at: (
+        f"the functions that are called here need more than the {f.address} bytes of stack that a thread has"
+    ),
+    "WILD_CALL": lambda f, at: (
+        f"0x{f.address:x} is the address of no function that this kernel can call"
+        if f.size
+        else "where to return to has been overwritten: an access to a local array went astray"
+    ),
+    "BAD_FREE": lambda f, at: f"free of {at.globally(f.address, f.size)}: no memory that malloc gave begins there",
+    "ASSERTION": lambda f, at: "an assertion does not hold",
+    "TRAP": lambda f, at: "the kernel trapped",
+    "COPY_IN_FLIGHT": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the cp.async of {f.someone}{f.there} is still in flight"
+    ),
+}
+
+
+def explain(finding: Violation, memory: Memory) -> str:
+    """A finding's message, with `memory`'s names for addresses."""
+    return MESSAGES[finding.problem](finding, memory)

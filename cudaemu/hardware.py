@@ -1,0 +1,128 @@
+"""The GPUs that the course speaks of: what one multiprocessor (SM) has, per compute capability, and who fits on it.
+
+Limits are those of the CUDA C++ programming guide, "Technical specifications per compute capability". Occupancy follows
+cuda_occupancy.h, which the CUDA toolkit carries and the tests compile to compare with: warps get registers in units of
+256, on the quarter of the SM they live on; a block's shared memory counts in units of 128 bytes, with 1 KB more for the
+system; and the SM holds a fixed number of blocks and of warps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cudaemu.errors import UserError
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One compute capability, and the largest part that has it."""
+
+    capability: str  # "9.0"
+    devices: str  # the largest part first
+    shared_kb: int  # shared memory per SM; a block can have 1 KB less
+    warps: int  # resident warps per SM
+    blocks: int  # resident blocks per SM
+    sms: int  # multiprocessors of the first of `devices`
+    l2_mb: int  # and its L2 cache
+
+    registers = 65536  # 32-bit registers per SM
+    quarters = 4  # each with its own scheduler and a quarter of the registers
+    register_unit = 256  # registers given to a warp are a multiple of this
+    shared_unit = 128  # bytes of shared memory given to a block are a multiple of this
+    shared_system = 1024  # bytes per block that the system takes
+    threads_per_block = 1024
+    registers_per_thread = 255
+
+    @property
+    def arch(self) -> str:
+        """ "8.0" -> "80", as nvcc spells it."""
+        return self.capability.replace(".", "")
+
+    @property
+    def shared_per_block(self) -> int:
+        """Bytes of shared memory that a block can have if its launcher asks for them."""
+        return self.shared_kb * 1024 - self.shared_system
+
+
+GPUS = (
+    Gpu("8.0", "A100", shared_kb=164, warps=64, blocks=32, sms=108, l2_mb=40),
+    Gpu("8.6", "RTX 3090", shared_kb=100, warps=48, blocks=16, sms=82, l2_mb=6),
+    Gpu("8.9", "RTX 4090, L40S", shared_kb=100, warps=48, blocks=24, sms=128, l2_mb=72),
+    Gpu("9.0", "H200, H100", shared_kb=228, warps=64, blocks=32, sms=132, l2_mb=60),
+    Gpu("10.0", "B200", shared_kb=228, warps=64, blocks=32, sms=148, l2_mb=126),
+    Gpu("12.0", "RTX 5090", shared_kb=100, warps=48, blocks=24, sms=170, l2_mb=96),
+)
+
+SLICE = 14  # multiprocessors of the least that an A100 can be divided into (MIG 1g.5gb): small shapes fill it
+
+
+def nvcc_arch(capability: str) -> str:
+    """What nvcc calls a compute capability: "8.0" -> "80", "9.0a" -> "90a"."""
+    return capability.replace(".", "")
+
+
+def runs_on(needed: str, capability: str) -> bool:
+    """Whether code for the compute capability `needed` ("8.0", "9.0a") runs on a GPU of `capability` ("9.0").
+
+    Newer GPUs run the code of older ones, but for features with an "a", which one compute capability alone has."""
+    version = _version(needed)
+    return _version(capability) == version if needed.endswith("a") else _version(capability) >= version
+
+
+def _version(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", capability))
+
+
+def select(names: Sequence[str] | None) -> tuple[Gpu, ...]:
+    """The GPUs of these compute capabilities ("8.6" or "86"; None: all); UserError for an unknown one."""
+    if not names:
+        return GPUS
+    by_name = {key: gpu for gpu in GPUS for key in (gpu.capability, gpu.arch)}
+    for name in names:
+        if name not in by_name:
+            raise UserError(f"unknown compute capability '{name}', there are {', '.join(g.capability for g in GPUS)}")
+    return tuple(by_name[name] for name in names)
+
+
+def model(capability: str) -> Gpu:
+    """The entry of GPUS whose limits code compiled for `capability` ("8.0", "9.0a") is held to."""
+    return select([capability.rstrip("a")])[0]
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many blocks an SM holds, how full of warps that is, and which resource ends first."""
+
+    blocks: int
+    warps: int
+    share: float
+    limiters: tuple[str, ...]
+
+
+def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> Occupancy:
+    """Theoretical occupancy of blocks of `threads` threads, `registers` per thread, `shared` bytes (static + dynamic).
+
+    0 blocks, and the reason as the limiter, if a single block does not fit.
+    """
+    warps = -(-threads // 32)
+    per_warp = _round_up(registers * 32, gpu.register_unit)
+    room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps for which the registers last
+    # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
+    fits = registers <= gpu.registers_per_thread and per_warp * _round_up(warps, gpu.quarters) <= gpu.registers
+    limits = {
+        "registers": room // warps if fits else 0,
+        "shared memory": gpu.shared_kb * 1024 // _round_up(shared + gpu.shared_system, gpu.shared_unit),
+        "warps": gpu.warps // warps,
+        "blocks": gpu.blocks,
+    }
+    if threads > gpu.threads_per_block:
+        limits["threads per block"] = 0
+    blocks = min(limits.values())
+    limiters = tuple(name for name, limit in limits.items() if limit == blocks)
+    return Occupancy(blocks, blocks * warps, blocks * warps / gpu.warps, limiters)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

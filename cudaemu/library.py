@@ -1,0 +1,173 @@
+"""A CUDA source as a library: its kernels and its functions, called by their names from Python."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cudaemu import calls, hardware
+from cudaemu.arguments import parameter_list, parameter_names, source_text
+from cudaemu.build import Build, PtxCheck, compile_host
+from cudaemu.compiler import toolchain
+from cudaemu.compiler.symbols import demangle, readable
+from cudaemu.errors import UserError
+from cudaemu.report import Report
+
+
+def load(
+    source: Path | str,
+    *,
+    defines: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+    include: Sequence[Path | str] = (),
+    arch: str = "8.0",
+) -> Library:
+    """A CUDA source, given as a path or as its text, whose kernels and functions can be called.
+
+    `defines` are macros, `flags` and `include` folders go to nvcc, `arch` is the compute capability. UserError if there
+    is no such file or it does not compile."""
+    path = _text_file(source) if isinstance(source, str) and ("\n" in source or "{" in source) else Path(source)
+    if not path.is_file():
+        raise UserError(f"cannot read {path}: " + ("it is a folder" if path.is_dir() else "there is no such file"))
+    return Library(path, dict(defines or {}), tuple(flags), tuple(include), arch)
+
+
+def _text_file(text: str) -> Path:
+    """A file of the cache with that text: what is compiled from it is found again."""
+    folder = toolchain.cache_dir() / "sources" / hashlib.sha256(text.encode()).hexdigest()[:20]
+    path = folder / "source.cu"
+    if not path.is_file() or path.read_text() != text:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path
+
+
+class Library:
+    """Kernels and functions of one source. `load` makes them."""
+
+    def __init__(
+        self, source: Path, defines: Mapping[str, str], flags: Sequence[str], include: Sequence[Path | str], arch: str
+    ):
+        self.source, self.arch, self.gpu = source, arch, hardware.model(arch)
+        self._compile = partial(compile_host, source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
+        self._builds: dict[tuple, Build] = {}
+        self._build()
+
+    def __repr__(self) -> str:
+        return f"Library({str(self.source)!r}, kernels: {', '.join(self.kernels) or 'none'})"
+
+    def _build(self, call: str | None = None, instances: tuple[str, ...] = ()) -> Build:
+        key = (call, instances)
+        if key not in self._builds:
+            self._builds[key] = self._compile(call=call, instances=instances)
+        return self._builds[key]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The readable names of the kernels that the source has (of templates: the instances that it launches)."""
+        return [readable(symbol) for symbol in _entries(self._build().ptx)]
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int] | int,
+        block: Sequence[int] | int,
+        *args: Any,
+        shared: int = 0,
+        names: Sequence[str] | None = None,
+        outputs: Sequence[str] = (),
+        **options: Any,
+    ) -> Report:
+        """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads
+        "scale(float*, int)".
+
+        `args` are its parameters: NumPy arrays and CPU tensors for pointers (changed in place), numbers, bytes or
+        ctypes structures; `shared` is dynamic shared memory in bytes. `names`, `outputs` and the other options are as
+        in `run`. UserError for a kernel, an argument or a launch that cannot be."""
+        build, symbol = self._find(kernel)
+        called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
+        settings = {**_session_options(options), "defines": build.defines}
+        with PtxCheck(build):
+            return calls.launch_kernel(
+                build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings
+            )
+
+    def call(
+        self,
+        function: str,
+        *args: Any,
+        names: Sequence[str] | None = None,
+        outputs: Sequence[str] = (),
+        patience: float | None = 60,
+        **options: Any,
+    ) -> Report:
+        """Call a host function of the source, such as a launcher, in a process of its own: see `run`."""
+        build = self._build(function)
+        settings = _session_options(options)
+        if build.extension and not build.exports_launcher:
+            return calls.call_extension(build, function, args, self.gpu, outputs, patience, settings)
+        return calls.call_launcher(build, function, args, self.gpu, names, outputs, patience, settings)
+
+    def _find(self, kernel: str) -> tuple[Build, str]:
+        build = self._build()
+        wanted = _squeezed(kernel)
+        symbols = _entries(build.ptx)
+        found = [symbol for symbol in symbols if wanted in _spellings(symbol)]
+        if not found and "<" in kernel:  # a template that nothing in the source launches so
+            try:
+                build = self._build(instances=(kernel,))
+            except UserError as error:
+                raise UserError(f"{self.source} cannot be compiled with the kernel {kernel}:\n{error}") from error
+            found = [symbol for symbol in _entries(build.ptx) if wanted in _spellings(symbol)] or [
+                symbol for symbol in _entries(build.ptx) if symbol not in symbols
+            ]
+        if len(found) == 1:
+            return build, found[0]
+        if found:
+            several = "\n    ".join(_signature(symbol) for symbol in found)
+            raise UserError(f"{self.source} has several kernels {kernel}; name one of\n    {several}")
+        there = ", ".join(map(readable, symbols)) or "none"
+        hint = ""
+        if re.search(rf"\b__global__\b[^;{{]*\b{re.escape(kernel)}\s*\(", source_text(self.source)):
+            hint = f'; if it is a template, name an instance, such as "{kernel}<float>"'
+        raise UserError(f"{self.source} has no kernel {kernel}, it has {there}{hint}")
+
+
+def _session_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("counters", "sanitize", "trace", "progress", "threads")
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option '{name}': there are {', '.join(known)}")
+    return dict(options)
+
+
+def _entries(ptx: str) -> list[str]:
+    return re.findall(r"^\s*(?:\.(?:visible|weak)\s+)*\.entry\s+([\w$]+)", ptx, re.MULTILINE)
+
+
+def _signature(symbol: str) -> str:
+    name = readable(symbol)
+    return f"{name}({', '.join(parameter_list(demangle(symbol)))})" if symbol.startswith("_Z") else name
+
+
+def _spellings(symbol: str) -> set[str]:
+    """All that a kernel may be called by: with and without parameters, template arguments and namespaces."""
+    name, signature = _squeezed(readable(symbol)), _squeezed(_signature(symbol))
+    bare = name.partition("<")[0]
+    every = {symbol, name, signature, bare, signature.replace("(anonymousnamespace)::", "")}
+    return every | {
+        spelling.rpartition("::")[2] for spelling in (name, bare) if "<" not in spelling or "::" not in spelling
+    }
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)

@@ -1,0 +1,809 @@
+"""What lowering is made of: the program under construction, operands, and the rules, one per PTX mnemonic.
+
+A rule reads an instruction through `Form`, which knows what may be missing in it: whatever PTX says that no rule
+expects ends in `Unsupported`, never in another exception. That makes the instruction an `unknown` one, which ends the
+kernel only if it is executed.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from cudaemu.ptx import (
+    BYTES,
+    SINK,
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Location,
+    Name,
+    Not,
+    Pair,
+    Pattern,
+    PtxError,
+    PtxModule,
+    Register,
+    Scope,
+    Special,
+    Variable,
+    Vector,
+)
+
+# Flags and kinds: those of vm.h, which the machine exports; engine.library() compares them.
+FLAGS = {
+    "FTZ": 1, "SAT": 2, "RELU": 16, "NOT_PRED": 64, "ONE_MASK": 128, "WARP_BARRIER": 256, "STRONG": 512,
+    "ACQUIRE": 1024, "RELEASE": 2048, "SPIN": 4096, "SIGNAL": 8192, "PAST_L1": 16384, "OF_BLOCK": 32768,
+    "TENTATIVE": 131072, "TRACKED": 65536,
+}  # fmt: skip
+(
+    FTZ,
+    SAT,
+    RELU,
+    NOT_PRED,
+    ONE_MASK,
+    WARP_BARRIER,
+    STRONG,
+    ACQUIRE,
+    RELEASE,
+    _,
+    SIGNAL,
+    PAST_L1,
+    OF_BLOCK,
+    TENTATIVE,
+    TRACKED,
+) = FLAGS.values()
+ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
+KINDS = (
+    "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN",
+    "TOGETHER",
+)  # fmt: skip
+PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, CLOCK, CALL, CALL_POINTER, RETURN, TOGETHER = range(len(KINDS))
+NONE = 0xFFFFFFFF
+
+
+def numbered(names: str, first: int = 0) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names.split(), first)}
+
+
+SPECIALS = numbered(
+    "%tid.x %tid.y %tid.z %ntid.x %ntid.y %ntid.z %ctaid.x %ctaid.y %ctaid.z %nctaid.x %nctaid.y %nctaid.z %laneid "
+    "%warpid %nwarpid %lanemask_eq %lanemask_le %lanemask_lt %lanemask_ge %lanemask_gt %dynamic_smem_size "
+    "%total_smem_size %smid %nsmid %gridid %envreg1 %envreg2",
+    first=1,
+)
+CLUSTER_OF_ONE = {"%clusterid": "%ctaid", "%nclusterid": "%nctaid"}  # a launch without clusters: each block is its own
+CLOCKS = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+SPACES = {"global": 0, "const": 0, "shared": 1, "local": 2, "generic": 3}
+HALVES = ("f16", "bf16", "f16x2", "bf16x2")
+PACKED = ("u16x2", "s16x2")
+
+# Generic addresses: as in vm.h.
+FUNCTION_WINDOW = 4 << 56
+STACK_BYTES = 16 << 10  # per thread, in programs that call through pointers or recursively
+FRAME_HEADER = 16  # of a call: where it returns to, and the frame below
+
+
+class Unsupported(Exception):
+    """This instruction, in this form, has no handler: why."""
+
+
+# What to do instead, by the beginning of the opcode; the longest that fits counts.
+WAYS_ROUND = {
+    "": "Write it with instructions that the emulator has (docs/emulator.md lists them), or run the kernel on a GPU",
+    "wgmma": "mma.sync computes the same (kernels/05_mma_ptx); or run the kernel on a GPU of compute capability 9.0",
+    "tcgen05": "mma.sync computes the same (kernels/05_mma_ptx); or run the kernel on a GPU that has it",
+    "mma": "mma.m16n8k16 with fp16 or bf16 is the usual form; or run the kernel on a GPU",
+    "cp.async.bulk": "cp.async in pieces of 16 bytes does the same (kernels/07_cp_async); or run the kernel on a GPU",
+    "cp.async.mbarrier": "cp.async.commit_group and wait_group do the same; or run the kernel on a GPU",
+    "mbarrier": "bar.sync, named barriers, and cp.async groups do the same; or run the kernel on a GPU",
+    "tex": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
+    "tld4": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
+    "suld": "Load from a plain array; or run the kernel on a GPU",
+    "sust": "Store to a plain array; or run the kernel on a GPU",
+    "barrier.cluster": "Use blocks without clusters, and global memory between them; or run the kernel on a GPU",
+    "mapa": "Use blocks without clusters, and global memory between them; or run the kernel on a GPU",
+    "alloca": "Give the array a size that the compiler knows; or run the kernel on a GPU",
+    "stacksave": "Give the array a size that the compiler knows; or run the kernel on a GPU",
+}
+
+
+def way_round(opcode: str) -> str:
+    return WAYS_ROUND[max((start for start in WAYS_ROUND if opcode.startswith(start)), key=len)]
+
+
+@dataclass(eq=False)
+class Constant:
+    width: int  # bytes per lane; 0 for a predicate
+    value: int = 0
+    special: str = ""
+
+
+@dataclass(eq=False)
+class Raw:
+    """A plain number among the operands."""
+
+    value: int
+
+
+@dataclass(eq=False)
+class FrameBytes:
+    """A plain number among the operands: bytes of a unit's frame, known when all of it is lowered."""
+
+    unit: Unit
+    extra: int = 0
+
+
+@dataclass(eq=False)
+class Def:
+    """A destination."""
+
+    register: Register
+
+
+ABSENT = Raw(NONE)  # an operand that is not there
+
+
+@dataclass(eq=False, slots=True)
+class Lowered:
+    """One instruction of the program, and where it came from."""
+
+    name: str = "nop"
+    operands: list = field(default_factory=list)  # Register, Constant, Raw, FrameBytes; from rules, Def as well
+    flags: int = 0
+    kind: int = PLAIN
+    target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
+    category: str = "move"
+    access: int = 0  # bytes of shared memory that one thread touches at once
+    global_store: int = 0  # bytes of global memory that one thread writes at once
+    guard: Register | None = None
+    negated: bool = False
+    text: str = ""
+    location: Location | None = None
+    problem: str = ""  # why it is unknown
+    # Of the operands, as `settle` tells them apart. All of one template share `others`.
+    writes: list[Register] = field(default_factory=list)
+    sources: list[Register] = field(default_factory=list)
+    others: list = field(default_factory=list)  # constants (the target may be one) and numbers
+
+    def settle(self) -> None:
+        """Take the operands from a rule."""
+        given = self.operands
+        self.writes = [operand.register for operand in given if isinstance(operand, Def)]
+        self.sources = [operand for operand in given if isinstance(operand, Register)]
+        self.operands = [operand.register if isinstance(operand, Def) else operand for operand in given]
+        self.others = [operand for operand in self.operands if not isinstance(operand, Register)]
+        if isinstance(self.target, Constant):
+            self.others.append(self.target)
+            self.flags |= ONE_MASK * (self.kind == TOGETHER)
+
+    @property
+    def reads(self) -> list[Register]:
+        """The registers that it needs, whatever for."""
+        if self.guard is None and not isinstance(self.target, Register):
+            return self.sources
+        return [*self.sources, *(each for each in (self.target, self.guard) if isinstance(each, Register))]
+
+
+class Template:
+    """What the instructions of a pattern become, whatever their registers are."""
+
+    def __init__(self, blanks: Sequence[Register], lowered: Lowered):
+        self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.operands))
+        lowered.settle()
+        numbers = {value: number for number, value in enumerate((*blanks, *lowered.others))}
+        self.operands = [numbers[operand] for operand in lowered.operands]  # of the registers and the others
+        self.writes = [numbers[register] for register in lowered.writes]
+        self.sources = [numbers[register] for register in lowered.sources]
+
+    def filled(self, registers: Sequence[Register], guard: Register | None, instruction: Instruction) -> Lowered:
+        made = self.lowered
+        values = [*registers, *made.others]
+        return Lowered(
+            made.name,
+            [values[number] for number in self.operands],
+            made.flags,
+            made.kind,
+            made.target,
+            made.category,
+            made.access,
+            made.global_store,
+            guard,
+            instruction.negated,
+            instruction.text,
+            instruction.location,
+            "",
+            [registers[number] for number in self.writes],
+            [registers[number] for number in self.sources],
+            made.others,
+        )
+
+
+@dataclass
+class Program:
+    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`, `flows`: see vm_program in
+    launch.cpp."""
+
+    name: str
+    instructions: list[Lowered]
+    names: list[str]
+    words: array
+    header: array
+    constants: array
+    tables: array
+    flows: array
+    static_shared: int
+    shared: list[tuple[str, int, int]]  # names, offsets and sizes of the shared variables, in order
+
+
+@dataclass(eq=False)
+class Unit:
+    """Code that is entered at its beginning: the kernel, or a function that is called through a pointer or calls
+    itself.
+
+    Other functions are expanded where they are called. A unit's frame in local memory is where the kernel's begins, or
+    wherever its thread's stack has grown to."""
+
+    function: Function
+    entry: bool
+    frame_bytes: int = 0  # local variables, parameters, saved registers
+    begin: int = 0  # its instructions
+    end: int = 0
+
+
+class Frame:
+    """One expansion of a function: that of a unit, or a call within it."""
+
+    def __init__(self, function: Function, unit: Unit, own: bool):
+        self.function, self.unit = function, unit
+        self.own = own  # the unit's function itself: its registers and variables are the originals
+        self.registers: dict[Register, Register] = {}
+        self.variables: dict[Variable, Variable] = {}  # formal -> actual parameter, local variable -> its copy
+        self.pc: list[int] = []  # of each PTX instruction
+        self.end = 0
+
+
+class Form:
+    """An instruction as the rules read it."""
+
+    def __init__(self, instruction: Instruction):
+        self.instruction = instruction
+        self.parts = instruction.opcode.split(".")
+        self.base = self.parts[0]
+        self.operands = list(instruction.operands)
+
+    def has(self, *parts: str) -> bool:
+        return any(part in self.parts for part in parts)
+
+    def operand(self, index: int):
+        if index >= len(self.operands):
+            raise Unsupported("an operand is missing")
+        return self.operands[index]
+
+    def type(self, index: int = -1) -> str:
+        """The part at that place, which has to be a type."""
+        name = self.parts[index] if -len(self.parts) <= index < len(self.parts) else ""
+        if name not in BYTES:
+            raise Unsupported(f"'{name}' is no type")
+        return name
+
+    def choose(self, *names: str, default: str | None = None) -> str:
+        """The first part that is one of these."""
+        for part in self.parts[1:]:
+            if part in names:
+                return part
+        if default is None:
+            raise Unsupported(f"it has none of {', '.join(names[:6])}")
+        return default
+
+    def number(self, index: int) -> int:
+        operand = self.operand(index)
+        if not isinstance(operand, Immediate) or not isinstance(operand.value, int):
+            raise Unsupported("an operand that must be a number is none")
+        return operand.value
+
+    def pair(self, index: int) -> tuple[object, object]:
+        """`%r|%p`; the second is the sink if there is none."""
+        operand = self.operand(index)
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, SINK)
+
+    def elements(self, index: int) -> tuple:
+        """A vector's elements, or the operand alone."""
+        operand = self.operand(index)
+        return operand.elements if isinstance(operand, Vector) else (operand,)
+
+    @property
+    def space(self) -> str:
+        for part in self.parts[1:]:
+            name = part.split("::")[0]
+            if name in ("global", "shared", "local", "param", "const"):
+                return name
+        return "generic"
+
+
+RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
+
+
+def rule(*mnemonics: str):
+    """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
+    wherever it stands: see `template`."""
+
+    def enter(function):
+        for mnemonic in mnemonics:
+            RULES[mnemonic] = function
+        return function
+
+    return enter
+
+
+_SLOT_BYTES = {name: 2 if size == 1 else size for name, size in BYTES.items()}
+
+
+def slot_bytes(register: Register) -> int:
+    """Bytes per lane of a register's slot; 0 for a predicate. A byte lies in 16 bits."""
+    return _SLOT_BYTES[register.type]
+
+
+def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
+    value, hexadecimal = operand.value, {"f32": ("<I", "<f", 4), "f64": ("<Q", "<d", 8)}.get(operand.notation)
+    wanted = {4: "<f", 8: "<d"}.get(width)
+    if wanted and (hexadecimal or type_ in ("f32", "f64") or operand.notation == "decimal"):
+        if hexadecimal and isinstance(value, int):
+            stored, read, size = hexadecimal
+            value &= (1 << 8 * size) - 1
+            if size == width:
+                return value
+            value = struct.unpack(read, struct.pack(stored, value))[0]
+        try:
+            return int.from_bytes(struct.pack(wanted, float(value)), "little")
+        except OverflowError:
+            raise Unsupported(f"{value} does not fit into {type_}") from None
+    if not isinstance(value, int):
+        raise Unsupported(f"{value} is no integer")
+    return value & ((1 << 8 * width) - 1)
+
+
+def symbols(operands) -> Iterator[Variable | Name]:
+    """All that the operands name."""
+    for operand in operands:
+        if isinstance(operand, Address):
+            operand = operand.base
+        if isinstance(operand, (Variable, Name)):
+            yield operand
+        elif isinstance(operand, Vector):
+            yield from symbols(operand.elements)
+
+
+def unsigned(type_: str) -> str:
+    return f"u{type_[1:]}" if type_[0] in "sb" and type_[1:].isdigit() else type_
+
+
+def is_float(type_: str) -> bool:
+    return type_ in ("f32", "f64") or type_ in HALVES
+
+
+def category(type_: str) -> str:
+    return "half" if type_ in HALVES else "float" if type_ in ("f32", "f64") else "integer"
+
+
+class Lowering:
+    """One kernel on its way. `addresses`: where the module's variables are, and what stands for its functions.
+    `signatures`: the machine's handlers, and what operands each takes (see vm.h)."""
+
+    def __init__(
+        self, module: PtxModule, function: Function, addresses: Mapping[str, int], signatures: Mapping[str, str]
+    ):
+        self.module, self.function, self.addresses, self.signatures = module, function, addresses, signatures
+        self.code: list[Lowered] = []
+        self.tables: list[list[int]] = []
+        self.units: list[Unit] = []
+        self.offsets: dict[Variable, int] = {}  # within the unit's frame; parameters of the kernel; shared memory
+        self.static_shared = 0
+        self.carry = Register("%cc", "pred")
+        self.stack = Register("%stack", "b64")  # where the frame of the unit begins that the thread is in
+        self.true = Constant(0, 1)
+        self.open: list[str] = []  # functions that are being expanded
+        self.fixes: list[tuple[Lowered, Frame, int]] = []
+        self.table_fixes: list[tuple[list[int], Frame, list[int]]] = []
+        self.unit_fixes: list[tuple[Lowered, Function]] = []
+        self.templates: dict[Pattern, Template | None] = {}
+        self.calls = reach(module, function)
+        self.reached = [module.functions[name] for name in self.calls]
+        self.out_of_line = self.find_out_of_line()
+        self.lay_out_params()
+        self.lay_out_shared()
+        self.frame = Frame(function, Unit(function, True), True)
+
+    # ---- which functions, and how they are called ----
+
+    def find_out_of_line(self) -> set[str]:
+        """The functions that are called through pointers, and those that call themselves, by whatever way round."""
+        pointers = any(None in calls for calls in self.calls.values())
+        names = set(self.module.pointed_at) if pointers else set()
+        calls = {name: {each for each in called if each is not None} for name, called in self.calls.items()}
+        for name in calls:
+            waiting, seen = list(calls[name]), set()
+            while waiting:
+                other = waiting.pop()
+                if other not in seen:
+                    seen.add(other)
+                    waiting += calls.get(other, ())
+            if name in seen:
+                names.add(name)
+        return names & calls.keys()
+
+    # ---- memory ----
+
+    def lay_out_params(self) -> None:
+        self.params: list[tuple[str, int, int, int]] = []  # name, size, align, offset
+        offset = 0
+        for variable in self.function.arguments:
+            offset = -(-offset // variable.align) * variable.align
+            self.offsets[variable] = offset
+            self.params.append((variable.name, variable.size, variable.align, offset))
+            offset += variable.size
+        self.param_bytes = offset
+
+    def lay_out_shared(self) -> None:
+        named, dynamic = shared_variables(self.reached)
+        offset = 0
+        for variable in named:
+            offset = -(-offset // variable.align) * variable.align
+            self.offsets[variable] = offset
+            offset += variable.size
+        align = max((variable.align for variable in dynamic), default=1)
+        self.static_shared = -(-offset // align) * align
+        for variable in dynamic:
+            self.offsets[variable] = self.static_shared
+
+    def local(self, variable: Variable) -> int:
+        """Where a local variable lies in its unit's frame."""
+        if variable not in self.offsets:
+            unit = self.frame.unit
+            offset = -(-unit.frame_bytes // variable.align) * variable.align
+            self.offsets[variable] = offset
+            unit.frame_bytes = offset + variable.size
+        return self.offsets[variable]
+
+    def on_stack(self, variable: Variable) -> bool:
+        """Its address is relative to the stack."""
+        return variable.space in ("local", "param") and not self.frame.unit.entry
+
+    def address_of(self, variable: Variable) -> int:
+        """Address within the variable's space; an absolute one for global and const."""
+        if variable.space in ("global", "const"):
+            if variable.name not in self.addresses:
+                raise PtxError(f"'{variable.name}' is declared but nowhere defined")
+            return self.addresses[variable.name]
+        if variable.space == "shared":
+            return self.offsets[variable]
+        return self.local(self.actual(variable))
+
+    def actual(self, variable: Variable) -> Variable:
+        """A formal parameter's argument; a local variable's copy in this expansion of its function."""
+        if self.frame.own:
+            return variable
+        copy = Variable(variable.name, variable.space, variable.align, variable.size, variable.type)
+        return self.frame.variables.setdefault(variable, copy)
+
+    # ---- operands ----
+
+    def register(self, register: Register) -> Register:
+        if self.frame.own:
+            return register
+        copy = self.frame.registers.get(register)
+        if copy is None:
+            copy = self.frame.registers[register] = Register(register.name, register.type)
+        return copy
+
+    def define(self, operand, width: int):
+        if operand is SINK or operand == SINK:
+            return ABSENT
+        if not isinstance(operand, Register):
+            raise Unsupported("its destination is not a register")
+        if slot_bytes(operand) != width:
+            raise Unsupported(f"its destination has {8 * slot_bytes(operand)} bits instead of {8 * width}")
+        return Def(self.register(operand))
+
+    def predicate(self, operand):
+        return self.define(operand, 0)
+
+    def use(self, operand, width: int, type_: str = ""):
+        """A source of `width` bytes per lane; 0 for a predicate."""
+        if isinstance(operand, Register):
+            if slot_bytes(operand) != width:
+                raise Unsupported(f"{operand.name} has {8 * slot_bytes(operand)} bits instead of {8 * width}")
+            return self.register(operand)
+        if isinstance(operand, Immediate):
+            return Constant(width, immediate_bits(operand, type_, width) if width else int(operand.value != 0))
+        if isinstance(operand, Special):
+            return self.special(operand.name, width)
+        if isinstance(operand, Name):
+            if operand.name not in self.module.functions:
+                raise Unsupported(f"'{operand.name}' is neither a register nor a variable")
+            return Constant(width, self.addresses.get(operand.name, 0))
+        base, offset = (operand.base, operand.offset) if isinstance(operand, Address) else (operand, 0)
+        if not isinstance(base, Variable):
+            raise Unsupported("one of its operands has no meaning here")
+        at = self.address_of(base) + offset
+        if not self.on_stack(base):
+            return Constant(width, at)
+        address = Register("%address", "b64")  # known only when the function runs
+        self.finish(Lowered("add.u64", [Def(address), self.stack, Constant(8, at)], category="integer"))
+        if width == 8:
+            return address
+        narrow = Register("%address", "b32")
+        self.finish(Lowered("cvt.u32.u64", [Def(narrow), address], category="integer"))
+        return narrow
+
+    @staticmethod
+    def special(name: str, width: int) -> Constant:
+        family, _, axis = name.partition(".")
+        if family in CLUSTER_OF_ONE:
+            name = f"{CLUSTER_OF_ONE[family]}.{axis}"
+        if family in ("%cluster_nctaid", "%cluster_nctarank"):
+            return Constant(width, 1)
+        if family in ("%cluster_ctaid", "%cluster_ctarank") or family.startswith("%pm") or name.endswith(".w"):
+            return Constant(width, 0)
+        if family.startswith("%envreg") and name not in SPECIALS:
+            return Constant(width, 0)
+        if name in ("%is_explicit_cluster",):
+            return Constant(0, 0)
+        if name not in SPECIALS:
+            raise Unsupported(f"the special register {name} is not known")
+        return Constant(width, 0, name)
+
+    def negatable(self, operand) -> tuple[object, int]:
+        """A source predicate, and the flag that negates it."""
+        if isinstance(operand, Not):
+            return self.use(operand.operand, 0), NOT_PRED
+        return self.use(operand, 0), 0
+
+    def address(self, operand, space: str) -> tuple[object, int, bool]:
+        """Base (a use), offset, whether the base has 64 bits."""
+        if not isinstance(operand, Address):
+            raise Unsupported("its address is not in brackets")
+        base, offset = operand.base, operand.offset
+        if isinstance(base, Register):
+            if slot_bytes(base) not in (4, 8):
+                raise Unsupported("its address has neither 32 nor 64 bits")
+            return self.use(base, slot_bytes(base)), offset & 0xFFFFFFFF, slot_bytes(base) == 8
+        if isinstance(base, Immediate):
+            if not isinstance(base.value, int):
+                raise Unsupported("its address is no integer")
+            return Constant(8, base.value + offset), 0, True
+        if isinstance(base, Variable):
+            if space == "generic" and base.space not in ("global", "const"):
+                raise Unsupported("a generic address cannot name a variable of another space")
+            at = self.address_of(base) + offset
+            return (self.stack, at & 0xFFFFFFFF, True) if self.on_stack(base) else (Constant(8, at), 0, True)
+        if isinstance(base, Name):
+            raise PtxError(f"'{base.name}' is not declared")
+        raise Unsupported("its address is neither a register nor a variable")
+
+    # ---- the whole kernel ----
+
+    def lower(self) -> None:
+        """All units: functions before those that call them, so that threads come together before they return."""
+        for function in reversed(self.reached):
+            if function.name in self.out_of_line and function is not self.function:
+                self.unit(Unit(function, False, FRAME_HEADER))
+        self.unit(Unit(self.function, True))
+        for lowered, frame, index in self.fixes:
+            lowered.target = frame.pc[index] if index < len(frame.pc) else frame.end
+        for table, frame, indices in self.table_fixes:
+            table.extend(frame.pc[index] if index < len(frame.pc) else frame.end for index in indices)
+        begins = {unit.function.name: unit.begin for unit in self.units}
+        for lowered, function in self.unit_fixes:
+            lowered.target = begins[function.name]
+
+    def unit(self, unit: Unit) -> None:
+        self.units.append(unit)
+        unit.begin = len(self.code)
+        frame = Frame(unit.function, unit, True)
+        if not unit.entry:  # results, then parameters, where the caller puts and takes them
+            self.frame = frame
+            lay_out_call(unit.function.results, unit.function.params, self.offsets)
+            unit.frame_bytes += call_bytes((*unit.function.results, *unit.function.params))
+        self.expand(frame)
+        last = self.code[-1].location if len(self.code) > unit.begin else None
+        kind = EXIT if unit.entry else RETURN
+        self.code.append(Lowered(kind=kind, category="control", text="ret;", location=last))
+        unit.end = len(self.code)
+
+    def expand(self, frame: Frame) -> None:
+        outer, self.frame = self.frame, frame
+        self.open.append(frame.function.name)
+        for instruction in frame.function.instructions:
+            frame.pc.append(len(self.code))
+            if filled := self.from_template(instruction):
+                self.code.append(filled)
+                continue
+            before = len(self.code)
+            self.instruction_at = instruction
+            try:
+                lowered = self.instruction(instruction)
+                if lowered is not None:
+                    self.check(lowered)
+            except Unsupported as problem:
+                del self.code[before:]
+                lowered = Lowered("unknown", kind=UNKNOWN, category="other", problem=str(problem))
+            if lowered is not None:
+                self.finish(lowered, guarded=True)
+        frame.end = len(self.code)
+        self.open.pop()
+        self.frame = outer
+
+    def finish(self, lowered: Lowered, guarded: bool = False) -> None:
+        """Append to the program, as part of the instruction that is being lowered."""
+        instruction = self.instruction_at
+        if guarded and instruction.guard is not None:
+            lowered.guard, lowered.negated = self.register(instruction.guard), instruction.negated
+        lowered.text, lowered.location = instruction.text, instruction.location
+        lowered.settle()
+        self.code.append(lowered)
+
+    def from_template(self, instruction: Instruction) -> Lowered | None:
+        """What becomes of an instruction whose pattern has a template."""
+        registers, guard = instruction.registers, instruction.guard
+        if not registers:
+            return None
+        pattern = instruction.pattern
+        if pattern not in self.templates:
+            made = template(pattern)
+            wrong = made is None or self.mismatch(made.lowered, made.shapes)
+            self.templates[pattern] = None if wrong else made
+        found = self.templates[pattern]
+        if found is None:
+            return None
+        if not self.frame.own:
+            registers = [self.register(register) for register in registers]
+            guard = guard and self.register(guard)
+        return found.filled(registers, guard, instruction)
+
+    def instruction(self, instruction: Instruction) -> Lowered | None:
+        form = Form(instruction)
+        if form.base not in RULES:
+            raise Unsupported("the emulator does not know this instruction")
+        return RULES[form.base](self, form)
+
+    def check(self, lowered: Lowered) -> None:
+        """Unsupported if the machine has no such handler, or one that takes other operands."""
+        if wrong := self.mismatch(lowered, tuple(map(_shape, lowered.operands))):
+            raise Unsupported(wrong)
+
+    def mismatch(self, lowered: Lowered, shapes: tuple[str, ...]) -> str:
+        if lowered.kind not in (PLAIN, CLOCK, TOGETHER):
+            return ""
+        return mismatch(self.signatures.get(lowered.name), shapes)
+
+
+@lru_cache(1 << 14)
+def template(pattern: Pattern) -> Template | None:
+    """None if what becomes of such an instruction depends on where it stands, or if it is an error, which names its
+    registers."""
+    if ".param" in pattern.opcode:  # in a kernel it is one space, in a function another
+        return None
+    nowhere = Lowering(PtxModule(), Function("", True), {}, {})
+    nowhere.instruction_at = Instruction(pattern, pattern.blanks, None, False, None, "", Scope(None))
+    try:
+        lowered = nowhere.instruction(nowhere.instruction_at)
+    except (Unsupported, PtxError):
+        return None
+    if lowered is None or nowhere.code or isinstance(lowered.target, Register):
+        return None
+    named = {operand.register if isinstance(operand, Def) else operand for operand in lowered.operands}
+    if not {each for each in named if isinstance(each, Register)} <= {*pattern.blanks}:
+        return None  # one of the kernel's own: the carry
+    return Template(pattern.blanks, lowered)
+
+
+def _shape(operand) -> str:
+    """An operand as signatures spell it: d4, s8, n; - if it is absent."""
+    if isinstance(operand, Def):
+        return _DEFINED[operand.register.type]
+    if isinstance(operand, Register):
+        return _USED[operand.type]
+    if isinstance(operand, Constant):
+        return f"s{operand.width}"
+    return "-" if operand is ABSENT else "n"
+
+
+_DEFINED, _USED = ({name: f"{what}{size}" for name, size in _SLOT_BYTES.items()} for what in "ds")
+
+
+@lru_cache(1 << 14)
+def mismatch(signature: str | None, shapes: tuple[str, ...]) -> str:
+    """Why a handler of this signature cannot take such operands; nothing if it can."""
+    if signature is None:
+        return "the emulator does not know this form of it"
+    place = 0
+    for wanted in signature.split():
+        kind, optional, repeated = wanted.rstrip("?+"), "?" in wanted, "+" in wanted
+        taken = 0
+        while place < len(shapes) and (repeated or not taken):
+            shape = shapes[place]
+            fits = (
+                (shape == "-" and (optional or kind == "n"))
+                or shape == kind
+                or (kind[1:] == "*" and shape[0] == kind[0])
+            )
+            if not fits:
+                break
+            place, taken = place + 1, taken + 1
+        if not taken and not repeated:
+            return "one of its operands is missing, or of another kind than the emulator expects"
+    return "" if place == len(shapes) else "it has other operands than the emulator expects"
+
+
+def reach(module: PtxModule, start: Function) -> dict[str, list[str | None]]:
+    """The function and all that it may call, and what each of them calls: names, None for a pointer. Once one calls
+    through a pointer, it may call all whose address the module takes."""
+    found: dict[str, list[str | None]] = {}
+    waiting = [start]
+    while waiting:
+        function = waiting.pop()
+        if function.name in found or not function.defined:
+            continue
+        called = [call_target(each) for each in function.instructions if each.pattern.base == "call"]
+        found[function.name] = called
+        waiting += [module.functions[name] for name in called if name is not None and name in module.functions]
+        if None in called:
+            waiting += [module.functions[name] for name in module.pointed_at]
+    return found
+
+
+def call_target(instruction: Instruction) -> str | None:
+    """The name of the function that a call names; None if it goes through a pointer."""
+    for operand in instruction.operands:
+        if isinstance(operand, Name):
+            return operand.name
+        if isinstance(operand, Register):
+            return None
+    return ""
+
+
+def lay_out_call(results, params, offsets: dict[Variable, int]) -> None:
+    """Where results and parameters lie in the frame of a call, after its header."""
+    offset = FRAME_HEADER
+    for variable in (*results, *params):
+        if not isinstance(variable, Variable):
+            raise PtxError(
+                "a function that is called through a pointer, or calls itself, takes its parameters in .param"
+            )
+        offset = -(-offset // variable.align) * variable.align
+        offsets[variable] = offset
+        offset += variable.size
+
+
+def call_bytes(variables) -> int:
+    offset = FRAME_HEADER
+    for variable in variables:
+        offset = -(-offset // variable.align) * variable.align + variable.size
+    return offset - FRAME_HEADER
+
+
+def shared_variables(functions: list[Function]) -> tuple[list[Variable], list[Variable]]:
+    """The shared variables that the functions name: static ones in the order of their places, and dynamic ones, which
+    share theirs behind them."""
+    found = dict.fromkeys(
+        variable
+        for function in functions
+        for variable in (
+            *(variable for variable in function.variables if variable.space == "shared"),
+            *(
+                word
+                for instruction in function.instructions
+                if not instruction.registers
+                for word in symbols(instruction.operands)
+                if isinstance(word, Variable) and word.space == "shared"
+            ),
+        )
+    )
+    static = [variable for variable in found if not variable.extern and variable.size]
+    return sorted(static, key=lambda v: -v.align), [variable for variable in found if variable not in static]

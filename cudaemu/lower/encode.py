@@ -1,0 +1,384 @@
+"""Slots for registers, and the program as the machine takes it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from itertools import chain
+
+from cudaemu.lower.core import (
+    ACQUIRE,
+    BRANCH,
+    CALL,
+    CALL_POINTER,
+    EXIT,
+    NONE,
+    RELEASE,
+    RETURN,
+    SPECIALS,
+    STACK_BYTES,
+    STRONG,
+    TABLE,
+    TENTATIVE,
+    TRACKED,
+    Constant,
+    Def,
+    FrameBytes,
+    Lowered,
+    Lowering,
+    Program,
+    Raw,
+    Unit,
+    slot_bytes,
+)
+from cudaemu.ptx import Register
+
+WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
+NO_GRANULE = 32  # nothing is written to global memory
+STACK_UNIT = 16  # bytes: frames are a multiple of it
+
+
+def _unit_size(width: int) -> int:
+    """Bytes of a register in the frame."""
+    return 32 * width if width else 4
+
+
+class _Liveness:
+    """Which registers are alive where, in one unit. `ranges`: the first and the last instruction of each one's life, in
+    the order in which the code names them. Sets of registers are integers, a bit for each that outlives a block."""
+
+    def __init__(self, lowering: Lowering, unit: Unit):
+        self.code, self.tables = lowering.code, lowering.tables
+        starts = {unit.begin}
+        for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
+            if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
+                starts.update(self.after(pc))
+                if lowered.kind in (EXIT, RETURN):
+                    starts.add(pc + 1)
+        self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
+        self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
+        self.ranges: dict[Register, list[int]] = {}
+        self.solve()
+
+    def after(self, pc: int) -> list[int]:
+        """Where a block that ends here can go on."""
+        last = self.code[pc]
+        following = list(self.tables[last.target]) if last.kind == TABLE else []
+        if last.kind == BRANCH:
+            following.append(last.target)
+        if last.kind not in (BRANCH, EXIT, RETURN) or last.guard is not None:
+            following.append(pc + 1)
+        return following
+
+    def solve(self) -> None:
+        read, written = self.scan()
+        self.names = list(set().union(*read))  # by number
+        bits = {register: 1 << number for number, register in enumerate(self.names)}
+        reads = [sum(bits[register] for register in registers) for registers in read]
+        writes = [sum(bits[register] for register in bits.keys() & registers) for registers in written]
+        ranges = self.ranges
+        following = [
+            [self.block_at[pc] for pc in self.after(end - 1) if pc in self.block_at] for end in self.bounds[1:]
+        ]
+        self.live_in = list(reads)
+        changed = True
+        while changed:
+            changed = False
+            for block in range(len(reads) - 1, -1, -1):
+                new = reads[block] | self.union(following[block]) & ~writes[block]
+                if new != self.live_in[block]:
+                    self.live_in[block], changed = new, True
+        self.live_out = [self.union(followers) for followers in following]
+        # A life begins no later than the first block where the register is alive, and ends no sooner than the last.
+        lives = [
+            each
+            for block, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False))
+            for each in ((self.live_in[block], begin), (self.live_out[block], end - 1))
+        ]
+        seen = 0
+        for alive, pc in lives:
+            for register in self.registers(alive & ~seen):
+                ranges[register][0] = min(ranges[register][0], pc)
+            seen |= alive
+        seen = 0
+        for alive, pc in reversed(lives):
+            for register in self.registers(alive & ~seen):
+                ranges[register][1] = max(ranges[register][1], pc)
+            seen |= alive
+
+    def scan(self) -> tuple[list[set[Register]], list[set[Register]]]:
+        """What each block takes from those before it, and what it writes; and each register's life as far as
+        instructions name it."""
+        reads, writes = [], []
+        first: dict[Register, int] = {}
+        last: dict[Register, int] = {}
+        for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
+            read: set[Register] = set()
+            written: set[Register] = set()
+            for pc, lowered in enumerate(self.code[begin:end], begin):
+                for register in lowered.reads:
+                    last[register] = pc
+                    if register not in written:
+                        first.setdefault(register, pc)
+                        read.add(register)
+                for register in lowered.writes:
+                    last[register] = pc
+                    if register not in written:
+                        first.setdefault(register, pc)
+                        if lowered.guard is None:
+                            written.add(register)
+                        else:
+                            read.add(register)  # what the guard leaves must be kept
+            reads.append(read)
+            writes.append(written)
+        self.ranges = {register: [pc, last[register]] for register, pc in first.items()}
+        return reads, writes
+
+    def union(self, blocks: list[int]) -> int:
+        out = 0
+        for block in blocks:
+            out |= self.live_in[block]
+        return out
+
+    def registers(self, bits: int) -> list[Register]:
+        found = []
+        while bits:
+            low = bits & -bits
+            found.append(self.names[low.bit_length() - 1])
+            bits ^= low
+        return found
+
+    def before(self, pc: int) -> set[Register]:
+        """The registers that are alive before an instruction."""
+        block = max(number for number, start in enumerate(self.bounds[:-1]) if start <= pc)
+        live = set(self.registers(self.live_out[block]))
+        for at in range(self.bounds[block + 1] - 1, pc - 1, -1):
+            lowered = self.code[at]
+            if lowered.guard is None:
+                live.difference_update(lowered.writes)
+            live.update(lowered.reads)
+        return live
+
+
+class _Slots:
+    """Linear scan, one pool of slots per width. A slot is free after the last use: destinations never overlap sources.
+    Units do not share any, for one runs while another waits for it."""
+
+    def __init__(self) -> None:
+        self.of: dict[Register, int] = {}
+        self.count = dict.fromkeys(WIDTHS, 0)
+
+    def assign(self, ranges: dict[Register, list[int]]) -> None:
+        free: dict[int, list[int]] = {width: [] for width in WIDTHS}
+        active: list[tuple[int, int, int]] = []  # last use, width, slot
+        for register, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
+            while active and active[0][0] < begin:
+                _, width, slot = heapq.heappop(active)
+                free[width].append(slot)
+            width = slot_bytes(register)
+            if free[width]:
+                slot = free[width].pop()
+            else:
+                slot, self.count[width] = self.count[width], self.count[width] + 1
+            self.of[register] = slot
+            heapq.heappush(active, (end, width, slot))
+
+
+def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None:
+    """Give the calls of a function that may be entered again what they have to save, and where."""
+    begin = unit.frame_bytes = -(-unit.frame_bytes // STACK_UNIT) * STACK_UNIT
+    order = {} if unit.entry else {register: number for number, register in enumerate(liveness.ranges)}
+    for pc in range(unit.begin, unit.end):
+        lowered = lowering.code[pc]
+        if lowered.name != "restore":
+            continue
+        alive = [] if unit.entry else sorted(liveness.before(pc) - {lowering.stack}, key=order.__getitem__)
+        save = next(lowering.code[at] for at in range(pc, unit.begin, -1) if lowering.code[at].name == "save")
+        save.operands = [lowering.stack, Raw(begin), *alive]
+        lowered.operands = [lowering.stack, Raw(begin), *map(Def, alive)]
+        save.settle()
+        lowered.settle()
+        unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
+
+
+SOON = 256  # instructions
+
+
+def _mark_tentative_loads(code: list[Lowered]) -> None:
+    """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
+    whether an atomic is worth while. Whatever the load sees, the atomic decides."""
+    if not any(name.startswith("atom.") for name in {lowered.name for lowered in code}):
+        return
+    definitions: dict[Register, list[Lowered]] = {}
+    for lowered in code:
+        for register in lowered.writes:
+            definitions.setdefault(register, []).append(lowered)
+
+    def root(base, offset: int):
+        """Where an address comes from, through additions of constants, moves and conversions."""
+        for _ in range(16):
+            made = definitions.get(base, ()) if isinstance(base, Register) else ()
+            if len(made) != 1 or made[0].guard is not None:
+                break
+            sources = made[0].operands[1:]
+            if made[0].name in ("mov.b64", "mov.b32", "cvta"):
+                base = sources[0]
+            elif made[0].name in ("add.u64", "add.u32") and isinstance(sources[1], Constant) and not sources[1].special:
+                base, offset = sources[0], offset + sources[1].value
+            else:
+                break
+        if isinstance(base, Constant) and not base.special:
+            return None, base.value + offset
+        return base, offset & NONE
+
+    atomics: dict[tuple, list[int]] = {}
+    for pc, lowered in enumerate(code):
+        if lowered.name.startswith("atom.") and ".vector" not in lowered.name:
+            base, offset = lowered.operands[1:3]
+            atomics.setdefault(root(base, offset.value), []).append(pc)
+    for pc, lowered in enumerate(code):
+        if lowered.name in ("ld.global", "ld.shared", "ld.generic") and not lowered.flags & STRONG:
+            place = root(lowered.operands[0], lowered.operands[1].value)
+            if any(pc < at < pc + SOON for at in atomics.get(place, ())):
+                lowered.flags |= TENTATIVE
+
+
+def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Register]:
+    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
+    give, and whatever comes of these."""
+    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+    reached = [*unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)]
+    readers: dict[Register, list[Lowered]] = {}
+    for lowered in code if reached else ():
+        for register in lowered.reads:
+            readers.setdefault(register, []).append(lowered)
+    found: set[Register] = set()
+    while reached:
+        register = reached.pop()
+        if register in found:
+            continue
+        found.add(register)
+        for lowered in readers.get(register, ()):
+            if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
+                continue  # what comes of it counts as defined: it has been reported
+            reached += lowered.writes
+    return found
+
+
+def _key(constant: Constant) -> tuple[int, int, str]:
+    return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
+
+
+def encode(lowering: Lowering) -> Program:
+    code = lowering.code
+    _mark_tentative_loads(code)
+    slots = _Slots()
+    ranges: list[dict[Register, list[int]]] = []
+    unset: set[Register] = set()
+    for unit in lowering.units:
+        liveness = _Liveness(lowering, unit)
+        _save_registers(lowering, unit, liveness)
+        liveness.ranges.pop(lowering.stack, None)
+        ranges.append(liveness.ranges)
+        unset |= liveness.before(unit.begin) - {lowering.stack}
+    local = any(unit.frame_bytes for unit in lowering.units)
+    undefined = _undefined(code, unset, local)
+    for lives in ranges:
+        for which in (False, True):  # what may be undefined has slots of its own
+            slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
+
+    distinct = {id(lowered.others): lowered.others for lowered in code}
+    others = dict.fromkeys((lowering.true, *chain.from_iterable(distinct.values())))
+    keys = {each: _key(each) for each in others if isinstance(each, Constant)}
+    constants = dict.fromkeys(keys.values(), 0)  # width, value, name of a special register -> place
+    # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
+    calls = not {CALL, CALL_POINTER}.isdisjoint(lowered.kind for lowered in code)
+    offset, stack = 0, NONE
+    base: dict[int, int] = {}
+    table: list[int] = []
+    for width in WIDTHS:
+        base[width] = offset
+        offset += slots.count[width] * _unit_size(width)
+        for constant in constants:
+            if constant[0] == width:
+                constants[constant] = offset
+                table += [offset, width, SPECIALS.get(constant[2], 0), constant[1]]
+                offset += _unit_size(width)
+        if width == 8 and calls:
+            stack = offset
+            offset += _unit_size(8)
+        offset = -(-offset // 64) * 64
+
+    registers = {each: base[slot_bytes(each)] + slot * _unit_size(slot_bytes(each)) for each, slot in slots.of.items()}
+    registers[lowering.stack] = stack
+
+    def number(operand) -> int:
+        if isinstance(operand, Raw):
+            return operand.value & NONE
+        if isinstance(operand, FrameBytes):
+            return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
+        return constants[keys[operand]]
+
+    places = {**registers, **{operand: number(operand) for operand in others}, None: constants[keys[lowering.true]]}
+
+    flows = array("I")
+    if undefined:
+        flows.extend((int(local), len(unset), *sorted(places[register] for register in unset)))
+    for pc, lowered in enumerate(code if undefined else ()):
+        named = [*lowered.writes, *lowered.sources]
+        if not undefined.isdisjoint(named) or lowered.guard in undefined:
+            lowered.flags |= TRACKED
+            flows.extend((pc, len(lowered.writes), len(lowered.sources), *(places[register] for register in named)))
+
+    names: dict[str, int] = {}
+    words = array("I")
+    for lowered in code:
+        name, target = names.setdefault(lowered.name, len(names)), lowered.target
+        target = target if isinstance(target, int) else places[target]
+        guard, negated = places[lowered.guard], NONE if lowered.negated else 0
+        words.extend((name, guard, negated, lowered.flags, lowered.kind, target, len(lowered.operands)))
+        words.extend([places[operand] for operand in lowered.operands])
+    tables = array("I")
+    for entries in lowering.tables:
+        tables.extend((len(entries), *entries))
+    entry = lowering.units[-1]
+    begins = {unit.function.name: unit.begin for unit in lowering.units[:-1]}
+    functions = [begins.get(name, NONE) for name in lowering.module.functions]
+    local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
+    granule = min({lowered.access for lowered in code} - {0}, default=16)
+    stores = {lowered.global_store for lowered in code} - {0}
+    ordered = "fence" in names or any(flags & (ACQUIRE | RELEASE) for flags in {lowered.flags for lowered in code})
+    header = array(
+        "I",
+        (
+            len(code),
+            offset,
+            local_bytes + (STACK_BYTES if calls else 0),
+            lowering.static_shared,
+            int(math.log2(min(granule, 16))),
+            len(table) // 4,
+            len(tables),
+            *base.values(),
+            entry.begin,
+            local_bytes,
+            stack,
+            int(ordered),
+            int(math.log2(min(stores))) if stores else NO_GRANULE,
+            len(functions),
+            *functions,
+        ),
+    )
+    shared = [(v.name, at, v.size) for v, at in lowering.offsets.items() if v.space == "shared"]
+    return Program(
+        lowering.function.name,
+        code,
+        list(names),
+        words,
+        header,
+        array("Q", table),
+        tables,
+        flows,
+        lowering.static_shared,
+        sorted(shared, key=lambda item: item[1]),
+    )

@@ -1,0 +1,169 @@
+"""Loads, stores, atomics, addresses, and copies that run by themselves."""
+
+from __future__ import annotations
+
+from cudaemu.lower.core import (
+    ABSENT,
+    ACQUIRE,
+    OF_BLOCK,
+    PAST_L1,
+    RELEASE,
+    SIGNAL,
+    SPACES,
+    STRONG,
+    Form,
+    Lowered,
+    Lowering,
+    Raw,
+    Unsupported,
+    is_float,
+    rule,
+    slot_bytes,
+    unsigned,
+)
+from cudaemu.ptx import BYTES, Address, Not, Register, Variable
+
+WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3}
+VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def memory_order(form: Form) -> int:
+    """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
+    order = ACQUIRE * form.has("acquire", "acq_rel") | RELEASE * form.has("release", "acq_rel")
+    strong = order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt")
+    return order | STRONG * strong | PAST_L1 * form.has("cg") | OF_BLOCK * form.has("cta")
+
+
+@rule("ld", "ldu")
+def _ld(lowering: Lowering, form: Form) -> Lowered:
+    return _access(lowering, form, form.operand(1), form.elements(0), load=True)
+
+
+@rule("st")
+def _st(lowering: Lowering, form: Form) -> Lowered:
+    return _access(lowering, form, form.operand(0), form.elements(1), load=False)
+
+
+def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) -> Lowered:
+    space, type_ = form.space, form.type()
+    size = BYTES[type_]
+    count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
+    if len(elements) != count or not size or size * count > 32:
+        raise Unsupported("its vector has another length than it says")
+    widths = {slot_bytes(element) for element in elements if isinstance(element, Register)} or {max(2, size)}
+    if len(widths) != 1:
+        raise Unsupported("its vector mixes register sizes")
+    (width,) = widths
+    if width < size:
+        raise Unsupported("its register is too narrow")
+    kind = f"{'load' if load else 'store'}.{'global' if space == 'const' else space}"
+    machine = {"const": "global"}.get(space, space)
+    if space == "param":
+        kind = "move"
+        if not _is_kernel_parameter(lowering, where):
+            machine = "local"  # a parameter of a call
+    base, offset, wide = lowering.address(where, machine)
+    shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25
+    registers = [
+        lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
+    ]
+    access = size * count if machine in ("shared", "generic") else 0
+    out = [base, Raw(offset), Raw(shape), *registers]
+    flags = memory_order(form)
+    if load:
+        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access)
+    flags |= SIGNAL * (flags & STRONG != 0)
+    store = size * count if machine in ("global", "generic") else 0
+    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=store)
+
+
+def _is_kernel_parameter(lowering: Lowering, where) -> bool:
+    if not isinstance(where, Address) or not isinstance(where.base, Variable):
+        return lowering.frame.own and lowering.frame.unit.entry
+    return where.base in lowering.function.params
+
+
+OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+@rule("atom", "red")
+def _atom(lowering: Lowering, form: Form) -> Lowered:
+    space, type_, operation = form.space, form.type(), form.choose(*OPERATIONS)
+    width, operands = BYTES[type_], list(form.operands)
+    count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
+    if not is_float(type_) and (operation not in ("min", "max") or type_[0] == "b"):
+        type_ = unsigned(type_)
+    targets: list[object] = [ABSENT] * count
+    if form.base == "atom":
+        targets = [lowering.define(element, width) for element in form.elements(0)]
+        operands = operands[1:]
+    if len(operands) < 2 + (operation == "cas") or len(targets) != count:
+        raise Unsupported("an operand is missing")
+    base, offset, wide = lowering.address(operands[0], space)
+    code = SPACES.get(space, SPACES["generic"]) | wide << 8
+    flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
+    flags |= SIGNAL * (operation in ("exch", "cas"))
+    access = width if space in ("shared", "generic") else 0
+    store = width if space in ("global", "generic") else 0
+    if count > 1:
+        values = getattr(operands[1], "elements", ())
+        if len(values) != count:
+            raise Unsupported("its vector has another length than it says")
+        out = [base, Raw(offset), Raw(code), Raw(count), *targets, *(lowering.use(v, width, type_) for v in values)]
+        name = f"atom.{operation}.vector.{type_}"
+        return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+    out = [targets[0], base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
+    out.append(lowering.use(operands[2], width, type_) if operation == "cas" else ABSENT)
+    name = f"atom.{operation}.{type_}"
+    return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+
+
+@rule("membar", "fence")
+def _fence(lowering: Lowering, form: Form) -> Lowered:
+    return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG, category="control")
+
+
+@rule("cvta")
+def _cvta(lowering: Lowering, form: Form) -> Lowered:
+    if form.space not in WINDOWS:
+        raise Unsupported("its state space is not known")
+    width, window = BYTES[form.type()], WINDOWS[form.space]
+    if form.space == "param" and not (lowering.frame.own and lowering.frame.unit.entry):
+        window = WINDOWS["local"]
+    out = [lowering.define(form.operand(0), width), lowering.use(form.operand(1), width, "u64")]
+    numbers = (window, int(form.has("to")), int(width == 8), int(width == 8))
+    return Lowered("cvta", [*out, *map(Raw, numbers)], category="integer")
+
+
+@rule("isspacep")
+def _isspacep(lowering: Lowering, form: Form) -> Lowered:
+    if form.space not in WINDOWS:
+        raise Unsupported("its state space is not known")
+    out = [lowering.predicate(form.operand(0)), lowering.use(form.operand(1), 8, "u64"), Raw(WINDOWS[form.space])]
+    return Lowered("isspacep", out, category="predicate")
+
+
+@rule("cp")
+def _cp(lowering: Lowering, form: Form) -> Lowered:
+    name = form.instruction.opcode
+    if name in ("cp.async.commit_group", "cp.async.wait_all"):
+        return Lowered(name, category="control")
+    if name == "cp.async.wait_group":
+        return Lowered(name, [Raw(form.number(0))], category="control")
+    if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
+        raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
+    to, to_offset, to_wide = lowering.address(form.operand(0), "shared")
+    source, source_offset, source_wide = lowering.address(form.operand(1), "global")
+    size, flags, past_l1 = form.number(2), 0, form.parts[2] == "cg"
+    if size not in (4, 8, 16) or (past_l1 and size != 16):
+        raise Unsupported(f"a copy of {size} bytes does not exist")
+    take: object = ABSENT
+    ignore: object = ABSENT
+    for extra in form.operands[3:]:
+        if isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred"):
+            ignore, flags = lowering.negatable(extra)
+        elif not (isinstance(extra, Register) and extra.bytes == 8):  # 64 bits: a cache policy
+            take = lowering.use(extra, 4, "u32")
+    places = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide))]
+    out = [*places, Raw(size), take, ignore, Raw(int(past_l1))]
+    return Lowered("cp.async", out, flags, category="cp.async", access=size)

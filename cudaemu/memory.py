@@ -1,0 +1,318 @@
+"""Device memory without a device: guarded allocations in a range of addresses of their own, and the table of them.
+
+An arena is one range of addresses that nothing else in this process uses, backed by a file in memory. The process that
+runs the host code maps the same file (host.py, host/runtime.cpp): its device pointers are these addresses, at which it
+finds nothing but managed and pinned memory. Every allocation has a red zone on either side; the engine checks each
+access against the table of allocations, and the red zones see to it that an access that misses one by less than
+RED_ZONE bytes cannot land in another. Behind each byte stands one that says whether the byte was ever written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cudaemu.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Array = Tensor | np.ndarray
+
+RED_ZONE = 1 << 20  # bytes; never touched, so never backed by memory
+ALIGNMENT = 512  # bytes, as cudaMalloc and torch align
+PAGE = 4096
+POISON = 0xFF  # what uninitialised memory holds: NaN in every floating type
+
+# Addresses that no Linux process has anything at: above what is loaded low, below the heap, libraries and stacks.
+FIRST_ADDRESS, ARENA_BYTES, ARENAS = 1 << 44, 1 << 38, 256
+RESERVE = 256 << 20  # bytes of the machine's memory that are not the device's
+
+_NONE = np.empty(0, np.uint8)  # the bytes of memory that is gone
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Device memory of one tensor, of one cudaMalloc or of one module variable."""
+
+    name: str
+    base: int
+    size: int
+    array: Array | None = None  # what was copied in, and is copied back
+    variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
+    data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
+    written: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8, per byte: 0 = never written
+    called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape) if self.array is not None else (self.size,)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        if self.array is None:
+            return 1
+        return self.array.itemsize if isinstance(self.array, np.ndarray) else self.array.element_size()
+
+    def describe(self, address: int) -> str:
+        """What lies at an address in or around this allocation: "C[3, 17]", "8 bytes past the end of C"."""
+        if self.called is not None:
+            self.name, self.called = self.called(), None
+        offset = address - self.base
+        if offset < 0:
+            return f"{-offset} bytes before the start of {self.name}"
+        if offset >= self.size:
+            past = offset - self.size
+            return f"{past} bytes past the end of {self.name}" if past else f"just past the end of {self.name}"
+        if self.array is None or not self.shape:
+            return f"{self.name} + {offset} bytes" if self.array is None else self.name
+        index = np.unravel_index(offset // self.itemsize, self.shape)
+        return f"{self.name}[{', '.join(map(str, index))}]"
+
+
+class AddressMap:
+    """What lies where: the allocations of a run, and what was freed."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.freed: deque[Allocation] = deque(maxlen=256)
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        return next((a for a in self.allocations if a.base <= address < a.base + a.size), None)
+
+    def nearest(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in or, within the red zone, next to."""
+        by_distance = [(max(a.base - address, address - a.base - a.size, 0), a) for a in self.allocations]
+        near = [(distance, i) for i, (distance, _) in enumerate(by_distance) if distance < RED_ZONE]
+        return self.allocations[min(near)[1]] if near else None
+
+    def describe(self, address: int) -> str:
+        """An address in words."""
+        for allocation in self.freed:
+            if allocation.base <= address < allocation.base + allocation.size and self.find(address) is None:
+                return f"{allocation.describe(address)}, which was freed"
+        near = self.nearest(address)
+        if near is None:
+            if address < PAGE:
+                return "a null pointer"
+            device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
+            return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
+        return near.describe(address)
+
+    def snapshot(self) -> AddressMap:
+        """The same without the memory, which does not outlive the run."""
+        copy = AddressMap()
+        copy.allocations = [replace(a, data=_NONE, written=_NONE) for a in self.allocations]
+        copy.freed.extend(self.freed)
+        return copy
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_READ_WRITE, _SHARED_FIXED, _NO_RESERVE, _REMOVE = 3, 0x01 | 0x100000, 0x4000, 9  # <sys/mman.h>; Linux has them alike
+
+_places = threading.Lock()
+_free_places = list(range(ARENAS - 1, -1, -1))
+
+
+class Arena(AddressMap):
+    """All allocations of a run, and the memory they lie in. `file` is the descriptor to share it by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = -1
+        self.file = os.memfd_create("device memory", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.file, ARENA_BYTES)
+            self.base = self._map()
+        except OSError as error:
+            os.close(self.file)
+            raise UserError(f"the emulator cannot reserve addresses for device memory: {error.strerror}") from error
+        self.end = self.base + ARENA_BYTES
+        self._next = self._first = self.base + PAGE  # the first page is for the process that runs the host code
+        self._recycled: list[tuple[int, int]] = []  # address and bytes of what was freed, red zones included
+        self._count = 0
+
+    def _map(self) -> int:
+        for _ in range(ARENAS):
+            with _places:
+                if not _free_places:
+                    break
+                place = _free_places.pop()
+            address = FIRST_ADDRESS + place * ARENA_BYTES
+            mapped = _libc.mmap(address, ARENA_BYTES, _READ_WRITE, _SHARED_FIXED | _NO_RESERVE, self.file, 0)
+            if mapped == address:
+                self._place = place
+                return address
+            if mapped not in (None, ctypes.c_void_p(-1).value):  # a kernel that takes the address as a mere hint
+                _libc.munmap(mapped, ARENA_BYTES)
+        raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
+
+    def close(self) -> None:
+        """Give the memory and the addresses back."""
+        if self._place >= 0:
+            _libc.munmap(self.base, ARENA_BYTES)
+            os.close(self.file)
+            with _places:
+                _free_places.append(self._place)
+            self._place = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_place", -1) >= 0 and not sys.is_finalizing():
+            self.close()
+
+    def __contains__(self, address: int) -> bool:
+        return self.base <= address < self.end
+
+    def place(self, name: str, size: int, align: int) -> int:
+        """Room for a variable of the module, which stays when the arena is cleared: its address."""
+        address = self._take(size, max(align, PAGE))
+        self._first = self._next
+        data, written = self._bytes(address, size), np.ones(size, np.uint8)
+        self.allocations.append(Allocation(name, address, size, variable=True, data=data, written=written))
+        return address
+
+    def allocate(self, name: str, size: int, offset: int = 0, initialised: bool = False) -> Allocation | None:
+        """`size` bytes of memory that start `offset` bytes after an aligned address; None if there is not enough.
+
+        Uninitialised memory is POISON. `initialised` memory is zeros, page-aligned, and counts as written."""
+        if size > available_memory():
+            return None
+        address = self._take(size + offset % ALIGNMENT, PAGE)
+        if not address:
+            return None
+        address += offset % ALIGNMENT
+        data = self._bytes(address, size)
+        if not initialised:
+            data[:] = POISON
+        marks = np.full(size, 1, np.uint8) if initialised else np.zeros(size, np.uint8)
+        allocation = Allocation(name, address, size, data=data, written=marks)
+        self.allocations.append(allocation)
+        return allocation
+
+    def free(self, allocation: Allocation) -> None:
+        """Give an allocation's memory back. Its address is not used again before all others have been."""
+        self.allocations.remove(allocation)
+        allocation.data = allocation.written = _NONE
+        self.freed.append(allocation)
+        first = (allocation.base - RED_ZONE) // PAGE * PAGE
+        bytes_ = -(-(allocation.base + allocation.size + RED_ZONE - first) // PAGE) * PAGE
+        _libc.madvise(first, bytes_, _REMOVE)
+        self._recycled.append((first, bytes_))
+
+    def clear(self) -> None:
+        """Free everything but the module's variables, and forget it."""
+        kept, first = [a for a in self.allocations if a.variable], self._first
+        if self._next > first:
+            _libc.madvise(first, self._next - first, _REMOVE)
+        self.allocations, self._recycled, self._next = kept, [], first
+        self.freed.clear()
+
+    def upload(self, name: str, array: Array, initialised: bool = True) -> Allocation:
+        """Copy a CPU tensor or a NumPy array in. One that is passed twice is one allocation; a view keeps its
+        misalignment.
+
+        ValueError if it is not on the CPU or not contiguous."""
+        if isinstance(array, np.ndarray):
+            if not array.flags.c_contiguous:
+                raise ValueError(f"{name} is not a contiguous array")
+            address = start = array.ctypes.data
+        else:
+            if array.device.type != "cpu" or not array.is_contiguous():
+                raise ValueError(f"{name} is not a contiguous tensor on the CPU")
+            address, start = array.data_ptr(), int(array.storage_offset()) * array.element_size()
+        data = raw_bytes(array)
+        for known in self.allocations:
+            same = known.array is not None and _address(known.array) == address
+            if same and known.size >= data.size > 0:
+                return known
+        allocation = self.allocate(name, data.size, start % ALIGNMENT)
+        if allocation is None:
+            raise UserError(f"{name} has {data.size:,} bytes, and this machine has {available_memory():,} for it")
+        allocation.array = array
+        allocation.data[:] = data
+        allocation.written[:] = initialised
+        return allocation
+
+    def download(self) -> None:
+        """Copy every tensor and array back, but those that cannot be written."""
+        for allocation in self.allocations:
+            array = allocation.array
+            if array is not None and not (isinstance(array, np.ndarray) and not array.flags.writeable):
+                raw_bytes(array)[:] = allocation.data
+
+    def _take(self, size: int, align: int) -> int:
+        """The address of `size` bytes with red zones around them; 0 if there is none."""
+        need = 2 * RED_ZONE + size + align
+        start = self._next
+        if start + need > self.end:
+            fits = next((piece for piece in self._recycled if piece[1] >= need), None)
+            if fits is None:
+                return 0
+            self._recycled.remove(fits)
+            start = fits[0]
+        else:
+            self._next = -(-(start + need - align) // PAGE) * PAGE
+        return -(-(start + RED_ZONE) // align) * align
+
+    def _bytes(self, address: int, size: int) -> np.ndarray:
+        return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+
+
+def _address(array: Array) -> int:
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
+
+
+def raw_bytes(array: Array) -> np.ndarray:
+    """A contiguous CPU tensor's or array's memory as uint8, shared."""
+    if isinstance(array, np.ndarray):
+        return array.reshape(-1).view(np.uint8)
+    if not array.numel():
+        return np.empty(0, np.uint8)
+    import torch
+
+    return array.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def available_memory() -> int:
+    """Bytes that device memory may still take: half of what the machine, or the container that this is, has free, for
+    each byte has a mark."""
+    return max(0, min(_meminfo("MemAvailable"), _container_memory()) - RESERVE) // 2
+
+
+def total_memory() -> int:
+    """Bytes of the modelled device's memory."""
+    return _meminfo("MemTotal") // 2
+
+
+def _container_memory() -> int:
+    """Bytes that a container's limit leaves; more than any machine has if there is no limit."""
+    try:
+        limit, used = (
+            Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current")
+        )
+        return int(limit) - int(used)
+    except (OSError, ValueError):  # no container, an older kind, or "max"
+        return 1 << 60
+
+
+def _meminfo(what: str) -> int:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES" if what == "MemAvailable" else "SC_PHYS_PAGES")

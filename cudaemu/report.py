@@ -1,0 +1,334 @@
+"""What a run in the emulator tells: findings of the sanitizer, counters, and the trace of executed accesses."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cudaemu import arrays, findings
+from cudaemu.compiler.symbols import readable
+from cudaemu.engine import TRACE_KINDS, TRACE_SPACES
+from cudaemu.errors import CheckFailed
+from cudaemu.kernel import KernelInfo, Place
+from cudaemu.memory import AddressMap, Allocation
+from cudaemu.process import HostFinding
+
+Dim = tuple[int, int, int]
+
+GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
+LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
+
+# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they
+# do not.
+METRICS = {
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "cp_async_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+    "instructions.ldmatrix": "smsp__inst_executed_op_ldsm.sum",
+    "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
+    "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
+}
+# What the hardware's counter counts besides: cp.async is a global load to it (though no store to shared memory).
+INCLUDED = {"global_load_requests": "cp_async_requests", "global_load_sectors": "cp_async_sectors"}
+
+
+@dataclass
+class Counters:
+    """What a launch, a run or a source line executed. METRICS names the hardware's counter where there is an equal one.
+
+    `instructions` counts instructions per warp by kind ("fma", "integer", "load.global", ...). A *request* is one
+    memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
+    of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
+    *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to.
+    """
+
+    instructions: Counter[str] = field(default_factory=Counter)
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_load_bytes: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    global_store_bytes: int = 0
+    shared_load_requests: int = 0
+    shared_load_wavefronts: int = 0
+    shared_load_conflicts: int = 0
+    shared_load_bytes: int = 0
+    shared_store_requests: int = 0
+    shared_store_wavefronts: int = 0
+    shared_store_conflicts: int = 0
+    shared_store_bytes: int = 0
+    local_load_requests: int = 0
+    local_load_bytes: int = 0
+    local_store_requests: int = 0
+    local_store_bytes: int = 0
+    cp_async_requests: int = 0
+    cp_async_sectors: int = 0
+    cp_async_bytes: int = 0
+
+    def __iadd__(self, other: Counters) -> Counters:
+        self.instructions.update(other.instructions)
+        for name in _FIELDS[1:]:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def flat(self) -> dict[str, int]:
+        """Everything under one name each: "instructions" (all), "instructions.fma", ..., "global_load_sectors", ..."""
+        numbers = {name: getattr(self, name) for name in _FIELDS[1:]}
+        kinds = {f"instructions.{kind}": count for kind, count in sorted(self.instructions.items())}
+        return {"instructions": self.instructions.total(), **kinds, **numbers}
+
+    def __getitem__(self, name: str) -> int:
+        if name.startswith("instructions."):
+            return self.instructions[name.removeprefix("instructions.")]
+        return self.instructions.total() if name == "instructions" else getattr(self, name)
+
+
+_FIELDS = tuple(item.name for item in fields(Counters))
+_NUMBERS = frozenset(_FIELDS[1:])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken rule: the first of the `count` times that this line broke it."""
+
+    kind: str  # "out of bounds global", "misaligned", "uninitialised shared read", "shared race" ...
+    message: str
+    kernel: str
+    block: Dim
+    thread: Dim
+    file: str
+    line: int  # in the kernel, or in a lambda of it: of the call, if the instruction was inlined from elsewhere
+    ptx: str
+    count: int = 1
+    call_line: int = 0  # of the lambda, if the line is in one
+    inner_line: int = 0  # where the code stands, if it was inlined from another function of that file
+
+    def __str__(self) -> str:
+        where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
+        called = f" (called at line {self.call_line})" if self.call_line else ""
+        called += f" (in a function, line {self.inner_line})" if self.inner_line else ""
+        lines = [
+            f"{self.kind}: {self.message}",
+            f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
+        ]
+        for line in filter(None, (self.call_line, self.line, self.inner_line)):
+            if text := linecache.getline(self.file, line).strip():
+                lines.append(f"    {line:>4} | {text}")
+        lines.append(f"     PTX | {self.ptx}")
+        if self.count > 1:
+            lines.append(f"    and {self.count - 1} more of this kind at this line")
+        return "\n".join(lines)
+
+    @property
+    def where(self) -> tuple[object, ...]:
+        """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
+        return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
+
+    def more(self, count: int) -> Finding:
+        """This finding, met `count` times more."""
+        return replace(self, count=self.count + count)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `code[pc]` says what instruction a trace row's `pc` is, and from which line it comes."""
+
+    kernel: str
+    grid: Dim
+    block: Dim
+    shared: int  # bytes per block, static and dynamic
+    counters: Counters
+    code: Sequence[Place] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Which accesses to record: of which blocks (linear indices; None: all), and at most how many."""
+
+    blocks: range | None = None
+    max_rows: int = 4_000_000
+
+
+@dataclass
+class Report:
+    """The result of one run of a launcher.
+
+    `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
+    the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
+    and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
+    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
+    that look harmless, because what is written is what was there: they do not count as findings.
+    """
+
+    status: int
+    error: str
+    launches: list[Launch]
+    counters: Counters
+    lines: dict[tuple[str, int], Counters]
+    findings: list[Finding | HostFinding]
+    trace: np.ndarray
+    seconds: float
+    tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
+    arena: AddressMap = field(repr=False)
+    notes: list[Finding | HostFinding] = field(default_factory=list)
+    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    result: Any = None  # what a function of a PyTorch extension returned
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0 and not self.findings
+
+    def __str__(self) -> str:
+        blocks = [str(finding) for finding in self.findings]
+        if self.status:
+            blocks.append(self.outcome or f"the launcher returned CUDA error {self.status}: {self.error}")
+        blocks = blocks or ["no findings"]
+        return "\n\n".join([*blocks, *(f"note: {note}" for note in self.notes)])
+
+    def raise_if_findings(self) -> None:
+        """CheckFailed with the report, if there is anything to report."""
+        if not self.ok:
+            raise CheckFailed(str(self))
+
+    def source(self, row: np.void) -> Place:
+        """The instruction of a trace row, with its source line."""
+        return self.launches[row["launch"]].code[row["pc"]]
+
+    def accesses(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The trace's accesses to the tensor `name`: its rows, and for each the (flat) index of its first element."""
+        place = self.tensors[name]
+        rows = self.trace[self.trace["space"] == GLOBAL]
+        offset = rows["addr"].astype(np.int64) - place.base
+        inside = (offset >= 0) & (offset < place.size)
+        return rows[inside], offset[inside] // place.itemsize
+
+    def element(self, row: np.void) -> str:
+        """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
+        if row["space"] == GLOBAL:
+            return self.arena.describe(int(row["addr"]))
+        return f"{TRACE_SPACES[row['space']]} + {row['addr']}"
+
+    def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
+        place = self.tensors[name]
+        item = place.itemsize
+        rows, first = self.accesses(name)
+        stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
+        for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
+            is_store = np.array([place.category.startswith("store") for place in launch.code])
+            stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
+        rows, first = rows[stores], first[stores]
+        block = np.full(place.size // item, -1, np.int64)
+        thread = block.copy()
+        for size in np.unique(rows["size"]):
+            same = rows["size"] == size
+            for step in range(max(1, int(size) // item)):
+                block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
+        shape = place.shape
+        return block.reshape(shape), thread.reshape(shape)
+
+
+_MEMORY = {  # an instruction's category -> the counters it adds to
+    "load.global": "global_load",
+    "store.global": "global_store",
+    "load.shared": "shared_load",
+    "store.shared": "shared_store",
+    "load.local": "local_load",
+    "store.local": "local_store",
+    "ldmatrix": "shared_load",
+    "stmatrix": "shared_store",
+    "cp.async": "cp_async",
+}
+
+
+_SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
+
+
+def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[str, int], Counters]]:
+    """The engine's counters per instruction as those of the launch, and of each source line."""
+    executed = np.flatnonzero(table["warps"])
+    rows = table[executed]
+    group = kernel.groups.number[executed]
+    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2)) * kernel.groups.generic[group]
+    met, group = np.unique(group * len(_SPACES) + space, return_inverse=True)
+    sums = {name: np.bincount(group, rows[name].astype(float), len(met)) for name in table.dtype.names or ()}
+    total = Counters()
+    lines: dict[tuple[str, int], Counters] = {}
+    for number, (key, where) in enumerate(divmod(each, len(_SPACES)) for each in met.tolist()):
+        file, line, kind = kernel.groups.keys[key]
+        category = kind.replace("generic", _SPACES[where]) if kernel.groups.generic[key] else kind
+        for counters in (total, lines.setdefault((file, line), Counters())):
+            counters.instructions[kind] += int(sums["warps"][number])
+            if group_ := _MEMORY.get(category):
+                for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
+                    if (field_ := f"{group_}_{name}") in _NUMBERS:
+                        setattr(counters, field_, getattr(counters, field_) + int(sums[name][number]))
+    return total, lines
+
+
+class _Memory(findings.Memory):
+    """Addresses in the words of the tensors and of the source's variables."""
+
+    def __init__(self, kernel: KernelInfo, arena: AddressMap, source: str, defines: Mapping[str, str]):
+        super().__init__(kernel, ())
+        self.arena, self.source, self.defines = arena, source, defines
+
+    def globally(self, address: int, size: int) -> str:
+        found = self.arena.find(address)
+        past = self.past(address, size, found.base + found.size) if found else ""
+        where = self.arena.describe(address)
+        outside = where[0].isdigit() or where.startswith("just ")  # "8 bytes past the end of C"
+        return f"{findings.count(size)}{', ' if outside else ' at '}{where}{past}"
+
+    def variable(self, name: str, start: int, size: int, offset: int) -> str:
+        plain = readable(name)
+        if not size:
+            member = arrays.member(self.source, self.kernel.name, plain, offset - start, self.defines)
+            if member is not None:
+                return member
+        shape = arrays.shape(self.source, self.kernel.name, plain, size, self.defines)
+        inside = not size or offset < start + size
+        return plain + shape.index(offset - start) if shape and inside else f"{plain} + {offset - start}"
+
+    def at(self, address: int) -> str:
+        return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
+
+
+def explain(
+    found: findings.Violation, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+) -> Finding:
+    """A finding of the machine in the words of the source, which was compiled with these macros."""
+    place = found.place
+    memory = _Memory(kernel, arena, place.file, defines or {})
+    inner = place.inner_line if place.inner_file == place.file and place.inner_line != place.own_line else 0
+    return Finding(
+        *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
+        *(place.file, place.own_line, place.text, found.count),
+        place.line if place.line != place.own_line else 0,
+        0 if _in_assembly(place.file, inner) else inner,
+    )
+
+
+def _in_assembly(file: str, line: int) -> bool:
+    """Whether a line is one of an asm statement, of which the PTX itself says more."""
+    for number in range(line, max(line - 8, 0), -1):
+        text = linecache.getline(file, number).split("//")[0].rstrip()
+        if number < line and text.endswith((";", "{", "}")):
+            return False
+        if re.search(r"\b(?:asm|__asm__)\b", text):
+            return True
+    return False

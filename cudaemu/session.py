@@ -1,0 +1,275 @@
+"""One run in the emulator: a device's memory and module, and what its launches leave for the report."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cudaemu import engine
+from cudaemu.arguments import check_array, is_tensor, pack
+from cudaemu.compiler.symbols import qualified, readable
+from cudaemu.errors import UserError
+from cudaemu.hardware import Gpu
+from cudaemu.kernel import Region
+from cudaemu.memory import Allocation, Arena
+from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
+from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain
+
+Dim = tuple[int, int, int]
+Progress = Callable[[int, int], None]  # blocks done, blocks of this launch
+
+STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
+MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+
+
+class _Loaded:
+    """A module with its variables in device memory. One run at a time has it."""
+
+    def __init__(self, ptx: str):
+        self.arena = Arena()
+        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size))
+        if heap := self.module.heap:  # of the machine's own, for malloc in kernels
+            self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
+
+    def close(self) -> None:
+        del self.module  # its variables go with the arena
+        self.arena.close()
+
+
+_idle: OrderedDict[str, list[_Loaded]] = OrderedDict()  # ready to be used again, by their PTX
+_lock = threading.Lock()
+_MOST_IDLE = 64
+
+
+@contextmanager
+def loaded(ptx: str) -> Iterator[_Loaded]:
+    """A module of that PTX for this run alone, its variables as they start: one that was used before, if it is free."""
+    with _lock:
+        ready = _idle.get(ptx)
+        mine = ready.pop() if ready else None
+    mine = mine or _Loaded(ptx)
+    try:
+        mine.module.reset()
+        yield mine
+    finally:
+        mine.arena.clear()
+        discarded = []
+        with _lock:
+            _idle.setdefault(ptx, []).append(mine)
+            _idle.move_to_end(ptx)
+            while sum(map(len, _idle.values())) > _MOST_IDLE:
+                oldest = next(key for key, free in _idle.items() if free)
+                discarded.append(_idle[oldest].pop())
+                if not _idle[oldest]:
+                    del _idle[oldest]
+        for old in discarded:
+            old.close()
+
+
+class Session(Device):
+    """A run: requests come from host code (host.py) or from Python, launches go to the engine."""
+
+    def __init__(
+        self,
+        module: _Loaded,
+        gpu: Gpu,
+        *,
+        counters: bool = True,
+        sanitize: bool = True,
+        trace: Trace | None = None,
+        progress: Progress | None = None,
+        threads: int | None = None,
+        on_finding: Callable[[Finding | HostFinding], None] | None = None,
+        source: str = "the source",
+        defines: Mapping[str, str] | None = None,
+    ):
+        if threads is not None and threads < 1:
+            raise UserError(f"threads is at least 1, not {threads}")
+        self.module, self.arena, self.gpu = module.module, module.arena, gpu
+        self.options: dict[str, Any] = {
+            "counters": counters,
+            "sanitize": sanitize,
+            "threads": threads,
+            "progress": progress,
+        }
+        self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
+        self.stubs = frozenset(map(qualified, self.module.kernel_names))
+        self.tensors: dict[str, Allocation] = {}
+        self.launches: list[Launch] = []
+        self.findings: dict[tuple, Finding | HostFinding] = {}
+        self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
+        self.lines: dict[tuple[str, int], Counters] = {}
+        self.rows: list[np.ndarray] = []
+        self.started = time.monotonic()
+
+    # ---- arguments ---------------------------------------------------------------------------------------------------
+
+    def pack(
+        self,
+        args: Sequence[Any],
+        types: Sequence[ParameterType],
+        names: Sequence[str],
+        outputs: Sequence[str],
+        what: str,
+    ) -> list[bytes]:
+        """The arguments as the parameters' bytes, tensors and arrays copied to the device.
+
+        UserError if one does not fit."""
+        if len(args) != len(types):
+            takes = ", ".join(kind.name for kind in types)
+            raise UserError(f"{what} takes {len(types)} arguments ({takes}), not {len(args)}")
+        for output in outputs:
+            if output not in names:
+                raise UserError(f"{what} has no argument '{output}', it has {', '.join(names)}")
+        packed = []
+        for arg, kind, name in zip(args, types, names):
+            if is_tensor(arg):
+                check_array(arg, kind, name)
+                self.tensors[name] = self.arena.upload(name, arg, initialised=name not in outputs)
+                packed.append(self.tensors[name].base.to_bytes(8, "little"))
+            else:
+                packed.append(pack(arg, kind, name))
+        return packed
+
+    # ---- what host code asks -----------------------------------------------------------------------------------------
+
+    def describe(self, kernel: str) -> KernelDescription | None:
+        if kernel not in self.module.kernel_names:
+            return None
+        info = self.module.kernel(kernel)
+        if info.static_shared > STATIC_SHARED_LIMIT:
+            raise UserError(
+                f"{self.source}: {readable(kernel)} declares {info.static_shared} bytes of shared memory; more than "
+                f"{STATIC_SHARED_LIMIT} have to be dynamic (extern __shared__), with cudaFuncSetAttribute"
+            )
+        params = [(offset, size) for _, size, _, offset in info.params]
+        return KernelDescription(
+            info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes, params, readable(kernel)
+        )
+
+    def launch(self, request: HostLaunch) -> Served:
+        for cluster in (request.cluster, self.module.kernel(request.kernel).cluster):
+            if cluster != (1, 1, 1):
+                raise UserError(
+                    f"{readable(request.kernel)} runs in clusters of {' x '.join(map(str, cluster))} blocks, which the "
+                    "emulator does not have: launch it without clusters, or run it on a GPU"
+                )
+        result = self.execute(
+            request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative
+        )
+        return Served(result.code, result.code != 0, result.output)
+
+    def symbol(self, name: str) -> tuple[int, int] | None:
+        variable = self.module.variables.get(name)
+        return (variable.base, variable.size) if variable else None
+
+    def found(self, finding: Finding | HostFinding) -> None:
+        earlier = self.findings.get(finding.where)
+        self.findings[finding.where] = finding if earlier is None else earlier.more(finding.count)
+        if self.on_finding and earlier is None:
+            self.on_finding(finding)
+
+    def noted(self, finding: Finding | HostFinding) -> None:
+        earlier = self.notes.get(finding.where)
+        self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+
+    # ---- launches ----------------------------------------------------------------------------------------------------
+
+    def execute(
+        self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
+    ) -> engine.LaunchResult:
+        """Run one launch and keep what it leaves."""
+        info = self.module.kernel(kernel)
+        traced = None
+        if self.trace is not None:
+            left = self.trace.max_rows - sum(map(len, self.rows))
+            traced = {"trace": self.trace.blocks or range(grid[0] * grid[1] * grid[2]), "trace_rows": left}
+        table = [
+            Region(a.base, a.size, a.name, a.written)
+            for a in self.arena.allocations
+            if not a.variable  # the engine enters its own
+        ]
+        room = {
+            "multiprocessors": self.gpu.sms,
+            "resident": _resident(self.gpu, block[0] * block[1] * block[2], info.static_shared + shared),
+            "cooperative": cooperative,
+        }
+        options = {**self.options, **(traced or {}), **room}
+        result = self.module.launch(kernel, grid, block, shared, params, table, **options)
+        for finding in result.findings:
+            if finding.kind == "unknown instruction":
+                place = finding.place
+                where = f"{place.file}:{place.own_line}: " if place.file else ""
+                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
+            self.found(explain(finding, info, self.arena, self.defines))
+        for note in result.notes:
+            self.noted(explain(note, info, self.arena, self.defines))
+        total, lines = count(result.counters, info)
+        for line, counters in lines.items():
+            self.lines.setdefault(line, Counters()).__iadd__(counters)
+        result.trace["launch"] = len(self.launches)
+        self.rows.append(result.trace)
+        self.launches.append(
+            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
+        )
+        return result
+
+    def report(self, status: int, error: str, outcome: str = "") -> Report:
+        """What the run came to; call it while the memory is still there."""
+        total = Counters()
+        for launch in self.launches:
+            total += launch.counters
+        rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
+        places = self.arena.snapshot()
+        by_base = {allocation.base: allocation for allocation in places.allocations}
+        return Report(
+            status,
+            error,
+            self.launches,
+            total,
+            self.lines,
+            list(self.findings.values()),
+            rows,
+            time.monotonic() - self.started,
+            {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
+            places,
+            list(self.notes.values()),
+            outcome,
+        )
+
+
+def _resident(gpu: Gpu, threads: int, shared: int) -> int:
+    """How many such blocks the GPU holds at a time. Registers, which are ptxas's business, are not known here."""
+    by_shared = gpu.shared_kb * 1024 // (shared + gpu.shared_system)
+    return max(1, min(gpu.blocks, gpu.warps // -(-threads // 32), by_shared)) * gpu.sms
+
+
+def dimension(size: Sequence[int] | int, what: str, limits: Dim) -> Dim:
+    """A grid or a block as three sizes. UserError if it is none, or beyond CUDA's limits."""
+    sizes = tuple(size) if isinstance(size, Sequence) else (size,)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes):
+        raise UserError(f"the {what} is one to three whole numbers, not {size!r}")
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
+    for axis, n, most in zip("xyz", (x, y, z), limits):
+        if not 1 <= n <= most:
+            raise UserError(f"the {what} has {n} along {axis}: it takes 1 to {most:,}")
+    return x, y, z
+
+
+def check_launch(kernel: str, block: Dim, shared: int, static: int, bounds: int | None, gpu: Gpu) -> str:
+    """Why a GPU would refuse a launch, or nothing."""
+    threads = block[0] * block[1] * block[2]
+    most = min(MAX_THREADS, bounds or MAX_THREADS)
+    if threads > most:
+        return f"{kernel}: {threads} threads per block, at most {most}" + (
+            f" (launch bounds {bounds})" if bounds else ""
+        )
+    if not isinstance(shared, int) or not 0 <= shared <= gpu.shared_per_block - static:
+        return f"{kernel}: {shared} bytes of dynamic shared memory: it takes 0 to {gpu.shared_per_block - static:,}"
+    return ""

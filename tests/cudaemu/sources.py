@@ -1,0 +1,45 @@
+"""Sources of the tests, as files that stay: what is compiled from them is found in the cache the next time."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from cudaemu.compiler import toolchain
+
+
+def source(text: str, name: str) -> Path:
+    """A file NAME.cu of the cache with this text."""
+    folder = toolchain.cache_dir() / "tests"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.cu"
+    if not path.exists() or path.read_text() != text:
+        handle, temporary = tempfile.mkstemp(dir=folder)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path
+
+
+def launchers(text: str) -> list[str]:
+    """The names of what LAUNCHER(name) and launch_name define in a source."""
+    found = re.findall(r"(?:\bLAUNCHER\(|cudaError_t launch_)(\w+)", text)
+    return [name for name in dict.fromkeys(found) if name != "name"]  # "name": of the macro
+
+
+def with_one_launcher(text: str) -> str:
+    """A source with one more launcher, `launch_number`: it takes another's place among `launchers`, and its arguments.
+
+    A source is compiled anew for each launcher that is called, so that tests of many kernels call this one."""
+    parameters = re.search(r"launch_##name\(([^)]*)\)", text)[1]
+    passed = ", ".join(re.findall(r"\w+(?=,|$)", parameters))
+    cases = "".join(f"    case {n}: return launch_{name}({passed});\n" for n, name in enumerate(launchers(text)))
+    return f"""{text}
+extern "C" cudaError_t launch_number(int number, {parameters}) {{
+  switch (number) {{
+{cases}  }}
+  return cudaErrorInvalidValue;
+}}
+"""

@@ -1,0 +1,195 @@
+"""Kernels of the course, broken on purpose: each is a patch in broken/, made of a stage or of an example.
+
+The lines before a patch's first "---" say what was broken and what must come of it:
+
+    Broken: what was done, and what goes wrong by it
+    Class:  the kind of the finding (docs/emulator.md), or "refused launch"
+    Says:   what its message says, a regular expression
+    Line:   a piece of the line, after the edit, at which it is found, or which the message names
+    Tool:   the tool of NVIDIA's compute-sanitizer that should find it, or "none"
+    Run:    of a stage: the shape, and a dtype or variants other than its defaults; of an example: its arguments
+
+`git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
+test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import cudaemu
+from common import course
+from common.problem import TORCH_DTYPES
+from common.stage import Kernel
+from cudaemu.report import Report
+from tests import bundle
+from tests.cudaemu.sources import source as kept
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).with_name("broken")
+REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
+REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
+OPTIONAL = ("Run",)
+TOGETHER = 12  # compiled as one source: what all would take, in a fifth of the time, and both cores have some to do
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """A piece of a unified diff: whole lines that stand in the source once, and those that come in their place."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A kernel, or a whole program, with one defect."""
+
+    name: str  # "07-no-wait"
+    source: str  # what is patched, from the repository's root
+    what: str
+    kind: str
+    says: str
+    line: str
+    tools: frozenset[str]  # of compute-sanitizer that should find it
+    run: tuple[str, ...]
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it has a main of its own."""
+        return self.source.startswith("examples/")
+
+    @cached_property
+    def text(self) -> str:
+        """The broken source. ValueError if the patch does not apply to today's."""
+        text = (ROOT / self.source).read_text()
+        for hunk in self.hunks:
+            if (times := text.count(hunk.old)) != 1:
+                raise ValueError(f"{self.name}.patch: {self.source} has this {times} times:\n{hunk.old}")
+            text = text.replace(hunk.old, hunk.new)
+        return text
+
+    @property
+    def path(self) -> Path:
+        """The broken source as a file that stays: what is compiled from it is found in the cache the next time."""
+        return kept(self.text, f"broken_{self.name}")
+
+    @property
+    def lines(self) -> set[int]:
+        """The lines of the broken source at which it may be found."""
+        return {number for number, text in enumerate(self.text.split("\n"), 1) if self.line in text}
+
+    def kernel(self, source: Path) -> Kernel:
+        """The stage's kernel, of that source, as `run` asks for it."""
+        words = self.run[1:]
+        dtype = next((word for word in words if word in TORCH_DTYPES), None)
+        variants = {name: int(value) for name, _, value in (word.partition("=") for word in words if word != dtype)}
+        return course.load(Path(self.source).parent.name).kernel(dtype, variants, source)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        kernel = self.kernel(ROOT / self.source)
+        return kernel.stage.spec.parse(self.run[0], kernel.variants)
+
+
+@lru_cache
+def suite() -> tuple[Broken, ...]:
+    """All of them, in the order of their names. ValueError for a patch that is none."""
+    return tuple(_read(path) for path in sorted(FOLDER.glob("*.patch")))
+
+
+def _read(path: Path) -> Broken:
+    head, dashes, diff = path.read_text().partition("\n--- ")
+    fields = {}
+    for line in head.split("\n"):
+        key, colon, value = line.partition(":")
+        if not colon or key not in REQUIRED + OPTIONAL or key in fields:
+            raise ValueError(f"{path.name}: '{line}' is none of the lines that a patch here begins with")
+        fields[key] = value.strip()
+    if missing := [key for key in REQUIRED if key not in fields]:
+        raise ValueError(f"{path.name} does not say '{missing[0]}:'")
+    source, hunks = _hunks(path.name, dashes.lstrip("\n") + diff)
+    return Broken(
+        path.stem,
+        source,
+        fields["Broken"],
+        fields["Class"],
+        fields["Says"],
+        fields["Line"],
+        frozenset(re.split(", *", fields["Tool"])) - {"none"},
+        tuple(fields.get("Run", "").split()),
+        hunks,
+    )
+
+
+def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
+    """The file that a unified diff changes, and its pieces."""
+    header = re.match(r"--- a/(\S+)\n\+\+\+ b/(\S+)\n(?=@@ )", diff)
+    if not header or header[1] != header[2]:
+        raise ValueError(f"{name} changes no single file, named with a/ and b/")
+    hunks = []
+    for piece in re.split(r"^(?=@@ )", diff[header.end() :], flags=re.M)[1:]:
+        first, *lines = piece.rstrip("\n").split("\n")
+        lengths = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", first)
+        old, new = ([line[1:] + "\n" for line in lines if line[:1] != other] for other in "+-")
+        if not lengths or (len(old), len(new)) != tuple(int(length or 1) for length in lengths.groups()):
+            raise ValueError(f"{name}: the piece '{first}' is not as long as it says")
+        hunks.append(Hunk("".join(old), "".join(new)))
+    return header[1], tuple(hunks)
+
+
+def emulate(broken: Broken) -> Report:
+    """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
+    made = _compiled_together()[broken]
+    if isinstance(made, tuple):
+        path, number = made
+        return cudaemu.program(path, [str(number), *broken.run], counters=False, patience=60, leaks=True)
+    spec, shape = made.stage.spec, broken.shape
+    inputs = spec.inputs(shape, made.dtype, made.variants)
+    outputs = spec.outputs(shape, made.dtype, made.variants)
+    return made.emulate(inputs, outputs, counters=False, refused_is_error=False)
+
+
+@lru_cache
+def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
+    """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
+    groups: dict[str, list[Broken]] = {}
+    for broken in filter(_applies, suite()):
+        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.problem, []).append(broken)
+    made: dict[Broken, Kernel | tuple[Path, int]] = {}
+    for problem, group in groups.items():
+        for first in range(0, len(group), TOGETHER):
+            some = group[first : first + TOGETHER]
+            if problem:
+                made |= zip(some, bundle.parts([broken.kernel(broken.path) for broken in some]))
+            else:
+                path = bundle.program([broken.path for broken in some])
+                made |= {broken: (path, number) for number, broken in enumerate(some)}
+    return made
+
+
+def _applies(broken: Broken) -> bool:
+    try:
+        return bool(broken.text)
+    except ValueError:  # told by the test of that patch alone
+        return False
+
+
+def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, str]]:
+    """`source`, the broken text or that of the kernel before, as a program with a main: its text, its arguments, and
+    the macros that it is compiled with."""
+    if broken.is_program:
+        return source, broken.run, {}
+    kernel = broken.kernel(ROOT / broken.source)
+    spec, shape = kernel.stage.spec, broken.shape
+    splits = ()
+    if spec.name == "sdpa":
+        inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
+        splits = (spec.scalars(shape, kernel.variants, (*inputs, inputs[0]))["splits"],)
+    driver = "\n".join((FOLDER / f"{name}.cu").read_text() for name in ("data", spec.name))
+    return source + "\n" + driver, [str(n) for n in (*shape, *splits)], dict(kernel.defines)

@@ -1,0 +1,127 @@
+"""The GPUs of the course: their limits, who runs whose code, and who fits on them."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+
+import pytest
+
+from cudaemu import hardware
+from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
+from cudaemu.hardware import GPUS, occupancy
+
+A100, RTX3090, RTX4090, H100 = GPUS[:4]
+
+# What the toolkit's own calculator says, asked over standard input: one line of numbers per question.
+CALCULATOR = r"""
+#include <cstdio>
+#include <cstring>
+#include "cuda_occupancy.h"
+int main() {
+  int major, minor, shared_kb, warps, threads, registers, shared;
+  while (scanf("%d %d %d %d %d %d %d", &major, &minor, &shared_kb, &warps, &threads, &registers, &shared) == 7) {
+    cudaOccDeviceProp device;
+    memset(&device, 0, sizeof device);
+    device.computeMajor = major, device.computeMinor = minor, device.maxThreadsPerBlock = 1024;
+    device.maxThreadsPerMultiprocessor = warps * 32, device.regsPerBlock = 65536;
+    device.regsPerMultiprocessor = 65536, device.warpSize = 32;
+    device.sharedMemPerBlock = 48 * 1024, device.sharedMemPerMultiprocessor = shared_kb * 1024;
+    device.numSms = 100, device.sharedMemPerBlockOptin = (shared_kb - 1) * 1024;
+    device.reservedSharedMemPerBlock = 1024;
+    cudaOccFuncAttributes kernel;
+    memset(&kernel, 0, sizeof kernel);
+    kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers;
+    kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.maxDynamicSharedSizeBytes = (shared_kb - 1) * 1024;
+    cudaOccDeviceState state;
+    memset(&state, 0, sizeof state);
+    state.carveoutConfig = 100;
+    cudaOccResult result;
+    const int error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
+    printf("%d\n", error ? -error : result.activeBlocksPerMultiprocessor);
+  }
+}
+"""
+
+
+def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
+    nvcc = toolchain.find_nvcc()
+    if not (nvcc.include / "cuda_occupancy.h").exists():
+        pytest.skip("this toolkit has no cuda_occupancy.h")
+    source = tmp_path / "calculator.cpp"
+    source.write_text(CALCULATOR)
+    program = tmp_path / "calculator"
+    toolchain.run([toolchain.find_cxx(), source, f"-I{nvcc.include}", "-o", program])
+    shared = [0, 1, 4096, 16384, 49152, 50 * 1024, 99 * 1024, 99 * 1024 + 1, 128 * 1024, 163 * 1024, 227 * 1024]
+    cases = list(
+        itertools.product(
+            GPUS, [32, 96, 128, 160, 256, 288, 512, 768, 1024], [16, 32, 33, 40, 64, 65, 72, 128, 168, 255], shared
+        )
+    )
+    questions = "".join(
+        f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
+    )
+    answers = subprocess.run([program], input=questions, capture_output=True, text=True, check=True).stdout.split()
+    assert len(answers) == len(cases)
+    for (gpu, threads, registers, size), answer in zip(cases, answers):
+        ours = occupancy(gpu, threads, registers, size).blocks
+        assert ours == int(answer), f"{gpu.capability}, {threads} threads, {registers} registers, {size} bytes"
+
+
+@pytest.mark.parametrize(
+    "gpu, threads, registers, shared, blocks, limiters",
+    [
+        (A100, 1024, 32, 0, 2, ("registers", "warps")),
+        (A100, 1024, 33, 0, 1, ("registers",)),  # 40 registers are taken for 33
+        (A100, 256, 128, 0, 2, ("registers",)),
+        (A100, 256, 32, 40 * 1024, 4, ("shared memory",)),  # 41 KB each, with the system's
+        (RTX3090, 32, 32, 0, 16, ("blocks",)),
+        (RTX4090, 32, 32, 0, 24, ("blocks",)),
+        (RTX3090, 1024, 32, 0, 1, ("warps",)),  # 48 warps hold one block of 32 and no second
+        (H100, 128, 255, 0, 2, ("registers",)),
+        (RTX4090, 128, 32, 100 * 1024, 0, ("shared memory",)),
+    ],
+)
+def test_known_cases(gpu, threads, registers, shared, blocks, limiters):
+    found = occupancy(gpu, threads, registers, shared)
+    assert (found.blocks, found.limiters) == (blocks, limiters)
+    assert found.warps == blocks * threads // 32
+    assert found.share == found.warps / gpu.warps
+
+
+def test_unknown_compute_capability_is_named():
+    assert hardware.select(["8.6", "90"]) == (RTX3090, H100) and hardware.select(None) == GPUS
+    with pytest.raises(UserError, match="'7.5', there are 8.0, 8.6, 8.9, 9.0"):
+        hardware.select(["7.5"])
+
+
+@pytest.mark.parametrize(
+    "needed, capability, runs",
+    [
+        ("8.0", "8.0", True),
+        ("8.0", "9.0", True),
+        ("8.0", "12.0", True),  # not by the letters of "12.0"
+        ("8.0", "7.5", False),
+        ("9.0", "8.9", False),
+        ("9.0", "10.0", True),
+        ("9.0a", "9.0", True),
+        ("9.0a", "10.0", False),  # features with an "a" are of one compute capability alone
+        ("9.0a", "8.0", False),
+        ("10.0", "9.0", False),
+    ],
+)
+def test_whose_code_runs_where(needed, capability, runs):
+    assert hardware.runs_on(needed, capability) is runs
+
+
+def test_capabilities_as_nvcc_spells_them():
+    assert [hardware.nvcc_arch(name) for name in ("8.0", "9.0a", "10.0")] == ["80", "90a", "100"]
+    assert [gpu.arch for gpu in GPUS] == [hardware.nvcc_arch(gpu.capability) for gpu in GPUS]
+    assert hardware.model("9.0a") is H100 and hardware.model("8.0") is A100
+
+
+def test_a_block_can_have_all_shared_memory_but_what_the_system_takes():
+    for gpu in GPUS:
+        assert occupancy(gpu, 32, 32, gpu.shared_per_block).blocks == 1
+        assert occupancy(gpu, 32, 32, gpu.shared_per_block + 1).blocks == 0

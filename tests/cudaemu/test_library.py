@@ -1,0 +1,332 @@
+"""Kernels and functions of a source called by name from Python, with their types checked."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cudaemu
+from cudaemu import build
+from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
+from tests.cudaemu.sources import source
+
+TEXT = r"""
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+struct Line { double slope; int offset; char name; };
+__device__ int calls = 0;
+__global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}
+extern "C" __global__ void plain(double factor, const double *in, double *out, long long n) {
+  if (threadIdx.x < n) out[threadIdx.x] = in[threadIdx.x] * factor;
+}
+__global__ void along(Line line, double *out) { out[threadIdx.x] = line.slope * threadIdx.x + line.offset + line.name; }
+__global__ void scalars(bool b, signed char c, unsigned short s, unsigned u, long long l, unsigned long long ul,
+                        double d, half h, __nv_bfloat16 g, double *out) {
+  out[0] = b, out[1] = c, out[2] = s, out[3] = u, out[4] = l, out[5] = ul, out[6] = d;
+  out[7] = float(h), out[8] = float(g);
+}
+template <typename T, int N> __global__ void fill(T *out, T value) { if (threadIdx.x < N) out[threadIdx.x] = value; }
+__global__ void overloaded(int *out) { *out = 1; }
+__global__ void overloaded(float *out) { *out = 2; }
+namespace inner { namespace { __global__ void hidden(int *out) { *out = 3; } } }
+__global__ void __launch_bounds__(64) bounded(int *out) {
+  extern __shared__ int s[];
+  s[threadIdx.x] = 5;
+  out[threadIdx.x] = s[threadIdx.x];
+}
+__global__ void vectors(const float4 *in, float2 *out) {
+  const float4 v = in[threadIdx.x];
+  out[threadIdx.x] = make_float2(v.x, v.w);
+}
+__global__ void print(int n) { printf("printed %d\n", n); }
+template __global__ void fill<int, 4>(int *, int);
+void use(int *i, float *f) {
+  overloaded<<<1, 1>>>(i), overloaded<<<1, 1>>>(f), inner::hidden<<<1, 1>>>(i);
+}
+cudaError_t twice(float a, const float *x, float *y, int n, cudaStream_t stream) {
+  for (int turn = 0; turn < 2; ++turn) saxpy<<<(n + 63) / 64, 64, 0, stream>>>(a, x, y, n);
+  return cudaGetLastError();
+}
+void nothing(double d, long long l, Line line, float *out) {
+  float value = d + l + line.offset;
+  cudaMemcpy(out, &value, 4, cudaMemcpyHostToDevice);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library():
+    return cudaemu.load(source(TEXT, "library"))
+
+
+class Line(ctypes.Structure):
+    _fields_ = [("slope", ctypes.c_double), ("offset", ctypes.c_int), ("name", ctypes.c_char)]
+
+
+@pytest.mark.parametrize("numbers", [lambda: np.arange(100, dtype=np.float32), lambda: torch.arange(100.0)])
+def test_numpy_and_torch(library, numbers):
+    x, y = numbers(), numbers()
+    report = library.launch("saxpy", 2, 64, 2.0, x, y, 100)
+    assert report.ok and np.array_equal(np.asarray(y), 3 * np.arange(100, dtype=np.float32))
+    assert report.counters["global_store_bytes"] == 400 and report.launches[0].kernel == "saxpy"
+
+
+def test_reports_call_the_arguments_by_their_names(library):
+    x, y = np.ones(90, np.float32), np.ones(100, np.float32)
+    report = library.launch("saxpy", (2,), (64, 1), 2.0, x, y, 100, trace=cudaemu.Trace())
+    assert "just past the end of x" in str(report) and report.status == 700
+    assert report.tensors.keys() == {"x", "y"} and report.tensors["x"].shape == (90,)
+    assert set(report.accesses("x")[1]) <= set(range(90))
+    report = library.launch("saxpy", 2, 64, 2.0, np.ones(100, np.float32), y, 100, outputs=["y"])
+    assert "y[0], which nobody has written" in str(report)
+
+
+def test_an_array_that_cannot_be_written_is_for_const_pointers(library):
+    x, y = np.ones(10, np.float32), np.zeros(10, np.float32)
+    x.flags.writeable = False
+    assert library.launch("saxpy", 1, 32, 1, x, y, 10).ok and y.sum() == 10
+    with pytest.raises(UserError, match=r"y is of type float\*, and the array cannot be written"):
+        library.launch("saxpy", 1, 32, 1, y, x, 10)
+
+
+def test_every_type_of_number(library):
+    out = np.zeros(9)
+    values = (True, -3, 65535, 2**32 - 1, -(2**63), 2**63, 0.1, 1.5, -2.25)
+    assert library.launch("scalars", 1, 1, *values, out).ok
+    assert out.tolist() == list(map(float, values))
+    assert library.launch(
+        "scalars", 1, 1, False, np.int8(7), np.uint16(8), 9, np.int64(10), 11, np.float32(12), 13, 14, out
+    ).ok
+    assert out.tolist() == [0, 7, 8, 9, 10, 11, 12, 13, 14]
+
+
+def test_structures(library):
+    out = np.zeros(4)
+    expected = [5 + 65 + 2.5 * n for n in range(4)]
+    assert library.launch("along", 1, 4, Line(2.5, 5, b"A"), out).ok and out.tolist() == expected
+    out[:] = 0
+    assert library.launch("along", 1, 4, bytes(Line(2.5, 5, b"A")), out).ok and out.tolist() == expected
+    record = np.array([(2.5, 5, b"A")], np.dtype([("s", "f8"), ("o", "i4"), ("n", "S1")], align=True))[0]
+    assert library.launch("along", 1, 4, record, out).ok and out.tolist() == expected
+    with pytest.raises(UserError, match="line is a Line of 16 bytes: 3 were given"):
+        library.launch("along", 1, 4, b"abc", out)
+
+
+def test_vectors_of_elements(library):
+    data, out = np.arange(32, dtype=np.float32), np.zeros((8, 2), np.float32)
+    assert library.launch("vectors", 1, 8, data, out).ok
+    assert np.array_equal(out, data.reshape(8, 4)[:, [0, 3]])
+
+
+def test_without_a_mangled_name_the_ptx_knows_the_sizes(library):
+    data, out = np.arange(4.0), np.zeros(4)
+    assert library.launch("plain", 1, 32, 0.5, data, out, 4).ok and out.tolist() == [0, 0.5, 1, 1.5]
+    assert library.launch("plain", 1, 32, 2, data, out, 2**33).status == 700  # 64 bits arrive as 64 bits
+
+
+def test_templates_overloads_namespaces(library):
+    out = torch.zeros(8, dtype=torch.int32)
+    assert library.launch("fill<int, 4>", 1, 32, out, 7).ok and out.tolist() == [7] * 4 + [0] * 4
+    other = torch.zeros(8, dtype=torch.float64)
+    assert library.launch("fill<double, 2>", 1, 32, other, 0.5).ok and other.sum() == 1  # nothing in the source uses it
+    one = np.zeros(1, np.int32)
+    assert library.launch("overloaded(int*)", 1, 1, one).ok and one[0] == 1
+    with pytest.raises(
+        UserError, match=r"several kernels overloaded; name one of\s+overloaded\(int\*\)\s+overloaded\(float\*\)"
+    ):
+        library.launch("overloaded", 1, 1, one)
+    assert library.launch("hidden", 1, 1, one).ok and one[0] == 3
+    assert "fill<int, 4>" in library.kernels and "saxpy" in library.kernels
+
+
+def test_device_output(library, capsys):
+    library.launch("print", 1, 1, 12)
+    assert capsys.readouterr().out == "printed 12\n"
+
+
+def test_functions_of_the_host(library, capfd):
+    x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
+    report = library.call("twice", 3.0, x, y, 100, None)
+    assert report.ok and y.sum() == 600 and len(report.launches) == 2
+    out = np.zeros(1, np.float32)
+    assert library.call("nothing", 0.25, 2**24, Line(1, 3, b"A"), out).ok and out[0] == np.float32(2**24 + 3.25)
+
+
+ARRAY, INTS = np.zeros(8, np.float32), np.zeros(8, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY),
+            "saxpy takes 4 arguments .float, float const., float., int., not 3",
+        ),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY.astype("f8"), ARRAY, 8),
+            "x is of type float const.: an array of float64 does not fit",
+        ),
+        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, INTS, ARRAY, 8), "an array of int32 does not fit"),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY, 8.0),
+            "n is of type int: pass an int, not float 8.0",
+        ),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY, 2**31),
+            "n is of type int, which does not hold 2147483648",
+        ),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, "1", ARRAY, ARRAY, 8),
+            "a is of type float: pass a number, not str '1'",
+        ),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, ARRAY, ARRAY, ARRAY, 8),
+            "a is of type float: pass a number, not an array of float32",
+        ),
+        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, 1234, ARRAY, 8), "x is a pointer: pass a tensor"),
+        (
+            lambda lib: lib.launch("saxpy", 1, 32, 1.0, np.zeros((8, 8), np.float32)[:, 0], ARRAY, 8),
+            "x is not a contiguous array",
+        ),
+        (lambda lib: lib.launch("saxpi", 1, 32), "has no kernel saxpi, it has .*saxpy"),
+        (lambda lib: lib.launch("fill", 1, 32, ARRAY, 1.0), None),
+        (lambda lib: lib.launch("fill<int, x>", 1, 32, INTS, 1), "cannot be compiled with the kernel fill<int, x>"),
+        (
+            lambda lib: lib.launch("bounded", 1, 65, INTS),
+            r"bounded: 65 threads per block, at most 64 \(launch bounds 64\)",
+        ),
+        (
+            lambda lib: lib.launch("bounded", 1, 64, INTS, shared=2**40),
+            "bounded: 1099511627776 bytes of dynamic shared memory",
+        ),
+        (lambda lib: lib.launch("bounded", 1, 64, INTS, shared=-1), "-1 bytes of dynamic shared memory: it takes 0 to"),
+        (lambda lib: lib.launch("bounded", -1, 64, INTS), "the grid has -1 along x: it takes 1 to 2,147,483,647"),
+        (lambda lib: lib.launch("bounded", (1, 65536), 64, INTS), "the grid has 65536 along y: it takes 1 to 65,535"),
+        (lambda lib: lib.launch("bounded", 1, 0, INTS), "the block has 0 along x"),
+        (lambda lib: lib.launch("bounded", 1, 5000, INTS), "the block has 5000 along x: it takes 1 to 1,024"),
+        (lambda lib: lib.launch("bounded", 1, (8, 8, 8, 8), INTS), "the block is one to three whole numbers"),
+        (lambda lib: lib.launch("bounded", 1.5, 8, INTS), "the grid is one to three whole numbers"),
+        (lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3), "threads is at least 1, not -3"),
+        (
+            lambda lib: lib.launch("bounded", 1, 8, INTS, outputs=["nobody"]),
+            "bounded has no argument 'nobody', it has out",
+        ),
+        (lambda lib: lib.call("twice", 3.0, ARRAY, ARRAY, 8, 5), "stream is the default stream: pass None, not int 5"),
+        (
+            lambda lib: lib.call("twice", 3.0, ARRAY.astype("f8"), ARRAY, 8, None),
+            r"x is of type const float\*: an array of float64 does not fit",
+        ),
+        (lambda lib: lib.call("thrice"), "does not export thrice"),
+        (lambda lib: lib.call("system(1)"), "is not the name of a function"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(library, call, said):
+    with pytest.raises((UserError, ValueError)) as error:
+        call(library)
+    assert said is None or re.search(said, " ".join(str(error.value).split())), error.value
+
+
+def test_a_text_and_its_header(tmp_path):
+    (tmp_path / "size.h").write_text("constexpr int SIZE = 3;\n")
+    text = "#include <size.h>\n__global__ void k(int *out) { *out = SIZE * TIMES; }\n"
+    out = np.zeros(1, np.int32)
+    loaded = cudaemu.load(text, include=[tmp_path], defines={"TIMES": "5"}, flags=["-O1"], arch="9.0")
+    assert loaded.launch("k", 1, 1, out).ok and out[0] == 15
+
+
+PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) { ret; }"
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "options", "said"),
+    [
+        (-1, 1, {}, "grid has -1"),
+        (1, 0, {}, "block has 0"),
+        (1, 5000, {}, "block has 5000"),
+        (1, (32, 64), {}, "2048 threads per block, at most 1024"),
+        (1, 1, {"shared": -1}, "-1 bytes of dynamic shared memory"),
+        (1, 1, {"shared": 2**40}, "1099511627776 bytes"),
+        (1, 1, {"threads": -3}, "threads is at least 1"),
+    ],
+)
+def test_run_ptx_refuses_absurd_launches(grid, block, options, said):
+    with pytest.raises(UserError, match=said):
+        cudaemu.run_ptx(PTX, "k", grid, block, [None], **options)
+
+
+def test_inline_assembly_that_ptxas_refuses(tmp_path):
+    """nvcc passes it on unread, and the emulator may understand what the hardware does not have."""
+    text = '__global__ void k(int *out) {\n  int v;\n  asm("add.s32 %0, 1, 2, 3;" : "=r"(v));\n  *out = v;\n}\n'
+    with pytest.raises(UserError, match=r"source\.cu\(3\): ptxas refuses the inline assembly: .*rguments"):
+        cudaemu.load(text).launch("k", 1, 1, np.zeros(1, np.int32))
+    with pytest.raises(UserError, match="PTX line .*|ptxas refuses"):
+        cudaemu.load(text.replace("add.s32 %0, 1, 2, 3;", "add.s32 %0 {{{ 1;")).launch("k", 1, 1, np.zeros(1, np.int32))
+
+
+@pytest.fixture
+def ptxas(monkeypatch, tmp_path):
+    """ptxas for a kernel with these statements of inline assembly: how often it has run by then."""
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    nvcc, runs, real = toolchain.find_nvcc(), [], toolchain.run
+    monkeypatch.setattr(toolchain, "run", lambda *words, **options: runs.append(words) or real(*words, **options))
+    head = PTX.partition("{ ret;")[0]
+
+    def check(*statements: str) -> int:
+        body = "".join(f"// begin inline asm\n\t{each}\n// end inline asm\n" for each in statements)
+        ptx = f"{head}{{ .reg .b32 %r<9>; .reg .b64 %rd<9>;\n{body}ret; }}"
+        build.check_ptx(build.Build(Path("k.so"), ptx, Path("k.cu"), "80", nvcc))
+        return len(runs)
+
+    return check
+
+
+def test_ptxas_is_asked_once_about_a_statement_of_inline_assembly(ptxas):
+    assert ptxas("add.s32 %r1, %r2, 3;", "add.s32 %r1, %r2, 4;") == 1
+    assert ptxas("add.s32 %r7, %r2, 4;") == 1  # of other registers, in another kernel
+    assert ptxas("add.s32 %r7, %r2, 5;") == 2  # of another constant
+    with pytest.raises(UserError, match="refuses the inline assembly"):
+        ptxas("add.s32 %r7, %r2, 5;", "add.s32 %rd7, %r2, 4;")  # of another type
+    assert ptxas("here: bra here;") == 5  # what it refuses is asked about twice
+    with pytest.raises(UserError, match="refuses the inline assembly: .*here"):
+        ptxas("here: bra here;", "here: bra here;")  # a label that is there twice, in one kernel
+
+
+def test_ptxas_reads_no_more_kernels_than_have_a_statement_of_their_own(tmp_path, monkeypatch):
+    """Of instances of a template one, that of a kernel that has another statement, and what is no kernel."""
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    text = """
+__device__ __noinline__ int own(int v) { asm("xor.b32 %0, %0, 77;" : "+r"(v)); return v; }
+template <int N> __global__ void many(int *out) {
+  int v = N;
+#pragma unroll
+  for (int turn = 0; turn < N; ++turn) { asm("{ add.s32 %0, %0, 3;" : "+r"(v)); asm("} // {" ::); }
+  *out = own(v);
+}
+__global__ void other(int *out) { int v; asm("OTHER" : "=r"(v)); *out = own(v); }
+extern "C" void launch(int *p) { many<5><<<1, 1>>>(p), many<3><<<1, 1>>>(p), many<4><<<1, 1>>>(p), other<<<1, 1>>>(p); }
+"""
+    read, real = [], toolchain.run
+
+    def run(words, **options):
+        if "-O0" in words:
+            read.append((options["cwd"] / "kernel.ptx").read_text())
+        return real(words, **options)
+
+    monkeypatch.setattr(toolchain, "run", run)
+    cudaemu.load(text.replace("OTHER", "mov.s32 %0, 5;")).launch("other", 1, 1, np.zeros(1, np.int32))
+    (ptx,) = read
+    assert ptx.count(".entry") == 2 and ".entry _Z4manyILi3EEvPi" in ptx and ".entry _Z5otherPi" in ptx
+    assert ptx.count("xor.b32") == 1 and ptx.count("add.s32") == 3
+    with pytest.raises(UserError, match=r"source\.cu\(9\): ptxas refuses the inline assembly"):
+        cudaemu.load(text.replace("OTHER", "mov.s32 %0, 5, 6;")).launch("many<4>", 1, 1, np.zeros(1, np.int32))

@@ -1,0 +1,257 @@
+"""Where a finding is: the line, within lambdas too, the element of a tensor, of a shared array, and how far past the
+end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import cudaemu
+from cudaemu import arrays, engine
+from tests.cudaemu import sources
+
+LAMBDAS = """
+#include <cuda_runtime.h>
+__device__ __forceinline__ void helper(float *p, float x) {
+  p[0] = x;
+}
+__global__ void kernel(float *out) {
+  __shared__ float tile[4][33];
+  const auto put = [&](int n) {
+    const auto deeper = [&](int m) {
+      tile[m][n] = n;  // written
+    };
+    deeper(1);  // the inner call
+    helper(out + n, 1.0f);  // not a lambda
+  };
+  put(threadIdx.x);  // the outer call
+  out[threadIdx.x] = tile[1][31 - threadIdx.x % 32];  // read
+}
+extern "C" cudaError_t launch(float *out, int threads) {
+  kernel<<<1, threads>>>(out);
+  return cudaGetLastError();
+}
+"""
+
+
+def line(text: str, mark: str) -> int:
+    return text[: text.index(mark)].count("\n") + 1
+
+
+def test_the_line_in_a_lambda_and_the_line_of_its_call():
+    out = torch.zeros(32)
+    report = cudaemu.run(sources.source(LAMBDAS, "lambdas"), "launch", [out, 32], names=["out", "threads"])
+    (race,) = report.findings
+    assert (race.line, race.call_line) == (line(LAMBDAS, "// read"), 0)
+    assert f"written by thread (31, 0, 0) at line {line(LAMBDAS, '// written')}" in race.message
+    assert "of shared memory (tile[1][31])" in race.message
+    report = cudaemu.run(sources.source(LAMBDAS, "lambdas"), "launch", [torch.zeros(20), 32], names=["out", "threads"])
+    (finding,) = (finding for finding in report.findings if finding.kind == "out of bounds global")
+    assert (finding.line, finding.call_line) == (line(LAMBDAS, "// not a lambda"), line(LAMBDAS, "// the outer call"))
+    shown = str(report)
+    assert f"lambdas.cu:{finding.line} (called at line {finding.call_line})" in shown
+    assert "helper(out + n, 1.0f);" in shown and "put(threadIdx.x);" in shown
+
+
+INLINED = """
+#include <cuda_runtime.h>
+__device__ float before(const float *array, int at) {
+  return array[at - 1];  // inside
+}
+__device__ void put(unsigned address, int x) {
+  asm volatile("st.shared.u32 [%0], %1;"
+               :
+               : "r"(address), "r"(x));
+}
+__global__ void kernel(float *out, int what) {
+  __shared__ float tile[32];
+  tile[threadIdx.x] = 1;
+  if (what == 0)
+    out[0] = before(tile, threadIdx.x);  // the call
+  else
+    put(unsigned(__cvta_generic_to_shared(tile)) + 4096, 1);  // assembly
+}
+extern "C" cudaError_t launch(float *out, int what) {
+  kernel<<<1, 32>>>(out, what);
+  return cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["language", "tensor"])
+def test_the_lines_of_a_kernel_are_known_before_it_is_lowered(name):
+    module = engine.Module((Path(__file__).parent / "seeds" / f"{name}.ptx").read_text())
+    for kernel in module.kernel_names:
+        known = module.lines(kernel)
+        assert (
+            known == {(place.file, place.line) for place in module.kernel(kernel).instructions} == module.lines(kernel)
+        )
+        assert len({line for _, line in known}) > 1
+
+
+def test_the_line_in_a_function_is_told_beside_that_of_its_call():
+    """But not one of inline assembly: the PTX says more."""
+    for what, mark, inner in ((0, "// the call", line(INLINED, "// inside")), (1, "// assembly", 0)):
+        arguments = [torch.zeros(1), what]
+        report = cudaemu.run(sources.source(INLINED, "inlined"), "launch", arguments, names=["out", "what"])
+        found = next(finding for finding in report.findings if finding.kind == "out of bounds shared")
+        assert (found.line, found.call_line, found.inner_line) == (line(INLINED, mark), 0, inner)
+        assert (f"inlined.cu:{found.line} (in a function, line {inner})" in str(found)) == bool(inner)
+        assert ("return array[at - 1];" in str(found)) == bool(inner)
+
+
+PAST_THE_END = """
+#include <cuda_runtime.h>
+__global__ void kernel(const float4 *a, float *out) { out[threadIdx.x] = a[threadIdx.x].w; asm volatile(""); }
+__global__ void vector(const float4 *a, float4 *out) { out[threadIdx.x] = a[threadIdx.x]; }
+extern "C" cudaError_t launch(const float4 *a, float4 *out, int threads) {
+  vector<<<1, threads>>>(a, out);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_an_access_that_begins_inside_says_how_far_it_goes_past_the_end():
+    report = cudaemu.run(
+        sources.source(PAST_THE_END, "past_the_end"),
+        "launch",
+        [torch.zeros(7, 6), torch.zeros(44), 11],
+        names=["a", "out", "n"],
+    )
+    (finding,) = report.findings
+    assert finding.kind == "out of bounds global" and finding.thread == (10, 0, 0)
+    assert finding.message == "16 bytes at a[6, 4], 8 of them past its end"
+
+
+SHARED = """
+#include <cuda_fp16.h>
+constexpr int ROWS = 8, COLUMNS = 4 * ROWS, PAD = ROWS > 4 ? 2 : 0;
+#define PLANES 3
+enum { DEPTH = 5 };
+template <typename T, int M, int N> __global__ void __launch_bounds__(64) kernel(T *out, int at) {
+  __shared__ alignas(16) T first[M][N + 1], second[PLANES][ROWS];
+  __shared__ half third[DEPTH][COLUMNS + PAD][2];
+  extern __shared__ float dynamic[];
+  out[0] = first[at][at];
+  out[3] = second[at][at + 1];
+  out[1] = third[at][at + 1][1];
+  out[2] = dynamic[7 * at + 3];
+  first[threadIdx.x][0] = second[0][threadIdx.x] = third[0][threadIdx.x][0] = dynamic[threadIdx.x] = out[threadIdx.x];
+}
+extern "C" cudaError_t launch(float *out, int at) {
+  kernel<float, 6, 32><<<1, 1, 512>>>(out, at);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_elements_of_shared_arrays_are_named():
+    report = cudaemu.run(sources.source(SHARED, "shapes"), "launch", [torch.zeros(64), 2], names=["out", "at"])
+    messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
+    for name in ("first[2][2]", "second[2][3]", "third[2][3][1]", "dynamic[17]"):
+        assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "size", "offset", "element"),
+    [
+        ("__shared__ float a[4][8];", 128, 44, "[1][3]"),
+        ("__shared__ half a[N][M + 8];", 2 * 6 * 24, 53, "[1][2] + 1 byte"),
+        ("__shared__ Unknown a[N][M];", 6 * 16 * 12, 12 * 17, "[1][1]"),
+        ("__shared__ __align__(128) double b[2], a[2][2][3];", 96, 80, "[1][1][1]"),
+        ("extern __shared__ int a[];", 0, 12, "[3]"),
+        ("__shared__ float a[sizeof(float) * 2][M / 4 - 1];", 8 * 3 * 4, 40, "[3][1]"),
+        ("__shared__ float a[4][WHO_KNOWS];", 128, 44, None),
+        ("__shared__ float a[4][9];", 128, 44, None),  # not the bytes that the PTX says
+        ("float a[4][8];", 128, 44, None),
+        ("__shared__ float a[4][8 /* 9 */];  // a[3]", 128, 44, "[1][3]"),
+    ],
+)
+def test_shapes_are_read_from_the_source(tmp_path, declaration, size, offset, element):
+    source = tmp_path / "shape.cu"
+    source.write_text(f"static constexpr int N = 6, M = 2 * (N + 2);\n__global__ void kernel() {{ {declaration} }}\n")
+    shape = arrays.shape(str(source), "_Z6kernelv", "a", size)
+    assert (shape.index(offset) if shape else None) == element
+
+
+def test_macros_from_outside_and_template_arguments(tmp_path):
+    source = tmp_path / "shape.cu"
+    source.write_text(
+        "#ifndef M\n#define M 4\n#endif\ntemplate <int A, bool B, class C, int D = 7>\n"
+        "__global__ void kernel(C *out) { __shared__ C a[D][A][M]; }\n"
+    )
+    kernel = "_Z6kernelILi3ELb1EfLi5EEvPT1_"
+    assert arrays.template_arguments(kernel) == [3, 1, None, 5]
+    assert arrays.shape(str(source), kernel, "a", 5 * 3 * 4 * 4) == arrays.Shape((3, 4), 4)
+    assert arrays.shape(str(source), kernel, "a", 5 * 3 * 8 * 4, {"M": "8"}) == arrays.Shape((3, 8), 4)
+    assert arrays.shape(str(source), "_Z6kernelPf", "a", 64) is None
+    assert arrays.shape(str(tmp_path / "nowhere.cu"), kernel, "a", 64) is None
+
+
+STRUCTURES = """
+#include <cuda_fp16.h>
+#ifndef DTYPE
+#define DTYPE half  // what is computed with
+#endif
+using Element = DTYPE;
+template <int ROWS> struct Tiles {
+  static constexpr int COLUMNS = ROWS * 2;
+  alignas(16) Element a[ROWS][COLUMNS];  // [row][column]
+  short b[16 / sizeof(Element) - 5];
+  int c[2][2];
+};
+struct Plain { double x[2]; float y[3][4]; };
+template <int N> __global__ void __launch_bounds__(32 * (N - 2)) ring_kernel(float *out, int at) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  using Ring = Tiles<N>;
+  Ring *ring = reinterpret_cast<Ring *>(bytes);
+  out[0] = float(ring[2].a[2][at + 4]);
+  out[1] = ring[0].b[at];
+  out[2] = ring[1].c[1][at];
+  bytes[at] = out[3];
+}
+__global__ void plain_kernel(float *out, int at) {
+  extern __shared__ __align__(16) char others[];
+  Plain &whole = *reinterpret_cast<Plain *>(others);
+  out[0] = whole.y[2][at];
+  whole.x[0] = out[1];
+}
+extern "C" cudaError_t launch(float *out, int at) {
+  ring_kernel<3><<<1, 1, 512>>>(out, at);
+  plain_kernel<<<1, 1, 512>>>(out, at);
+  return cudaGetLastError();
+}
+"""
+
+
+def test_members_of_structures_in_dynamic_shared_memory_are_named():
+    """Where they lie, the compiler says: the kernel reads the ones that are named here."""
+    report = cudaemu.run(sources.source(STRUCTURES, "structures"), "launch", [torch.zeros(64), 1], names=["out", "at"])
+    messages = [finding.message for finding in report.findings if finding.kind == "uninitialised shared read"]
+    names = ("ring[2].a[2][5]", "ring[0].b[1]", "ring[1].c[1][1]", "whole.y[2][1]")
+    assert len(messages) == len(names)
+    for name in names:
+        assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("struct Plain", "union Plain"),
+        ("double x[2];", "double x[2]; int z;"),  # no array: it is not understood
+        ("double x[2];", "Other x[2];"),
+        ("float y[3][4];", "float y[3][WHO_KNOWS];"),
+        (
+            "void plain_kernel",
+            "void plain_kernel(float *others) { int *whole = reinterpret_cast<int *>(others); } void f",
+        ),
+    ],
+)
+def test_a_structure_that_is_not_understood_has_no_members(tmp_path, change):
+    source = tmp_path / "structure.cu"
+    for text, member in ((STRUCTURES, "whole.y[0][1]"), (STRUCTURES.replace(*change), None)):
+        source.write_text(text)
+        arrays._read.cache_clear()
+        assert arrays.member(str(source), "_Z12plain_kernelPfi", "others", 20) == member

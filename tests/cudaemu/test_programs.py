@@ -1,0 +1,537 @@
+"""Whole programs with a main: the command line, the stand-in runtime's calls, host code that goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cudaemu
+from cudaemu.__main__ import FINDINGS_STATUS
+from cudaemu.errors import UserError
+from tests.cudaemu.sources import source
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(
+    path: Path | str, *argv: object, options: tuple[str, ...] = ("-q",), **settings
+) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-m", "cudaemu", *options, str(path), *map(str, argv)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, **settings)
+
+
+# ---- what a program may call -----------------------------------------------------------------------------------------
+
+CALLS = r"""
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+#define MUST(call)                                                        \
+  if (cudaError_t error = (call)) {                                       \
+    printf("line %d: %s\n", __LINE__, cudaGetErrorString(error));         \
+    return 1;                                                             \
+  }
+__constant__ float factor;
+__device__ int counter = 3;
+__managed__ int shared_count = 40;
+__global__ void scale(float *data, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) data[i] *= factor;
+  if (i == 0) { atomicAdd(&counter, n); ++shared_count; printf("scaled %d of %s\n", n, "it"); }
+}
+__global__ void touch(int *pinned) { pinned[threadIdx.x] += 1; }
+int main(int argc, char **argv) {
+  const int n = 100;
+  int device, count;
+  MUST(cudaGetDeviceCount(&count));
+  MUST(cudaGetDevice(&device));
+  cudaDeviceProp p;
+  MUST(cudaGetDeviceProperties(&p, device));
+  const cudaDeviceAttr asked[] = {cudaDevAttrComputeMode, cudaDevAttrManagedMemory, cudaDevAttrConcurrentManagedAccess,
+                                  cudaDevAttrCooperativeLaunch, cudaDevAttrClockRate, cudaDevAttrMaxPitch};
+  for (cudaDeviceAttr attribute : asked) {
+    int value;
+    MUST(cudaDeviceGetAttribute(&value, attribute, device));
+    printf("%d ", value);
+  }
+  size_t free_bytes, total_bytes;
+  MUST(cudaMemGetInfo(&free_bytes, &total_bytes));
+  printf("| %d devices, sm_%d%d, %d %d\n", count, p.major, p.minor, p.managedMemory && p.cooperativeLaunch,
+         free_bytes <= total_bytes);
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  MUST(cudaEventCreate(&start));
+  MUST(cudaEventCreate(&stop));
+  float two = 2, *host, *data, *managed;
+  MUST(cudaMemcpyToSymbol(factor, &two, sizeof two));
+  MUST(cudaMallocHost(&host, n * sizeof(float)));
+  MUST(cudaMalloc(&data, n * sizeof(float)));
+  MUST(cudaMallocManaged(&managed, n * sizeof(float)));
+  for (int i = 0; i < n; ++i) host[i] = managed[i] = i;
+  MUST(cudaEventRecord(start, stream));
+  MUST(cudaMemcpyAsync(data, host, n * sizeof(float), cudaMemcpyHostToDevice, stream));
+  scale<<<1, 128, 0, stream>>>(data, n);
+  MUST(cudaGetLastError());
+  MUST(cudaMemcpyAsync(host, data, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+  MUST(cudaEventRecord(stop, stream));
+  MUST(cudaEventSynchronize(stop));
+  float ms = -1;
+  MUST(cudaEventElapsedTime(&ms, start, stop));
+  scale<<<1, 128>>>(managed, n);
+  MUST(cudaDeviceSynchronize());
+  int seen;
+  MUST(cudaMemcpyFromSymbol(&seen, counter, sizeof seen));
+  printf("%g %g %d %d %d\n", host[99], managed[99], seen, shared_count, ms >= 0);
+  // rows with a pitch, there and back
+  char matrix[5][7], back[5][7];
+  for (int i = 0; i < 35; ++i) matrix[0][i] = char(i);
+  void *pitched;
+  size_t pitch;
+  MUST(cudaMallocPitch(&pitched, &pitch, 7, 5));
+  MUST(cudaMemcpy2D(pitched, pitch, matrix, 7, 7, 5, cudaMemcpyHostToDevice));
+  MUST(cudaMemset2D(pitched, pitch, 9, 1, 5));
+  MUST(cudaMemcpy2D(back, 7, pitched, pitch, 7, 5, cudaMemcpyDeviceToHost));
+  printf("%d %d %d\n", back[4][0], back[4][6], memcmp(back[2] + 1, matrix[2] + 1, 6));
+  // memory of the host that kernels may use
+  int *mapped, *on_device;
+  MUST(cudaHostAlloc(&mapped, 32 * sizeof(int), cudaHostAllocMapped));
+  for (int i = 0; i < 32; ++i) mapped[i] = i;
+  MUST(cudaHostGetDevicePointer(&on_device, mapped, 0));
+  void *arguments[] = {&on_device};
+  MUST(cudaLaunchKernel(touch, dim3(1), dim3(32), arguments, 0, 0));
+  MUST(cudaLaunchCooperativeKernel(touch, dim3(1), dim3(32), arguments, 0, stream));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1;
+  config.blockDim = 32;
+  MUST(cudaLaunchKernelEx(&config, touch, on_device));
+  MUST(cudaStreamSynchronize(stream));
+  int blocks, best;
+  MUST(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, touch, 128, 0));
+  MUST(cudaOccupancyMaxPotentialBlockSize(&count, &best, touch, 0, 0));
+  cudaPointerAttributes attributes;
+  MUST(cudaPointerGetAttributes(&attributes, data));
+  printf("%d %d %d %d\n", mapped[31], blocks, best, attributes.type == cudaMemoryTypeDevice);
+  MUST(cudaFree(data));
+  MUST(cudaFree(managed));
+  MUST(cudaFree(pitched));
+  MUST(cudaFreeHost(host));
+  MUST(cudaFreeHost(mapped));
+  MUST(cudaEventDestroy(start));
+  MUST(cudaEventDestroy(stop));
+  MUST(cudaStreamDestroy(stream));
+  MUST(cudaDeviceReset());
+  std::vector<char> word;
+  for (int c; (c = getchar()) != EOF;) word.push_back(c);
+  printf("%d arguments, last %s, read %zu bytes\n", argc - 1, argv[argc - 1], word.size());
+  return 7;
+}
+"""
+
+EXPECTED = """\
+0 1 1 1 1000000 2147483647 | 1 devices, sm_86, 1 1
+scaled 100 of it
+scaled 100 of it
+198 198 203 42 1
+9 34 0
+34 12 768 1
+2 arguments, last --two words, read 5 bytes
+"""
+
+
+def test_a_program_runs_as_it_is():
+    """Its output, its input, its arguments and its exit status are its own; nothing is found."""
+    done = command(source(CALLS, "calls"), "one", "--two words", options=("--arch", "8.6"), input="input")
+    assert done.stdout == EXPECTED, done.stderr
+    assert done.returncode == 7
+    assert "no findings" in done.stderr and "touch" in done.stderr
+
+
+def test_options_before_the_file_and_a_record(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "size.h").write_text("#define SIZE 48\n")
+    text = r"""
+#include <size.h>
+#include <cstdio>
+__global__ void fill(int *out) { out[blockIdx.x * blockDim.x + threadIdx.x] = SIZE * FACTOR; }
+int main() {
+  int *out, host[SIZE];
+  cudaMalloc(&out, sizeof host);
+  for (int turn = 0; turn < 2; ++turn) fill<<<3, 16>>>(out);
+  cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost);
+  printf("%d %ld\n", host[47], __cplusplus);
+}
+"""
+    path = tmp_path / "a, b c.cu"  # nvcc splits what it is told at commas
+    path.write_text(text)
+    record, trace = tmp_path / "record.json", tmp_path / "trace.npy"
+    options = (
+        "-D",
+        "FACTOR=2",
+        "-I",
+        tmp_path / "folder",
+        "--flags=-std=c++20",
+        "--counters",
+        "--json",
+        record,
+        "--trace",
+        trace,
+    )
+    done = command(path, options=tuple(map(str, options)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "96 202002\n"
+    assert "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum" in done.stderr
+    saved = json.loads(record.read_text())
+    assert [launch["kernel"] for launch in saved["launches"]] == ["fill", "fill"]
+    assert saved["launches"][0]["counters"]["global_store_requests"] == 3 and saved["findings"] == []
+    assert len(np.load(trace)) == 2 * 48
+    (tmp_path / "folder" / "size.h").write_text("#define SIZE 96\n")  # a header in angle brackets is part of the source
+    assert command(path, options=tuple(map(str, options))).stdout == "192 202002\n"
+
+
+def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
+    text = '#include <cstdio>\nint main() { printf("%d\\n", VALUE); }\n'
+    path = source(text, "flagged")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=1")
+    assert command(path).stdout == "1\n"
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=2")
+    assert command(path).stdout == "2\n"
+    monkeypatch.delenv("NVCC_APPEND_FLAGS")
+    assert command(path, options=("--flags=-DVALUE=3",)).stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "said"),
+    [
+        ((), "int main() { return nothing; }", r"error: identifier \"nothing\" is undefined"),
+        (("--arch", "7.0"), "int main() {}", "unknown compute capability '7.0'"),
+        (("--flags=-arch=sm_90",), "int main() {}", "chosen by arch"),
+        (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
+        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
+        ((), "void elsewhere(); int main() { elsewhere(); }", r"elsewhere\(\), which it does not define"),
+        (("--threads", "0"), "int main() {}", "threads is at least 1"),
+        (("--nonsense",), "int main() {}", "--help"),
+    ],
+)
+def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
+    import re
+
+    path = tmp_path / "wrong.cu"
+    path.write_text(text + "\n")
+    done = command(path, options=options)
+    assert done.returncode == 2 and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- host code that goes wrong ---------------------------------------------------------------------------------------
+
+TROUBLE = r"""
+#include <cuda_runtime.h>
+#include <cassert>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+__global__ void fill(int *a, int n) { a[blockIdx.x * blockDim.x + threadIdx.x] = n; }
+__global__ void __launch_bounds__(256) bounded(int *a) { a[0] = 1; }
+int depth(int n) { volatile char big[4096]; big[n % 4096] = n; return depth(n + 1) + big[0]; }
+struct Early { Early() { if (getenv("CRASH_EARLY")) abort(); } } early;
+int trouble(int what) {
+  int *d, *m;
+  cudaMalloc(&d, 32 * sizeof(int));
+  cudaMallocManaged(&m, 32 * sizeof(int));
+  fill<<<1, 32>>>(d, 7);
+  cudaDeviceSynchronize();
+  switch (what) {
+    case 1: return *d;
+    case 2: fill<<<1, 32>>>(m, 7); return m[3] == 7 && !cudaDeviceSynchronize() && m[4] == 7 ? 0 : 1;
+    case 3: fill<<<1, 64>>>(d, 7); exit(5);
+    case 4: throw std::runtime_error("thrown");
+    case 5: { volatile int zero = what - 5; return 5 / zero; }
+    case 6: return depth(1);
+    case 7: for (volatile int i = 0;; ++i);
+    case 8: return cudaMemcpy(d, (void *)0x123450, 128, cudaMemcpyHostToDevice) == cudaErrorInvalidValue ? 0 : 1;
+    case 9: exit(3);
+    case 10: { int h[99]; return cudaMemcpy(h, d, 400, cudaMemcpyDeviceToHost); }
+    case 11: return cudaMalloc(&d, 1ull << 45) - 2 + cudaMalloc(&d, 1ull << 50) - 2 + cudaMalloc(&d, 8);
+    case 12: cudaFree(d); fill<<<1, 32>>>(d, 2); return cudaDeviceSynchronize();
+    case 13: return *(volatile int *)16;
+    case 14: abort();
+    case 15: cudaFree(d); return cudaFree(d);
+    case 16: bounded<<<1, 2048>>>(d); return cudaGetLastError();
+    case 17: fill<<<1, 32, 50000>>>(d, 1); return cudaGetLastError();
+    case 18: fill<<<dim3(1, 65536), 32>>>(d, 1); return cudaGetLastError();
+    case 19: return cudaMemcpy(&what, d, 4, cudaMemcpyHostToDevice);
+    case 20: _Exit(0);
+    case 21: return cudaMemcpy(d + 1, d, 4, cudaMemcpyDeviceToHost);
+  }
+  return 0;
+}
+int main(int argc, char **argv) { return trouble(atoi(argv[1])); }
+"""
+
+# what -> exit status of the program, kind of finding (None: none), what is said
+CASES = {
+    1: (
+        139,
+        "device pointer on the host",
+        r"host code reads or writes d \(cudaMalloc 1, line 13\) \+ 0 bytes.*trouble\.cu:18",
+    ),
+    2: (
+        0,
+        "managed memory too early",
+        r"m \(cudaMallocManaged 2, line 14\) \+ 12 bytes.*cudaDeviceSynchronize is missing",
+    ),
+    3: (5, "out of bounds global", r"just past the end of d.*thread \(32, 0, 0\)"),
+    4: (134, "host crash", r"SIGABRT.*trouble\.cu:21"),
+    5: (136, "host crash", r"SIGFPE.*trouble\.cu:22"),
+    6: (139, "host crash", r"endless recursion.*in depth"),
+    8: (0, "wild host pointer", r"cudaMemcpy: 128 bytes at 0x123450"),
+    11: (0, None, ""),
+    12: (188, "out of bounds global", r"d \(cudaMalloc 1, line 13\) \+ 0 bytes, which was freed"),
+    13: (139, "host crash", r"SIGSEGV\) at address 0x10.*cudaDeviceSynchronize"),
+    14: (134, "host crash", r"SIGABRT"),
+    15: (1, None, ""),
+}
+
+
+def spaced(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_host_code_of_a_stranger(what):
+    """The program ends as it would; this process goes on, and knows why and where."""
+    import re
+
+    status, kind, said = CASES[what]
+    report = cudaemu.program(source(TROUBLE, "trouble"), [str(what)])
+    assert report.status == status
+    assert [finding.kind for finding in report.findings] == ([kind] if kind else [])
+    assert re.search(said, spaced(report)), report
+
+
+def test_findings_decide_the_exit_status_and_come_at_once():
+    done = command(source(TROUBLE, "trouble"), 3)
+    assert done.returncode == FINDINGS_STATUS and "out of bounds global" in done.stderr
+    assert command(source(TROUBLE, "trouble"), 0).returncode == 0
+    assert command(source(TROUBLE, "trouble"), 9).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "why"),
+    [
+        (10, 1, "cudaMemcpy: 400 bytes at d (cudaMalloc 1, line 13) + 0 bytes (it has 128 from there)"),
+        (16, 1, "bounded: 2048 threads per block, at most 256 (launch bounds 256)"),
+        (17, 1, "fill: 50000 bytes of dynamic shared memory, at most 49152 without cudaFuncAttribute"),
+        (18, 1, "fill: 65536 blocks along y, at most 65535"),
+        (19, 1, "by its direction the target is device memory"),
+    ],
+)
+def test_refusals_have_a_reason(what, status, why):
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [what])
+    assert report.status == status and why in report.error, report.error
+    done = command(source(TROUBLE, "trouble"), what)
+    assert done.returncode == status and why in " ".join(done.stderr.split())
+
+
+def test_a_direction_that_cuda_corrects_is_a_note():
+    """Device memory is known by its address, whatever the direction says: so it is on a GPU (hardware.json)."""
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [21])
+    assert report.status == 0 and not report.findings, report
+    (note,) = report.notes
+    assert note.kind == "wrong direction" and "the target is host memory, but 0x" in note.message
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (1, "device pointer on the host"),
+        (4, "SIGABRT"),
+        (6, "endless recursion"),
+        (9, "exit status 3 instead of returning; its last CUDA call was cudaDeviceSynchronize"),
+        (13, "SIGSEGV"),
+        (20, "exit status 0 instead of returning"),
+    ],
+)
+def test_a_launcher_that_does_not_return(what, said):
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [what])
+    assert report.status == 999 and not report.ok and said in str(report)
+    assert len(report.launches) == 1  # what there was until then is kept
+
+
+def test_findings_before_a_crash_are_kept():
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [3])
+    assert [finding.kind for finding in report.findings] == ["out of bounds global", "host exit"]
+
+
+def test_a_crash_in_a_constructor(monkeypatch):
+    monkeypatch.setenv("CRASH_EARLY", "1")
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [0])
+    assert "SIGABRT" in str(report) and "it had not called CUDA" in str(report)
+
+
+def test_an_endless_loop_on_the_host_is_ended():
+    started = time.monotonic()
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [7], patience=1)
+    assert "has run for 1 s without calling CUDA" in str(report) and time.monotonic() - started < 30
+
+
+def interrupted(path: Path, *arguments: str, after: float) -> tuple[int, str, float]:
+    """A program at which Ctrl-C is pressed: its exit status, what it said, the seconds that it then took."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cudaemu", str(path), *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # not as a job in the background
+    )
+    try:
+        time.sleep(after)
+        os.killpg(process.pid, signal.SIGINT)
+        started = time.monotonic()
+        _, said = process.communicate(timeout=60)
+        return process.returncode, said, time.monotonic() - started
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_ends_an_endless_loop_on_the_host():
+    cudaemu.program(source(TROUBLE, "trouble"), ["0"])  # compiled
+    status, said, _ = interrupted(source(TROUBLE, "trouble"), "7", after=2)
+    assert status == 130 and "Traceback" not in said
+
+
+def test_ctrl_c_ends_a_long_kernel():
+    text = r"""
+__global__ void k(volatile int *p) { for (int i = 0; i < 1000000; ++i) p[threadIdx.x] = i; }
+int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
+"""
+    cudaemu.load(source(text, "long"))  # compiled
+    status, said, seconds = interrupted(source(text, "long"), after=3)
+    assert status == 130 and "Traceback" not in said and seconds < 10
+
+
+# ---- streams, threads ------------------------------------------------------------------------------------------------
+
+STREAMS = r"""
+#include <cuda_runtime.h>
+__global__ void add(int *a) { atomicAdd(a, 1); }
+extern "C" cudaError_t launch(int *a, int own, cudaStream_t stream) {
+  cudaStream_t other;
+  cudaStreamCreate(&other);
+  add<<<1, 1, 0, stream>>>(a);
+  if (own == 1) add<<<1, 1, 0, other>>>(a);
+  if (own == 2) add<<<1, 1>>>(a);
+  cudaStreamDestroy(other);
+  if (own == 3) add<<<1, 1, 0, other>>>(a);
+  return stream ? cudaGetLastError() : cudaErrorUnknown;
+}
+"""
+
+
+@pytest.mark.parametrize(("own", "kinds", "status"), [(0, [], 0), (1, [], 0), (2, ["wrong stream"], 0), (3, [], 400)])
+def test_the_launcher_is_given_a_stream(own, kinds, status):
+    """A launcher that forgets its stream works on an idle GPU and fails in somebody's program."""
+    count = torch.zeros(1, dtype=torch.int32)
+    report = cudaemu.run(source(STREAMS, "streams"), "launch", [count, own, None])
+    assert [finding.kind for finding in report.findings] == kinds and report.status == status
+    assert count.item() == 1 + (own in (1, 2))
+    if own == 2:
+        assert report.findings[0].line == 9
+
+
+THREADS = r"""
+#include <cuda_runtime.h>
+__device__ int turns = 0;
+__global__ void work(const float *in, float *out, int n, float add) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = in[i] + add + turns - 1;
+}
+__global__ void count() { turns += 1; }
+extern "C" int launch(const float *in, float *out, int n, float add, cudaStream_t stream) {
+  float *scratch;
+  cudaMalloc(&scratch, n * sizeof(float));
+  count<<<1, 1, 0, stream>>>();
+  work<<<1, 256, 0, stream>>>(in, scratch, n, add);
+  cudaMemcpyAsync(out, scratch, n * sizeof(float), cudaMemcpyDeviceToDevice, stream);
+  return cudaFree(scratch) | cudaGetLastError();
+}
+"""
+
+
+def test_several_threads_at_once():
+    """Each call has memory, module variables and errors of its own."""
+    path, wrong = source(THREADS, "threads"), []
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            data, out = torch.arange(200.0), torch.full((200,), torch.nan)
+            report = cudaemu.run(path, "launch", [data, out, 200, float(number + turn), None], outputs=["out"])
+            if not report.ok or not torch.equal(out, data + (number + turn)):
+                wrong.append((number, turn, str(report)))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_the_program_dies_with_the_one_that_runs_it():
+    words = [sys.executable, "-m", "cudaemu", str(source(TROUBLE, "trouble")), "7"]
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    children: list[str] = []
+    while not children and time.monotonic() < deadline:
+        time.sleep(0.2)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = [pid for pid in children if "runner" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert children
+    process.kill()
+    process.wait()
+    while time.monotonic() < deadline and Path(f"/proc/{children[0]}").exists():
+        time.sleep(0.1)
+    assert not Path(f"/proc/{children[0]}").exists()
+
+
+def test_a_source_that_is_none():
+    with pytest.raises(UserError, match="no such file"):
+        cudaemu.load("nothing.cu")
+
+
+def test_what_is_copied_to_the_host_and_nobody_has_written_is_noted():
+    """A word or more: single bytes pad structures."""
+    text = r"""
+struct Padded { short a; int b; };
+__global__ void few(int *out, Padded *padded) { out[threadIdx.x] = 1, padded[threadIdx.x] = {1, 2}; }
+int main() {
+  int *d_out, out[64];
+  Padded *d_padded, padded[60];
+  cudaMalloc(&d_out, sizeof out);
+  cudaMalloc(&d_padded, sizeof padded);
+  few<<<1, 60>>>(d_out, d_padded);
+  cudaMemcpy(padded, d_padded, sizeof padded, cudaMemcpyDeviceToHost);
+  return cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost);
+}
+"""
+    report = cudaemu.program(source(text, "copied"))
+    assert report.ok
+    (note,) = report.notes
+    assert note.message == (
+        "cudaMemcpy: 16 of 256 bytes have never been written, the first at d_out (cudaMalloc 1, line 7) + 240 bytes"
+    )

@@ -1,0 +1,242 @@
+"""Values that nobody has set: found where they matter, at the line, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import cudaemu
+from tests.cudaemu import sources
+from tests.cudaemu.machine import kinds, launch
+
+KERNELS = r"""
+#include <cuda_fp16.h>
+#include <mma.h>
+using namespace nvcuda;
+#define MMA(d, a, b) \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+               "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
+__global__ void fragment(const half *a, float *out, int) {
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> right;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+  wmma::fill_fragment(sum, 0.0f);  // the fill
+  wmma::load_matrix_sync(left, a, 16);
+  wmma::load_matrix_sync(right, a, 16);
+  wmma::mma_sync(sum, left, right, sum);  // the product
+  wmma::store_matrix_sync(out, sum, 16, wmma::mem_row_major);
+}
+
+__global__ void accumulators(const half *a, float *out, int slices) {
+  float sum[4] = {};  // the zeros
+  const unsigned *words = reinterpret_cast<const unsigned *>(a);
+  for (int slice = 0; slice < slices; ++slice) {
+    const unsigned left[4] = {words[threadIdx.x], words[threadIdx.x], words[threadIdx.x], words[threadIdx.x]};
+    const unsigned right[2] = {words[threadIdx.x], words[threadIdx.x]};
+    MMA(sum, left, right);  // the product
+  }
+  for (int n = 0; n < 4; ++n) out[4 * threadIdx.x + n] = sum[n];
+}
+
+__global__ void maybe_set(const half *, float *out, int n) {
+  float x;
+  asm volatile("{.reg .pred p; setp.lt.s32 p, %1, %2; @p mov.f32 %0, 0f3F800000;}"
+               : "=f"(x) : "r"(int(threadIdx.x)), "r"(n));
+  if (threadIdx.x < n) out[threadIdx.x] = x;  // the store
+}
+
+__global__ void local_array(const half *, float *out, int n) {
+  float mine[8];
+  for (int k = 0; k < n; ++k) mine[(k * 3 + threadIdx.x) % 8] = k;
+  out[threadIdx.x] = mine[0];  // the store
+}
+
+struct Padded { char c; int n; };
+__global__ void padding(const half *a, float *out, int n) {  // bytes between the members are nobody's
+  Padded all[3], *to = reinterpret_cast<Padded *>(out);
+  for (int k = 0; k < 3; ++k) all[k].c = k, all[k].n = n;
+  for (int k = 0; k < 3; ++k) to[3 * threadIdx.x + k] = all[(k + n) % 3];
+}
+
+__global__ void branch(const half *, float *out, int n) {
+  int x[4];
+  for (int k = 0; k < n; ++k) x[k % 4] = k;
+  if (x[threadIdx.x % 4] > 1) asm volatile("st.global.u32 [%0], 1;" ::"l"(out + threadIdx.x));  // the branch
+}
+
+__global__ void half_of_a_pair(const half *, float *out, int n) {  // the other half is never looked at
+  half2 x;
+  x.x = __float2half(threadIdx.x);
+  for (int k = 0; k < n; ++k) x.x = __hadd(x.x, x.x);
+  out[threadIdx.x] = __half2float(x.x);
+}
+
+__global__ void sum_of_sixteen(const half *, float *out, int) {  // lanes above 15 are not there; lane 0 does not care
+  float x = threadIdx.x;
+  for (int step = 8; step; step /= 2) x += __shfl_down_sync(0xffffffff, x, step);
+  if (threadIdx.x == 0) out[0] = x;
+}
+
+__global__ void sum_of_some(const half *, float *out, int n) {  // the sum is of n lanes, but the tree is of 32
+  const unsigned mask = __ballot_sync(0xffffffff, threadIdx.x < n);
+  if (threadIdx.x < n) {
+    float x = threadIdx.x;
+    for (int step = 16; step; step /= 2) x += __shfl_down_sync(mask, x, step);  // the shuffle
+    if (threadIdx.x == 0) out[0] = x;  // the store
+  }
+}
+
+__global__ void through_shared(const half *, float *out, int n) {
+  __shared__ float tile[32];
+  float x[2];
+  for (int k = 0; k < n; ++k) x[k % 2] = threadIdx.x;
+  tile[threadIdx.x] = x[1];  // the store
+  __syncthreads();
+  out[threadIdx.x] = tile[31 - threadIdx.x];  // the read
+}
+
+#define LAUNCHER(name, threads) \
+  extern "C" cudaError_t launch_##name(const half *a, float *out, int n) { \
+    name<<<1, threads>>>(a, out, n); \
+    return cudaDeviceSynchronize(); \
+  }
+LAUNCHER(fragment, 32) LAUNCHER(accumulators, 32) LAUNCHER(maybe_set, 32) LAUNCHER(local_array, 32)
+LAUNCHER(padding, 32) LAUNCHER(branch, 32) LAUNCHER(half_of_a_pair, 32) LAUNCHER(sum_of_sixteen, 16)
+LAUNCHER(sum_of_some, 32) LAUNCHER(through_shared, 32)
+"""
+
+
+def run(name: str, n: int, text: str = KERNELS, key: str = "undefined"):
+    a, out = torch.ones(256).half(), torch.full((256,), -1.0)
+    arguments = {"number": sources.launchers(text).index(name), "a": a, "out": out, "n": n}
+    source = sources.source(sources.with_one_launcher(text), key)
+    return cudaemu.run(source, "launch_number", [*arguments.values()], names=[*arguments]), out
+
+
+def line(text: str, mark: str, name: str) -> int:
+    return text[: text.index(mark, text.index(f"void {name}("))].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("fragment", 0), ("accumulators", 3), ("maybe_set", 20), ("local_array", 8), ("padding", 5), ("branch", 4),
+     ("half_of_a_pair", 3), ("sum_of_sixteen", 0), ("sum_of_some", 32), ("through_shared", 2)],
+)  # fmt: skip
+def test_right_kernels_are_clean(name, n):
+    report, out = run(name, n)
+    assert report.ok, report
+    expected = {"sum_of_sixteen": 120, "sum_of_some": 496, "accumulators": 48, "fragment": 16, "half_of_a_pair": 0}
+    assert name not in expected or out[0] == expected[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "mark", "says"),
+    [
+        ("maybe_set", 0, None, None),  # nothing is stored
+        ("local_array", 7, "// the store", "in 4 lanes"),
+        ("branch", 3, "// the branch", "the condition holds, in 8 lanes"),
+        ("sum_of_some", 20, "// the store", "gave from a lane that takes no part"),
+        ("through_shared", 1, "// the read", "a value that nobody set"),
+    ],
+)
+def test_what_is_not_set_for_all(name, n, mark, says):
+    report, _ = run(name, n)
+    if mark is None:
+        assert report.ok, report
+        return
+    (finding,) = report.findings
+    assert finding.kind == "undefined value" and finding.line == line(KERNELS, mark, name), report
+    assert says in finding.message, finding
+    if name == "sum_of_some":
+        assert f"at line {line(KERNELS, '// the shuffle', name)}" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("fragment", "wmma::fill_fragment(sum, 0.0f);", ""), ("accumulators", "float sum[4] = {};", "float sum[4];")],
+)
+def test_accumulators_that_nobody_zeroed(name, old, new):
+    text = KERNELS.replace(old, new)
+    report, _ = run(name, 2, text, f"undefined_{name}")
+    (finding,) = report.findings
+    assert finding.kind == "undefined value" and finding.line == line(text, "// the product", name), report
+    assert "accumulator" in finding.message and "32 lanes" in finding.message
+
+
+OUT = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], {};"
+HARMLESS = {
+    "copied about": "mov.u32 %r3, %r60; mov.u32 %r4, %r3; mov.b64 %rd2, {%r4, %r3};" + OUT.format("7"),
+    "not chosen": "setp.lt.u32 %p0, %r0, 99; selp.b32 %r3, %r0, %r60, %p0;" + OUT.format("%r3"),
+    "the half that is set": "mov.b32 %r3, {%h1, %h2}; and.b32 %r4, %r0, 1; cvt.u16.u32 %h1, %r4;"
+    "mov.b32 %r3, {%h1, %h2}; mov.b32 {%h3, %h4}, %r3; cvt.u32.u16 %r5, %h3;" + OUT.format("%r5"),
+    "masked": "and.b32 %r3, %r60, 0x00ff; and.b32 %r3, %r3, 0xff00; add.u32 %r3, %r3, 5;" + OUT.format("%r3"),
+    "shifted out": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h2, %r0; mov.b32 %r3, {%h1, %h2}; shr.u32 %r3, %r3, 16;"
+    + OUT.format("%r3"),
+    "decided by the other": "setp.ge.u32 %p1, %r0, 0; or.pred %p2, %p5, %p1; selp.u32 %r3, 1, 0, %p2;"
+    + OUT.format("%r3"),
+    "overwritten": "add.u32 %r3, %r60, 1; mov.u32 %r3, %r0;" + OUT.format("%r3"),
+    "a field": "bfi.b32 %r3, %r0, %r60, 0, 16; bfe.u32 %r4, %r3, 0, 16;" + OUT.format("%r4"),
+    "a byte": "prmt.b32 %r3, %r60, %r0, 0x4444;" + OUT.format("%r3"),
+    "a table": "lop3.b32 %r3, %r60, 0, %r0, 0xEA;" + OUT.format("%r3"),
+    "two halves": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2}; add.u16x2 %r3, %r3, %r3;"
+    "cvt.u32.u16 %r4, %h1; and.b32 %r3, %r3, 0xffff;" + OUT.format("%r3"),
+    "a lane that is off": "@%p7 bra END; mov.u32 %r3, 1; END: " + OUT.format("2"),
+}
+HARMFUL = {
+    "added": "add.u32 %r3, %r60, 1;" + OUT.format("%r3"),
+    "chosen": "setp.lt.u32 %p0, %r0, 5; selp.b32 %r3, %r0, %r60, %p0;" + OUT.format("%r3"),
+    "in a sum": "cvt.rn.f32.u32 %f1, %r0; fma.rn.f32 %f2, %f1, %f31, %f1; mov.b32 %r3, %f2;" + OUT.format("%r3"),
+    "compared": "setp.lt.u32 %p0, %r60, 5; selp.b32 %r3, 1, 2, %p0;" + OUT.format("%r3"),
+    "an address": "add.s64 %rd3, %rd0, 0; mov.u32 %r3, 0; mul.wide.u32 %rd4, %r60, 0; add.s64 %rd3, %rd3, %rd4;"
+    "st.global.u32 [%rd3], 1;",
+    "a branch": "setp.lt.u32 %p0, %r60, 5; @%p0 bra END; mov.u32 %r3, 1; END:",
+    "a guard": "setp.lt.u32 %p0, %r60, 5; @%p0 st.global.u32 [%rd0], 1;",
+    "an atomic": "red.global.add.u32 [%rd0], %r60;",
+    "a vote": "setp.lt.u32 %p0, %r60, 5; vote.sync.any.pred %p1, %p0, -1; selp.u32 %r3, 1, 0, %p1;" + OUT.format("%r3"),
+    "shuffled": "shfl.sync.bfly.b32 %r3, %r60, 1, 31, -1;" + OUT.format("%r3"),
+    "a local word": ".local .align 4 .b32 l[4]; st.local.u32 [l], 1; ld.local.u32 %r3, [l+4];" + OUT.format("%r3"),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_does_no_harm(name):
+    c = np.zeros(32, np.uint32)
+    result = launch(HARMLESS[name].replace("@%p7 bra", "setp.lt.u32 %p7, %r0, 5; @%p7 bra"), c)
+    assert not result.findings, result.findings
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_what_matters(name):
+    result = launch(HARMFUL[name], np.zeros(32, np.uint32))
+    assert set(kinds(result)) <= {"undefined value", "out of bounds global", "null pointer"}
+    assert kinds(result)[-1] == "undefined value" or "undefined value" in kinds(result), result.findings
+    assert not launch(HARMFUL[name], np.zeros(32, np.uint32), sanitize=False).findings or "bounds" in str(
+        result.findings
+    )
+
+
+SOME_LANES = """setp.lt.u32 %p0, %r0, 8; @%p0 mov.u32 %r3, 5; setp.lt.u32 %p1, %r0, {}; @!%p1 exit;""" + OUT.format(
+    "%r3"
+)
+
+
+def test_lanes_are_told_apart():
+    c = np.zeros(32, np.uint32)
+    assert not launch(SOME_LANES.format(8), c).findings and (c[:8] == 5).all()
+    (finding,) = launch(SOME_LANES.format(10), c).findings
+    assert finding.thread == (8, 0, 0) and "in 2 lanes" in finding.message
+
+
+def test_a_loop_that_sets_it_in_its_first_turn():
+    """The compiler may move the use before the loop's end; every value that is used has been set."""
+    c = np.zeros(32, np.uint32)
+    result = launch(
+        """mov.u32 %r4, 0; L: setp.eq.u32 %p0, %r4, 0; @%p0 mov.u32 %r3, %r0; add.u32 %r3, %r3, 1;
+        add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 5; @%p1 bra L;"""
+        + OUT.format("%r3"),
+        c,
+    )
+    assert not result.findings and np.array_equal(c, np.arange(32) + 5)
