@@ -253,6 +253,23 @@ def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(pattern):
     assert_emulated_right(BF16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
 
 
+@pytest.mark.parametrize("scale", [1e7, 1e8, 1e9])
+def test_logits_that_fp32_has_no_fractions_of(scale):
+    """Of 10^9 and more, whose products with the scale are rounded by 32 and more: the largest still weighs 1."""
+    for kernel, shape in ((PLAIN, (1, 2, 2, 70, 200)), (CAUSAL, (1, 1, 1, 140, 140)), (BF16, (1, 4, 2, 3, 600))):
+        tensors = inputs(kernel, *shape)
+        (o,) = emulated(kernel, tensors, {"scale": scale}, with_lse=False)
+        (want, _) = SPEC.reference(
+            (tensors[0].double() * (scale * shape_scale(tensors)), *tensors[1:]), kernel.variants
+        )
+        assert torch.equal(o.isfinite(), want.isfinite()) and (o.double() - want).abs().max() < 1e-2
+
+
+def shape_scale(tensors: tuple[Tensor, ...]) -> float:
+    """What turns the reference's own scale, 1 / √D, into 1."""
+    return tensors[0].shape[-1] ** 0.5
+
+
 @pytest.mark.parametrize("first", [0, 19_999])
 def test_many_small_weights_beside_a_large_one_are_not_lost(first):
     """2^-21.6 each, which half precision rounds to 5 times its smallest number. That is so for weights of 1 at most, as
@@ -418,7 +435,19 @@ REFUSED = {
     "no queries": {"N": 0},
     "no parts": {"splits": 0},
     "parts of a causal row": {"splits": 2},
+    "rows between multiples of 16 bytes": {"k_row": 132},
+    "heads between multiples of 16 bytes": {"o_head": 4 * 128 + 4},
+    "no output": {"O": None},
 }
+
+
+def test_the_launcher_refuses_parts_without_memory_for_them():
+    tensors = inputs(PLAIN, 1, 1, 1, 4, 200)
+    changed = {"splits": 2, "partial_LSE": None}
+    report = PLAIN.emulate(
+        tensors, SPEC.outputs((1, 1, 1, 4, 200, 64), "fp16", PLAIN.variants), changed=changed, refused_is_error=False
+    )
+    assert report.status == 1 and not report.launches
 
 
 @pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())
