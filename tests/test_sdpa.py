@@ -226,6 +226,11 @@ def test_a_causal_mask_and_an_end_of_the_keys(n_kv):
     assert_emulated_right(CAUSAL, 1, 1, 1, 80, n_kv)
 
 
+def test_sections_of_heads_that_a_causal_grid_is_ordered_by():
+    """8192 keys: sections of four heads; six heads are one and a half."""
+    assert_emulated_right(CAUSAL, 1, 6, 6, 140, 8192)
+
+
 @pytest.mark.parametrize("group", range(1, 9))
 def test_groups_of_heads_of_every_size(group):
     """Few queries: heads of a group share a tile. More queries: each has its own."""

@@ -60,6 +60,7 @@ constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step: ptxas puts three idle loads before the
                                // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
+constexpr long long SECTION_BYTES = 16 << 20;  // of K and V: a quarter of the L2 of the GPU that this was measured on
 constexpr float LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr float MOST = 256;                   // that a weight may be: m is the row's maximum, or at most 8 less
@@ -236,6 +237,7 @@ struct Arguments {
   Strides q, k, v, o;
   int heads, heads_kv, n, n_kv;
   int packed;        // heads whose queries share a tile
+  int section;       // CAUSAL: heads (groups of packed ones) whose tiles run together, the longest first
   float scale_log2;  // scale · log₂e
 };
 
@@ -261,17 +263,24 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   let_next_kernel_begin();
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
-  // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: those of
-  // all heads begin, so that the grid ends with short blocks.
+  // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys. Those of
+  // a section of heads begin, so that the grid ends with short blocks; K and V of a section fit in L2.
   const int packed = arguments.packed;
   const int rows = arguments.n * packed;
   const int q_tiles = ceil_div(rows, BLOCK_Q);
   const int head_groups = arguments.heads / packed;
-  const int groups = gridDim.x / q_tiles;
-  const int group = CAUSAL ? blockIdx.x % groups : blockIdx.x / q_tiles;
+  int group = blockIdx.x / q_tiles;
+  int q_tile = blockIdx.x % q_tiles;
+  if (CAUSAL) {
+    const int first_group = group / arguments.section * arguments.section;
+    const int groups = min(arguments.section, (int)gridDim.x / q_tiles - first_group);
+    const int place = blockIdx.x - first_group * q_tiles;  // within the section
+    group = first_group + place % groups;
+    q_tile = q_tiles - 1 - place / groups;
+  }
   const int batch = group / head_groups;
   const int head = group % head_groups * packed;  // the first of those that are packed
-  const int tile_row = (CAUSAL ? q_tiles - 1 - blockIdx.x / groups : blockIdx.x % q_tiles) * BLOCK_Q;
+  const int tile_row = q_tile * BLOCK_Q;
   const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
   const int splits = gridDim.y;  // blocks that share the keys in turn: what is read at a time lies side by side
   const int kv_tiles = ceil_div(ceil_div(n_kv, BLOCK_KV) - (int)blockIdx.y, splits);
@@ -745,6 +754,7 @@ extern "C" cudaError_t launch_sdpa(
       N,
       N_KV,
       packed,
+      (int)max(SECTION_BYTES / ((long long)N_KV * ROW_BYTES * 2), 4LL),
       scale_log2};
   if (!rows_in_chunks(Q, arguments.q, B, H, N) || !rows_in_chunks(K, arguments.k, B, H_KV, N_KV)) {
     return cudaErrorInvalidValue;
