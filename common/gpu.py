@@ -23,6 +23,7 @@ from torch import Tensor
 from cudaemu import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 # torch switches off the conversions and operators of half and __nv_bfloat16; a kernel.cu compiles as it would alone.
 PLAIN_CUDA = [
@@ -37,11 +38,11 @@ OWN_VARIABLES = (
 FLAGS = ["-O3", "-lineinfo", "-std=c++17", OWN_VARIABLES, *PLAIN_CUDA]
 
 
-def capability(device: torch.device | int | None = None) -> str | None:
-    """The compute capability of a GPU (default: the current one), "9.0"; None where there is none."""
+def capability(device: torch.device | int | None = None) -> Arch | None:
+    """The compute capability of a GPU (default: the current one); None where there is none."""
     if not torch.cuda.is_available():
         return None
-    return "{}.{}".format(*torch.cuda.get_device_capability(device))
+    return Arch.of(torch.cuda.get_device_capability(device))
 
 
 POINTER = "void *"
@@ -177,19 +178,20 @@ def errors(label: str) -> Iterator[None]:
         ) from error
 
 
-def load(source: Path, defines: Mapping[str, str], arch: str, label: str, symbol: str = "") -> ctypes.CDLL:
-    """A kernel source's shared object, built for GPUs of `arch` ("90", "90a") if it is not in the cache.
+def load(source: Path, defines: Mapping[str, str], arch: str | Arch, label: str, symbol: str = "") -> ctypes.CDLL:
+    """A kernel source's shared object, built for the compute capability `arch` if it is not in the cache.
 
     It has the entry of the launcher `symbol`, if one is given. UserError with nvcc's own message, in the lines of the
     source, if it does not compile."""
-    flags = [*FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    target = Arch.of(arch).nvcc
+    flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}"]
     flags += [f"-D{name}={value}" for name, value in defines.items()]
     nvcc = toolchain.find_nvcc()
     source = source.resolve()
     text, called = f'#line 1 "{source}"\n{toolchain.read(source)}', entry(source, symbol) if symbol else ""
 
     def build(directory: Path) -> None:
-        with terminal.progress(f"building {label} for sm_{arch}"):
+        with terminal.progress(f"building {label} for sm_{target}"):
             _build(text, called, flags, source.parent, nvcc, directory)
 
     key = [*toolchain.source_texts(source), called, source, *flags, nvcc.path, nvcc.release, torch.__version__]

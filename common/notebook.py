@@ -31,7 +31,7 @@ from common.stage import Kernel, Stage
 from cudaemu import Trace, build
 from cudaemu.compiler import sass, toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import GPUS, nvcc_arch
+from cudaemu.hardware import GPUS, Arch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -228,10 +228,11 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    arch = next(gpu.arch for gpu in GPUS if tables.gpu_named(ceilings["gpu"], gpu))
     body = []
     for kernel in compared:
-        report = counts.emulate(kernel, shape, arch="9.0", trace=Trace(blocks=range(1)))
-        counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, "9.0") or {})}
+        report = counts.emulate(kernel, shape, arch=arch, trace=Trace(blocks=range(1)))
+        counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, arch) or {})}
         clocks = least_clocks(counted, kernel.dtype, kernel.ceiling.startswith("FMA"), rates(ceilings))
         share = clocks["arithmetic"] / max(clocks.values())
         seconds = max(clocks.values()) / ceilings["sms"] / (ceilings["highest_mhz"] * 1e6)
@@ -380,14 +381,13 @@ def program(code: str, name: str = "program.cu") -> Markdown:
     return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m cudaemu {name}`")
 
 
-def assembly(code: str, capability: str = "9.0") -> Markdown:
+def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
     """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
     source = Path(tempfile.gettempdir()) / "assembly.cu"
     source.write_text(code, encoding="utf-8")
-    arch = nvcc_arch(capability)
-    body = build.compile_host(source, {}, arch).ptx.partition("{")[2].rpartition("}")[0]
+    body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
-    functions = sass.functions(source, {}, arch).items()
+    functions = sass.functions(source, {}, capability).items()
     machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
     shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
     return Markdown("\n\n".join(shown))
@@ -436,7 +436,7 @@ def stages() -> Markdown:
 
 def limits() -> Markdown:
     """What one multiprocessor has, per compute capability."""
-    head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
+    head = ["compute capability", *(f"{gpu.arch} ({gpu.devices})" for gpu in GPUS)]
     rows: dict[str, Sequence[object]] = {
         "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],
         "warps resident per SM, at most": [gpu.warps for gpu in GPUS],

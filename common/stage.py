@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudaemu import hardware, terminal
+from cudaemu import terminal
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
+from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -56,8 +57,10 @@ class Stage:
     package: str  # "kernels.03_thread_tile"
     idea: str
     problem: str = "gemm"  # common.problems.<problem> says what is computed
-    min_arch: str = "8.0"  # the least compute capability; "9.0a": that one, with its own instructions
-    unit: str = "mma.sync"  # the arithmetic unit whose measured rate is the stage's ceiling, or "FMA"
+    ladder: str = ""  # the stages that are compared with one another, by a name; default: the problem's
+    follows: str = ""  # the stage, by name or number, that this one changes; default: the one before it in its ladder
+    min_arch: str = "8.0"  # the least compute capability; "9.0a": that one alone, with its own instructions
+    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: "mma.sync", "FMA" or "wgmma"
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     variants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # macro -> values that it may take
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
@@ -67,6 +70,9 @@ class Stage:
     function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ladder", self.ladder or self.problem)
 
     @property
     def name(self) -> str:
@@ -79,8 +85,26 @@ class Stage:
         return text.strip().rstrip(".")
 
     @property
-    def number(self) -> int:
-        return int(self.name.partition("_")[0])
+    def number(self) -> str:
+        """What its name begins with, "03" or "h1": stages are in the order of their names."""
+        return self.name.partition("_")[0]
+
+    @cached_property
+    def arch(self) -> Arch:
+        """The least compute capability that the stage runs on; the only one if it is exact."""
+        return Arch.of(self.min_arch)
+
+    def target(self, gpu: str | Arch) -> Arch:
+        """What the stage is compiled for, for a GPU of that compute capability. UserError if it does not run there."""
+        here = Arch.of(gpu)
+        if not self.arch.runs_on(here):
+            raise UserError(f"{self.name} needs {self.needs}, got {here}")
+        return self.arch if self.arch.exact else here
+
+    @property
+    def needs(self) -> str:
+        """The GPUs that run the stage, in words."""
+        return f"compute capability {self.arch}" + ("" if self.arch.exact else " or newer")
 
     @property
     def directory(self) -> Path:
@@ -110,7 +134,7 @@ class Stage:
             f"{' and '.join(axes)} multiples of {m}" if len(axes) > 1 else f"{axes[0]} a multiple of {m}"
             for m, axes in alike.items()
         ]
-        newer = [f"compute capability {self.min_arch} or newer"] if self.min_arch != "8.0" else []
+        newer = [self.needs] if self.arch != Arch(8, 0) else []
         return "; ".join([", ".join(self.dtypes), *(rules or ["any size"]), *newer])
 
     @property
@@ -123,11 +147,8 @@ class Stage:
         here = gpu.capability()
         if here is None:
             return "No GPU"
-        if not hardware.runs_on(self.min_arch, here):
-            return (
-                f"{self.name} needs compute capability {self.min_arch} or newer, "
-                f"and {torch.cuda.get_device_name()} has {here}"
-            )
+        if not self.arch.runs_on(here):
+            return f"{self.name} needs {self.needs}, and {torch.cuda.get_device_name()} has {here}"
         return None
 
     def announce(self) -> None:
@@ -412,9 +433,9 @@ class Kernel:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
         from common import gpu
 
-        here = gpu.capability(device) or self.stage.min_arch
-        capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
-        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label, self.stage.symbol)
+        here = gpu.capability(device)
+        arch = self.stage.target(here) if here else self.stage.arch
+        return gpu.load(self.source, self.defines, arch, self.label, self.stage.symbol)
 
     def launcher(self, device: Any = None) -> Launcher:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
@@ -459,7 +480,7 @@ class Kernel:
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
-        arch = options.get("arch", self.stage.min_arch)
+        arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
                 {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
@@ -475,13 +496,14 @@ class Kernel:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 
-    def compiled_for(self, arch: str) -> str:
+    def compiled_for(self, arch: str | Arch) -> Arch:
         """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
         stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
-        compiled for."""
-        return arch if asks_for_capability(self.source) else self.stage.min_arch
+        compiled for. UserError if the stage does not run there."""
+        target = self.stage.target(arch)
+        return target if asks_for_capability(self.source) else self.stage.arch
 
-    def prepare(self, arch: str) -> None:
+    def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
         import cudaemu
 
@@ -498,7 +520,7 @@ class Kernel:
         """The lines of the source that have code in this kernel, as the emulator compiles it."""
         import cudaemu
 
-        arch, symbol = self.stage.min_arch, self.stage.symbol
+        arch, symbol = self.stage.arch, self.stage.symbol
         return frozenset().union(*cudaemu.executable_lines(self.source, self.defines, arch, symbol).values())
 
 

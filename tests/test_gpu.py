@@ -18,6 +18,7 @@ from common.measure import contest
 from common.verbs.options import device
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 NAIVE = kernels.load(1)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -26,7 +27,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.fixture
 def hopper(monkeypatch, tmp_path):
     """A GPU to build for, if not to run on, with an empty cache; with a CPU build of torch, the libraries it lacks."""
-    monkeypatch.setattr(gpu, "capability", lambda device=None: "9.0")
+    monkeypatch.setattr(gpu, "capability", lambda device=None: Arch(9, 0))
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
     if not torch.backends.cuda.is_built():
         (tmp_path / "empty.cpp").touch()

@@ -45,7 +45,7 @@ def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
         "-Werror",
         "all-warnings",
         "--Ofast-compile=max",  # warnings come before the optimiser, which takes most of the time
-        f"-arch=sm_{hardware.nvcc_arch(stage.min_arch)}",
+        f"-arch=sm_{stage.arch.nvcc}",
         "-ccbin",
         toolchain.find_cxx(),
         "--keep",

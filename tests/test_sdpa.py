@@ -19,6 +19,7 @@ from common.problems import sdpa
 from common.stage import Kernel
 from cudaemu import hardware
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from kernels import attention
 
 STAGE = kernels.load("16")
@@ -396,7 +397,7 @@ def test_blocks_for_few_queries_fit_every_gpu():
     decoding = STAGE.kernel("fp16")
     tensors = inputs(decoding, 1, 4, 1, 2, 300)
     for capability in ("8.0", "8.6", "8.9", "9.0", "12.0"):
-        newer = hardware.runs_on("9.0", capability)  # up to there the PTX is the same, but for the name of its target
+        newer = Arch.of("9.0").runs_on(capability)  # up to there the PTX is the same, but for the name of its target
         compiled_for = capability if newer else "8.0"
         shape = SPEC.shape(tensors, decoding.variants)
         outputs = SPEC.outputs(shape, "fp16", decoding.variants)

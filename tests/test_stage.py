@@ -18,6 +18,7 @@ from common.stage import Call, Macro, Stage, macros
 from cudaemu import terminal
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
@@ -40,13 +41,14 @@ def test_defines_and_labels():
 
 
 def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited, tmp_path):
-    assert [kernels.load(name).kernel().compiled_for("9.0") for name in ("05", "16")] == ["8.0", "9.0"]
+    assert kernels.load("05").kernel().compiled_for("9.0") == Arch(8, 0)
+    assert kernels.load("16").kernel().compiled_for("9.0") == Arch(9, 0)
     own = NAIVE.kernel("fp16", source=edited(NAIVE, ("BLOCK_M = 32;", "BLOCK_M = __CUDA_ARCH__ >= 860 ? 32 : 16;")))
-    assert own.compiled_for("8.6") == "8.6" and own.compiled_for("8.0") == "8.0"
+    assert own.compiled_for("8.6") == Arch(8, 6) and own.compiled_for("8.0") == Arch(8, 0)
     (tmp_path / "tile.cuh").write_text("constexpr int ROWS = __CUDA_ARCH__ >= 860 ? 32 : 16;")
     included = tmp_path / "includes.cu"
     included.write_text(f'#include "tile.cuh"\n{NAIVE.source.read_text()}')
-    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == "8.6"
+    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == Arch(8, 6)
 
 
 def test_what_does_not_ask_is_the_same_ptx():
@@ -129,7 +131,16 @@ def test_limits_in_a_line():
     assert NAIVE.limits == "fp16, bf16, fp32; any size"
     assert THREAD_TILE.limits == "fp16, bf16, fp32; M and N multiples of 128; K a multiple of 16"
     newer = Stage("kernels.01_naive", "", dtypes=("fp16",), min_arch="9.0a")
-    assert newer.limits == "fp16; any size; compute capability 9.0a or newer"
+    assert newer.limits == "fp16; any size; compute capability 9.0a"
+
+
+def test_what_a_stage_is_compiled_for():
+    """Newer GPUs run a stage's code as it is compiled for them; "a" is for one compute capability alone."""
+    older, exact = (Stage("kernels.01_naive", "", min_arch=arch) for arch in ("8.0", "9.0a"))
+    assert older.target("9.0").nvcc == "90" and exact.target("9.0").nvcc == "90a"
+    for gpu in ("8.0", "10.0"):
+        with pytest.raises(UserError, match=f"01_naive needs compute capability 9.0a, got {gpu}"):
+            exact.target(gpu)
 
 
 def test_source_without_dtype_has_one_type(tmp_path):

@@ -49,7 +49,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def add_arch(parser: argparse.ArgumentParser) -> None:
     """--arch: for which GPUs to compile."""
-    names = ", ".join(f"{gpu.capability} ({gpu.devices})" for gpu in hardware.GPUS)
+    names = ", ".join(f"{gpu.arch} ({gpu.devices})" for gpu in hardware.GPUS)
     parser.add_argument("--arch", nargs="+", metavar="X.Y", help=f"compute capabilities: {names}")
 
 
