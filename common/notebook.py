@@ -179,7 +179,7 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
     shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
+    return _recorded(tables.speed_table(stage.ladder, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -188,7 +188,7 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
-    return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, settings=kernel.settings))
+    return _recorded(tables.verdict(stage.ladder, stage.name, dtype, size, settings=kernel.settings))
 
 
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -206,18 +206,18 @@ def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
     shown = stages[-1].kernel(dtype, settings).settings
     names = [stage.name for stage in stages]
-    return _recorded(tables.in_clocks(stages[-1].spec.part, names, dtype, settings=shown))
+    return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
 
 
 def _compared(
     stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
 ) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
-    """The arguments of a table that compares stages: part, names, dtype, size, any GPU, settings."""
+    """The arguments of a table that compares stages: ladder, names, dtype, size, any GPU, settings."""
     kernel = stages[-1].kernel(dtype, settings)
     spec = stages[-1].spec
     shapes = spec.bench_shapes(kernel.variants)
     size = size or spec.format(shapes[len(shapes) // 2])
-    return spec.part, [stage.name for stage in stages], dtype, size, None, kernel.settings
+    return stages[-1].ladder, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
@@ -228,9 +228,10 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
-    arch = next(gpu.arch for gpu in GPUS if tables.gpu_named(ceilings["gpu"], gpu))
+    recorded = next((gpu.arch for gpu in GPUS if tables.gpu_named(ceilings["gpu"], gpu)), None)
     body = []
     for kernel in compared:
+        arch = recorded or kernel.stage.arch
         report = counts.emulate(kernel, shape, arch=arch, trace=Trace(blocks=range(1)))
         counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, arch) or {})}
         clocks = least_clocks(counted, kernel.dtype, kernel.ceiling.startswith("FMA"), rates(ceilings))
@@ -339,9 +340,9 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
     return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
 
 
-def ladder(part: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
-    """The recorded speed of all stages of a part and of the libraries, in one dtype; `settings` as in `speed`."""
-    return _recorded(tables.ladder_table(part, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
+def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of all stages of a ladder and of the libraries, in one dtype; `settings` as in `speed`."""
+    return _recorded(tables.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
 
 
 def levels() -> Markdown:
@@ -359,13 +360,13 @@ def in_flight() -> Markdown:
     return _recorded(tables.flight_table())
 
 
-def roofline(part: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
-    """The recorded stages of a part under the rooflines of their GPU; a sentence where nothing is recorded."""
+def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
+    """The recorded stages of a ladder under the rooflines of their GPU; a sentence where nothing is recorded."""
     bounds = Bounds()
-    stages = [r for r in tables.ladder(part, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
+    stages = [r for r in tables.rungs(name, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
     found = [bound for record in stages if (bound := bounds.of(record))]
     if not found:
-        return Markdown(f"*No profile and rates of the {part} stages at {size} are recorded yet: {MEASURE}*")
+        return Markdown(f"*No profile and rates of the {name} stages at {size} are recorded yet: {MEASURE}*")
     return plot.roofline(
         found, f"{found[0].record.run['gpu']}, {dtype} {size}: what each stage reaches of what it could"
     )

@@ -43,7 +43,7 @@ class Problem(ABC):
     """
 
     name: str
-    part: str  # of the course: the ladder that this problem's stages stand in
+    part: str  # of the course: problems of a part convert their shapes into each other's, and share libraries
     formula: str
     axes: tuple[str, ...]
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them

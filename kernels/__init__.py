@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common.course import counterpart, ladder, load, names, part, previous
+from common.course import counterpart, ladder, load, names, previous
 from cudaemu.errors import UserError, pick
 
-__all__ = ["counterpart", "ladder", "load", "names", "part", "previous"]
+__all__ = ["counterpart", "ladder", "load", "names", "previous"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ NAIVE, BLOCK_TILE, THREAD_TILE = (course.load(number) for number in (1, 2, 3))
 
 
 def test_stages_are_found_by_number_and_name():
-    assert [stage.number for stage in course.ladder()] == list(range(1, len(course.ladder()) + 1))
+    assert [stage.number for stage in course.ladder()] == [f"{n:02}" for n in range(1, len(course.ladder()) + 1)]
     assert course.load(3) is course.load("3") is course.load("03") is course.load("03_thread_tile") is THREAD_TILE
     assert kernels.load(3) is THREAD_TILE and kernels.ladder() is course.ladder()
 
@@ -31,11 +31,20 @@ def test_unknown_stage_lists_the_stages(wanted, hint):
     assert hint in str(error.value)
 
 
-def test_previous_stays_within_the_part(second_part):
+def test_a_stage_follows_the_one_before_it_in_its_ladder(second_part):
     first, second = second_part
     assert course.previous(THREAD_TILE) is BLOCK_TILE and course.previous(NAIVE) is None
     assert course.previous(first) is None and course.previous(second) is first
-    assert course.part(second) == second_part and course.part(NAIVE)[0] is NAIVE and first not in course.part(NAIVE)
+    assert course.ladder(second) == second_part
+    assert course.ladder(NAIVE)[0] is NAIVE and first not in course.ladder(NAIVE)
+
+
+def test_a_stage_may_follow_an_earlier_one():
+    """Stage 14 is a side branch: 15 goes on from 13. 16 computes another problem, in the same ladder."""
+    before = {stage.number: course.previous(stage) for stage in course.ladder()}
+    assert {number: stage and stage.number for number, stage in before.items() if number > "11"} == {
+        "12": None, "13": "12", "14": "13", "15": "13", "16": "15",
+    }  # fmt: skip
 
 
 def test_a_counterpart_computes_the_same():

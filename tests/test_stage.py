@@ -138,9 +138,9 @@ def test_what_a_stage_is_compiled_for():
     """Newer GPUs run a stage's code as it is compiled for them; "a" is for one compute capability alone."""
     older, exact = (Stage("kernels.01_naive", "", min_arch=arch) for arch in ("8.0", "9.0a"))
     assert older.target("9.0").nvcc == "90" and exact.target("9.0").nvcc == "90a"
-    for gpu in ("8.0", "10.0"):
-        with pytest.raises(UserError, match=f"01_naive needs compute capability 9.0a, got {gpu}"):
-            exact.target(gpu)
+    for other in ("8.0", "10.0"):
+        with pytest.raises(UserError, match=f"01_naive needs compute capability 9.0a, got {other}"):
+            exact.target(other)
 
 
 def test_source_without_dtype_has_one_type(tmp_path):

@@ -113,7 +113,7 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
     return {
         "name": stage.name,
         "label": kernel.label,
-        "number": stage.number,
+        "ladder": stage.ladder,
         "part": spec.part,
         "problem": spec.name,
         "dtype": kernel.dtype,

@@ -8,6 +8,7 @@ stage = Stage(
     "next step's fragments and copy a part of a later tile; one barrier per tile; O is corrected only when it "
     "must be.",
     problem="attention",
+    follows="13_split_q",
     dtypes=("fp16", "bf16"),
     variants={
         "HEAD_DIM": (64, 128),

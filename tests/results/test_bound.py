@@ -204,7 +204,7 @@ def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
 
 def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     """That is to be predicted. What is 5 % of the first one's time and more is shown, for both."""
-    earlier = measured(20.0) | {"name": "08_multi_stage", "number": 8}
+    earlier = measured(20.0) | {"name": "08_multi_stage"}
     record("bench", run(earlier, measured(10.0)))
     record("ceiling", ceilings())
     more = profile(name="08_multi_stage")
