@@ -47,7 +47,7 @@ def previous(stage: Stage) -> Stage | None:
 
 
 def rung(name: str, before: str, above: str) -> str:
-    """A stage's name in a list, with the number of the stage `before` that it follows unless that is the one `above`."""
+    """A stage's name in a list, with the number of the one `before` that it follows if that is not the one `above`."""
     return name if before in ("", above) else f"{name} (follows {before.partition('_')[0]})"
 
 

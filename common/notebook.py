@@ -234,7 +234,7 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         arch = recorded or kernel.stage.arch
         report = counts.emulate(kernel, shape, arch=arch, trace=Trace(blocks=range(1)))
         counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, arch) or {})}
-        clocks = least_clocks(counted, kernel.dtype, kernel.ceiling.startswith("FMA"), rates(ceilings))
+        clocks = least_clocks(kernel, shape, counted, rates(ceilings))
         share = clocks["arithmetic"] / max(clocks.values())
         seconds = max(clocks.values()) / ceilings["sms"] / (ceilings["highest_mhz"] * 1e6)
         flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import math
 import os
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import kernels
 from common import course, problem
+from common import stage as stages
 from common.cli import main
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
-from common.stage import Kernel, Stage
+from common.stage import KERNELS, Kernel, Stage
 from cudaemu.compiler import toolchain
 from tests import bundle
 
@@ -236,6 +239,50 @@ class ScaleAll(Scale):
 
     def output_axes(self, variants):
         return (("matrix", "row", "column"),)
+
+
+HOPPER = '''"""Stage h1: registers moved between warps."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="An instruction that no GPU but those of 9.0 has.",
+    ladder="gemm on Hopper",
+    follows="09_swizzle",
+    min_arch="9.0a",
+    unit="wgmma",
+    dtypes=("fp16", "bf16"),
+    variants={"COALESCED": (0, 1)},
+    counters=("global_load_sectors",),
+)
+'''
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
+    """The course with one more stage, h1_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name in course.names():
+        (folder / name).symlink_to(KERNELS / name)
+    (folder / "h1_registers").mkdir()
+    (folder / "h1_registers" / "__init__.py").write_text(HOPPER)
+    lines = (KERNELS / "01_naive" / "kernel.cu").read_text().splitlines(keepends=True)
+    after = next(at for at, line in enumerate(lines, 1) if "const int thread = threadIdx.x;" in line)
+    lines.insert(after, '  asm volatile("setmaxnreg.inc.sync.aligned.u32 40;");  // for sm_90a alone\n')
+    (folder / "h1_registers" / "kernel.cu").write_text("".join(lines))
+    for module in (course, stages):
+        monkeypatch.setattr(module, "KERNELS", folder)
+    monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(folder)])
+    course.names.cache_clear()
+    course._stages.cache_clear()
+    yield course.load("h1")
+    for module in [name for name in sys.modules if name.startswith("kernels.h1_registers")]:
+        del sys.modules[module]
+    monkeypatch.undo()
+    course.names.cache_clear()
+    course._stages.cache_clear()
 
 
 @pytest.fixture

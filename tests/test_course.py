@@ -17,7 +17,9 @@ NAIVE, BLOCK_TILE, THREAD_TILE = (course.load(number) for number in (1, 2, 3))
 
 
 def test_stages_are_found_by_number_and_name():
-    assert [stage.number for stage in course.ladder()] == [f"{n:02}" for n in range(1, len(course.ladder()) + 1)]
+    numbers = [stage.number for stage in course.ladder()]
+    digits = [number for number in numbers if number.isdigit()]
+    assert digits == [f"{n:02}" for n in range(1, len(digits) + 1)] and numbers == sorted(numbers)
     assert course.load(3) is course.load("3") is course.load("03") is course.load("03_thread_tile") is THREAD_TILE
     assert kernels.load(3) is THREAD_TILE and kernels.ladder() is course.ladder()
 

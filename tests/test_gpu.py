@@ -205,12 +205,14 @@ KERNELS = [kernel for stage in kernels.ladder() for kernel in stage.kernels()]
 @pytest.fixture(scope="module")
 def built():
     """All kernels, built side by side: one after the other they would take minutes."""
-    contest.build(KERNELS)
+    contest.build([kernel for kernel in KERNELS if kernel.stage.unfit is None])
 
 
 @on_gpu
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.label)
 def test_kernels_are_right_on_the_gpu(kernel, built):
+    if kernel.stage.unfit:
+        pytest.skip(kernel.stage.unfit)
     large = kernel.stage.spec.bench_shapes(kernel.variants)[0]
     for shape in (*kernel.test_shapes().values(), large):
         result = accuracy.check(kernel, shape, "gpu")

@@ -58,7 +58,7 @@ def test_source_compiles_alone_without_a_warning(stage: Stage, tmp_path):
 @every_stage
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
-    head = re.match(r"// Stage (\d\d) · (.+?): ", text)
+    head = re.match(r"// Stage (\d\d|h\d) · (.+?): ", text)
     assert head is not None and f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
     header = text.partition("#include")[0]
     assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))

@@ -16,7 +16,7 @@ TOLERANCE = 0.02  # of a measured time: clocks are sampled
 
 def ceilings(**changed: float) -> dict:
     """A ceiling run of round numbers."""
-    per_clock = {"mma.sync fp16": 2048.0, "FMA fp32": 256.0, "exp2": 16.0, "ALU": 64.0}
+    per_clock = {"mma.sync fp16": 2048.0, "wgmma fp16": 4096.0, "FMA fp32": 256.0, "exp2": 16.0, "ALU": 64.0}
     rates = {"shared load": 128.0, "shared store": 128.0, "ldmatrix": 128.0, "ldmatrix + cp.async": 128.0}
     rates |= {"L1 requests": 0.5, "L1 broadcasts": 1.0}
     rows = [
@@ -121,6 +121,15 @@ def test_a_kernel_of_fmas_has_no_tensor_work_whatever_ncu_counts(bound_of):
     assert bound.needs[0].resource == "FMA pipe" and bound.ms == pytest.approx(9.0)
     assert "tensor cores (mma.sync)" not in [need.resource for need in bound.needs]
     assert bound.busy == {"FMA pipe": 5.0, "issue slots": 17.0}
+
+
+def test_a_kernel_of_wgmma_has_a_ceiling_of_its_own(bound_of):
+    """What its instructions do is not in their number: the computation says how many operations there are."""
+    bound = bound_of(measured(20.0, limit="wgmma fp16"), rates=ceilings(**{"wgmma fp16": 4096.0}))
+    (need,) = (need for need in bound.needs if need.resource.startswith("tensor cores"))
+    assert (need.resource, need.count, need.rate) == ("tensor cores (wgmma)", 2 * SIZE**3, 4096.0)
+    assert need.ms == pytest.approx(2 * SIZE**3 / 4096 / 1e11 * 1e3)
+    assert bound.busy == {"tensor pipe": 61.0, "issue slots": 17.0}
 
 
 def test_the_longest_stalls_are_those_of_warps_that_could_not_run(bound_of):
