@@ -1,6 +1,6 @@
 """The course: its stages in order, its ladders, and which stage each one follows.
 
-Stages are found by their folders, kernels/03_name or kernels/h1_name, and imported by name: nothing in common/ names
+Stages are found by their folders, kernels/NN_name or kernels/hN_name, and imported by name: nothing in common/ names
 one of them.
 """
 
@@ -16,7 +16,7 @@ from cudaemu.errors import pick
 
 @lru_cache
 def names() -> tuple[str, ...]:
-    """The stages' names in the order of the course: "01_naive", ..., "h1_wgmma", ..."""
+    """The stages' names in the order of the course: first NN_name, then hN_name."""
     found = (path.parent.name for path in KERNELS.glob("*/__init__.py"))
     return tuple(sorted(name for name in found if re.match(r"(\d\d|h\d)_", name)))
 
@@ -32,7 +32,7 @@ def ladder(stage: Stage | None = None) -> list[Stage]:
 
 
 def load(stage: str | int) -> Stage:
-    """The stage of that number or name: 3, "3", "03" or "03_thread_tile", "h1". UserError if there is none."""
+    """The stage of that name or number: 3, "3", "03" or "h1". UserError if there is none."""
     text = str(stage)
     number = f"{int(text):02}" if re.fullmatch("[0-9]+", text) else text
     text = next((name for name in names() if name.startswith(f"{number}_")), text)

@@ -73,7 +73,7 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
 def entry(source: Path, symbol: str) -> str:
     """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct packs them.
 
-    ctypes converts arguments one by one: for the 27 of stage 16 it took 2 of the 15 µs that a call may cost."""
+    ctypes converts arguments one by one: for 27 of them it took 2 of the 15 µs that a call may cost."""
     parameters = signature(source, symbol)
     members = " ".join(f"{kind} {name};" for name, kind in parameters.items())
     passed = ", ".join(f"packed->{name}" for name in parameters)

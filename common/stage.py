@@ -54,7 +54,7 @@ def macros(source: Path) -> dict[str, Macro]:
 class Stage:
     """One step of the course: a directory with a kernel.cu, and what the harness must know about it."""
 
-    package: str  # "kernels.03_thread_tile"
+    package: str  # "kernels.NN_name"
     idea: str
     problem: str = "gemm"  # common.problems.<problem> says what is computed
     ladder: str = ""  # the stages that are compared with one another, by a name; default: the problem's
@@ -80,7 +80,7 @@ class Stage:
 
     @property
     def summary(self) -> str:
-        """The idea in a few words: what the package's docstring says behind "Stage 03: "."""
+        """The idea in a few words: what the package's docstring says after "Stage NN: "."""
         text = (sys.modules[self.package].__doc__ or "").partition(": ")[2]
         return text.strip().rstrip(".")
 
@@ -199,7 +199,7 @@ class Stage:
         return chosen
 
     def __getattr__(self, name: str) -> Any:
-        """The function that the stage has for people: kernels.load("16").attention."""
+        """The function that the stage has for people: load(stage).attention."""
         if name.startswith("_") or name != self.function:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
         return getattr(importlib.import_module(f"{self.package}.{name}"), name)
@@ -366,7 +366,7 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
+        """In words, "NN_name fp16 MACRO=0": with variants that are not the default, and the file if not ours."""
         words = [self.stage.name, self.short]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
 

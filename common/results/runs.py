@@ -190,7 +190,7 @@ def records(run: dict, **fields) -> list[Record]:
 def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields) -> list[Record]:
     """The records of the newest run that has rows with these fields: one run, so that they may be compared.
 
-    fields: name="03_thread_tile", dtype="fp16", default=True, …"""
+    fields: name="NN_name", dtype="fp16", default=True, …"""
     for run in runs(directory, kind, gpu):
         found = records(run, **fields)
         if found:
