@@ -99,7 +99,8 @@ class Problem(ABC):
 
     @abstractmethod
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        """Shapes of several blocks that every stage takes, seconds in the emulator."""
+        """Shapes of several blocks that every stage takes, seconds in the emulator: the smallest first; at the last, no
+        multiprocessor of an A100 is empty, and launchers choose as for large ones."""
 
     @abstractmethod
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:

@@ -77,7 +77,7 @@ class Sdpa(Attention):
         return tuple(self.parse(text, variants) for text in (*long, *decoding))
 
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        return ((1, 2, 2, 256, 256, variants["HEAD_DIM"]),)
+        return tuple((b, h, h, n, n, d) for b, h, n, d in super().emulator_shapes(variants))
 
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         d = variants["HEAD_DIM"]

@@ -282,7 +282,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
     wrong = False
     for dtype in _dtypes(stage, args):
         asked = sweep(stage, dtype, args)
-        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[:1], "emulator")[0]
+        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[-1:], "emulator")[0]
         columns = list(asked)
         if args.source:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
@@ -340,7 +340,7 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
             kernel = stage.kernel(dtype if dtype in stage.dtypes else stage.dtypes[0])
             update(f"checking {kernel.label} in the emulator")
             try:
-                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator")[0]
+                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator")[0]
                 shapes[stage.ladder] = stage.spec.format(shape)
                 counted[stage.name] = _emulated(kernel, shape, args.seed, say=False).counters.flat()
                 verdicts[stage.name] = Text("ok", style="green")
