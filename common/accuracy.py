@@ -223,7 +223,7 @@ def check(
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
         instance.overwritten()  # by a kernel before, one that stopped half-way: put right
     launches: dict[str, Mapping[str, Any]] = {title: {}}
-    for what, changed in spec.other_launches(shape, kernel.variants, place).items():
+    for what, changed in kernel.other_launches(shape, place).items():
         launches[f"{title}, {what}"] = changed
     results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
     lines = [result.lines for result in results if result.lines is not None]

@@ -45,6 +45,12 @@ def capability(device: torch.device | int | None = None) -> Arch | None:
     return Arch.of(torch.cuda.get_device_capability(device))
 
 
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the GPU has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 POINTER = "void *"
 TYPES = {POINTER: "P", "int": "i", "long long": "q", "float": "f", "double": "d"}  # as the module struct has them
 

@@ -38,8 +38,9 @@ class Problem(ABC):
 
     A *shape* is a tuple of ints in the order of `axes`. `variants` are the macros of the kernel at hand: those in
     `settings` change what is computed (a transposed operand, a causal mask), the others only how, and a problem ignores
-    them. Inputs, outputs and references are tuples of tensors in the order of `input_names` and `output_names`;
-    references, and what else is said of outputs, go on with `extra_names`.
+    them. `scratch` and `scalars` also find there what the stage chooses for a launch (`Kernel.choices`). Inputs,
+    outputs and references are tuples of tensors in the order of `input_names` and `output_names`; references, and what
+    else is said of outputs, go on with `extra_names`.
     """
 
     name: str

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cudaemu import terminal
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
-from cudaemu.hardware import Arch
+from cudaemu.hardware import Arch, model
 
 if TYPE_CHECKING:
     from ctypes import CDLL
+    from types import ModuleType
 
+    import torch
     from torch import Tensor
 
     from common.gpu import Launcher
@@ -198,6 +200,12 @@ class Stage:
             chosen += [default, *others]
         return chosen
 
+    @cached_property
+    def launch(self) -> ModuleType | None:
+        """What the stage says of its launches: launch.py of its package, with `choose` and `others`; most have none."""
+        there = (self.directory / "launch.py").exists()
+        return importlib.import_module(f"{self.package}.launch") if there else None
+
     def __getattr__(self, name: str) -> Any:
         """The function that the stage has for people: load(stage).attention."""
         if name.startswith("_") or name != self.function:
@@ -294,8 +302,9 @@ class Call:
         self.grad_enabled, self.requires_grad = torch.is_grad_enabled, any(tensor.requires_grad for tensor in inputs)
         self.launch: Callable[..., Sequence[Tensor]] | None = None
         if launcher is not None:
-            numbers = spec.scalars(shape, variants, (*inputs, *self.outputs)).values()
-            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, variants, device))
+            chosen = kernel.choices(shape, device)
+            numbers = spec.scalars(shape, chosen, (*inputs, *self.outputs)).values()
+            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, chosen, device))
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
         addresses: list[int] = []
@@ -423,9 +432,38 @@ class Kernel:
         `changed` has other values for some of them than the problem gives."""
         spec = self.stage.spec
         shape = spec.shape(inputs, self.variants)
-        scratch = spec.scratch(shape, self.variants, inputs[0].device)
+        chosen = self.choices(shape, inputs[0].device)
+        scratch = spec.scratch(shape, chosen, inputs[0].device)
         tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
-        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs)), **(changed or {})}
+        return {**dict(tensors), **spec.scalars(shape, chosen, (*inputs, *outputs)), **(changed or {})}
+
+    def choices(self, shape: Shape, device: torch.device) -> dict[str, int]:
+        """The variants, and what a launch of that shape chooses on that device besides: {"splits": 2}."""
+        launch = self.stage.launch
+        return {
+            **self.variants,
+            **(launch.choose(shape, self.variants, self._multiprocessors(device)) if launch else {}),
+        }
+
+    def other_launches(self, shape: Shape, device: torch.device) -> dict[str, Mapping[str, Any]]:
+        """Launches that compute the same in another way, for a check to try, too: the problem's, the stage's and both,
+        by what they are, as `changed` of `arguments`."""
+        spec, launch = self.stage.spec, self.stage.launch
+        found = dict(spec.other_launches(shape, self.variants, device))
+        others = launch.others(shape, self.variants, self._multiprocessors(device)) if launch else {}
+        for what, chosen in others.items():
+            scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
+            changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}
+            found[what] = changed
+            for also, more in spec.other_launches(shape, self.variants, device).items():
+                found[f"{what}, {also}"] = {**changed, **more}
+        return found
+
+    def _multiprocessors(self, device: torch.device) -> int:
+        """How many the GPU has; on the CPU, the GPU that the emulator stands in for."""
+        from common import gpu
+
+        return gpu.multiprocessors(device) if device.type == "cuda" else model(self.stage.arch).sms
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 

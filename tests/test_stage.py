@@ -216,7 +216,7 @@ def test_defaults_of_torch_change_nothing():
     torch.set_default_dtype(torch.float16)
     try:
         o, lse = kernels.attention(q, q, q, return_lse=True)
-        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0})
+        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0, "splits": 2})
     finally:
         torch.set_default_dtype(torch.float32)
     assert o.dtype == torch.float16 and lse.dtype == torch.float32
@@ -310,9 +310,10 @@ def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     (launch,) = launches
     names = spec.tensor_names(kernel.variants)
     assert [launch[name] for name in names[:4]] == [tensor.data_ptr() for tensor in (*inputs, o)]
-    numbers = spec.scalars(shape, kernel.variants, (*inputs, o))
+    chosen = kernel.choices(shape, torch.device("cpu"))
+    numbers = spec.scalars(shape, chosen, (*inputs, o))
     assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
-    lse, wanted, _ = spec.scratch(shape, kernel.variants, "cpu")
+    lse, wanted, _ = spec.scratch(shape, chosen, "cpu")
     partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
     assert lse is None and launch["LSE"] == 0 and (wanted is not None) == split == (launch["splits"] > 1)
     if split:
@@ -359,7 +360,8 @@ def test_a_call_is_that_of_its_own_inputs_whatever_went_before(noted):
             o = stage(*inputs)
             launch = noted.pop()
             kernel = stage.kernel({torch.float16: "fp16", torch.bfloat16: "bf16"}[o.dtype], stage.spec.implied(inputs))
-            numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), kernel.variants, (*inputs, o))
+            chosen = kernel.choices(stage.spec.shape(inputs, kernel.variants), torch.device("cpu"))
+            numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), chosen, (*inputs, o))
             assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
             assert [launch[name] for name in ("Q", "K", "V", "O")] == [t.data_ptr() for t in (*inputs, o)]
             assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, 0)
