@@ -325,7 +325,8 @@ class Host:
         return struct.pack(
             "=4Q8i",
             *(self.device.arena.base, memory.ARENA_BYTES, memory.total_memory(), memory.available_memory()),
-            *map(int, gpu.capability.split(".")),
+            gpu.arch.major,
+            gpu.arch.minor,
             *(gpu.sms, gpu.l2_mb << 20, gpu.shared_per_block, gpu.shared_kb * 1024, gpu.warps * 32, gpu.blocks),
         )
 

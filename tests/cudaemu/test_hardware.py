@@ -10,7 +10,7 @@ import pytest
 from cudaemu import hardware
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import GPUS, occupancy
+from cudaemu.hardware import GPUS, Arch, occupancy
 
 A100, RTX3090, RTX4090, H100 = GPUS[:4]
 
@@ -60,13 +60,13 @@ def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
         )
     )
     questions = "".join(
-        f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
+        f"{gpu.arch.major} {gpu.arch.minor} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
     )
     answers = subprocess.run([program], input=questions, capture_output=True, text=True, check=True).stdout.split()
     assert len(answers) == len(cases)
     for (gpu, threads, registers, size), answer in zip(cases, answers):
         ours = occupancy(gpu, threads, registers, size).blocks
-        assert ours == int(answer), f"{gpu.capability}, {threads} threads, {registers} registers, {size} bytes"
+        assert ours == int(answer), f"{gpu.arch}, {threads} threads, {registers} registers, {size} bytes"
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,30 @@ def test_unknown_compute_capability_is_named():
     ],
 )
 def test_whose_code_runs_where(needed, capability, runs):
-    assert hardware.runs_on(needed, capability) is runs
+    assert Arch.of(needed).runs_on(capability) is runs
 
 
-def test_capabilities_as_nvcc_spells_them():
-    assert [hardware.nvcc_arch(name) for name in ("8.0", "9.0a", "10.0")] == ["80", "90a", "100"]
-    assert [gpu.arch for gpu in GPUS] == [hardware.nvcc_arch(gpu.capability) for gpu in GPUS]
-    assert hardware.model("9.0a") is H100 and hardware.model("8.0") is A100
+@pytest.mark.parametrize(
+    "written, people, nvcc",
+    [("8.0", "8.0", "80"), ("80", "8.0", "80"), ((9, 0), "9.0", "90"), ("90a", "9.0a", "90a"), ("9.0a", "9.0a", "90a")]
+    + [("12.0", "12.0", "120"), ("103", "10.3", "103")],
+)
+def test_a_compute_capability_as_people_and_nvcc_write_it(written, people, nvcc):
+    arch = Arch.of(written)
+    assert (str(arch), arch.nvcc, arch.exact) == (people, nvcc, people.endswith("a"))
+    assert arch == Arch.of(people) == Arch.of(nvcc) == Arch.of(arch) and hash(arch) == hash(Arch.of(nvcc))
+
+
+@pytest.mark.parametrize("text", ["", "8", "9.0b", "a", "9.00", "sm_90", "9,0", "²0"])
+def test_what_is_no_compute_capability(text):
+    with pytest.raises(UserError, match="must be written like 8.0, 90 or 9.0a, got"):
+        Arch.of(text)
+
+
+def test_compute_capabilities_are_in_order_of_age():
+    names = ["12.0", "9.0a", "8.0", "10.0", "9.0"]
+    assert [str(arch) for arch in sorted(map(Arch.of, names))] == ["8.0", "9.0", "9.0a", "10.0", "12.0"]
+    assert hardware.model("9.0a") is H100 and hardware.model("80") is A100
 
 
 def test_a_block_can_have_all_shared_memory_but_what_the_system_takes():
