@@ -121,6 +121,9 @@ struct Instr {
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)            \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)            \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)           \
+  X(EARLY_READ_AFTER_WRITE, "race with the kernel before", 0)  \
+  X(EARLY_WRITE_AFTER_READ, "race with the kernel before", 0)  \
+  X(EARLY_WRITE_AFTER_WRITE, "race with the kernel before", 0) \
   X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
   X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
   X(UNDEFINED_PRODUCT, "undefined value", 0)              \
@@ -135,12 +138,13 @@ enum class Problem : u32 {
 #undef X
 };
 
-// One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
+// One finding. `other_*` is the earlier access of a race, or the other place of a divergence; `other_launch`: how many
+// launches before this one.
 struct Finding {
   u32 problem, pc;
   u64 count, block, address;
   u32 thread, size, other_thread, other_pc;
-  u64 other_block;
+  u64 other_block, other_launch;
 };
 constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
 constexpr u64 SAME_BLOCK = ~0ull;
@@ -269,6 +273,7 @@ struct Warp {
   u32 oldest = 1, newest = 1;              // of what it knows: of all, and of all others
   std::unique_ptr<LaneTimes> lanes;        // where its lanes know different things of each other
   u32 epoch = 0, epoch_time = 0;           // races.cpp
+  u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
@@ -357,5 +362,6 @@ void register_print(Registry &);
 void register_tensor(Registry &);
 void register_call(Registry &);
 void register_video(Registry &);
+void register_dependent(Registry &);
 
 }  // namespace vm
