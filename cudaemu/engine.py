@@ -24,6 +24,7 @@ from cudaemu import lower, ptx
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.ptx import PtxError
@@ -68,6 +69,7 @@ class _Spec(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
+        ("shared_window", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
         ("sanitize", ctypes.c_uint32),
@@ -373,6 +375,7 @@ class Module:
             (ctypes.c_uint32 * 3)(*grid),
             (ctypes.c_uint32 * 3)(*block),
             dynamic_shared,
+            round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
             threads or cores,
             counters,
             sanitize,

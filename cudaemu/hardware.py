@@ -110,7 +110,7 @@ def occupancy(gpu: Gpu, threads: int, registers: int | None, shared: int) -> Occ
     warps = -(-threads // 32)
     limits = {} if registers is None else {"registers": _by_registers(gpu, warps, registers)}
     limits |= {
-        "shared memory": gpu.shared_kb * 1024 // _round_up(shared + gpu.shared_system, gpu.shared_unit),
+        "shared memory": gpu.shared_kb * 1024 // round_up(shared + gpu.shared_system, gpu.shared_unit),
         "warps": gpu.warps // warps,
         "blocks": gpu.blocks,
     }
@@ -123,10 +123,10 @@ def occupancy(gpu: Gpu, threads: int, registers: int | None, shared: int) -> Occ
 
 def _by_registers(gpu: Gpu, warps: int, registers: int) -> int:
     """Blocks of `warps` warps for which an SM's registers last."""
-    per_warp = _round_up(registers * 32, gpu.register_unit)
+    per_warp = round_up(registers * 32, gpu.register_unit)
     room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps
     # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
-    fits = registers <= gpu.registers_per_thread and per_warp * _round_up(warps, gpu.quarters) <= gpu.registers
+    fits = registers <= gpu.registers_per_thread and per_warp * round_up(warps, gpu.quarters) <= gpu.registers
     return room // warps if fits else 0
 
 
@@ -136,5 +136,6 @@ def shared_room(gpu: Gpu, blocks: int) -> int:
     return max(0, min(each, gpu.shared_per_block))
 
 
-def _round_up(value: int, unit: int) -> int:
+def round_up(value: int, unit: int) -> int:
+    """The next multiple of `unit`."""
     return -(-value // unit) * unit

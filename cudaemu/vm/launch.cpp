@@ -10,7 +10,6 @@
 
 namespace vm {
 
-constexpr u32 SHARED_UNIT = 128;               // bytes in which blocks are given shared memory
 constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
 constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of blocks that have begun
 constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of blocks that only poll while nothing happens: then it is a deadlock
@@ -164,7 +163,7 @@ using namespace vm;
 
 struct LaunchSpec {
   u32 grid[3], block[3];
-  u32 dynamic_shared, threads;
+  u32 dynamic_shared, shared_window, threads;
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
   const u8 *params;
@@ -324,7 +323,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->warps = (l->threads + LANES - 1) / LANES;
   l->dynamic_shared = spec->dynamic_shared;
   l->shared_bytes = program->static_shared + spec->dynamic_shared;
-  l->shared_window = (l->shared_bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT;
+  l->shared_window = spec->shared_window;
   l->params.assign(spec->params, spec->params + spec->param_bytes);
   for (u64 n = 0; n < spec->allocation_count; ++n) {
     const u64 *row = spec->allocations + 3 * n;
