@@ -160,9 +160,9 @@ class Past:
         before: Past | None,
     ):
         self.module, self.handle, self.info, self.grid, self.block = module, handle, info, grid, block
-        number = before.number + 1 if before else 1
+        number: int = before.number + 1 if before else 1
         self.before = before if module.vm.vm_keep(handle, number > self.MOST) else None
-        self.number = number if self.before else 1
+        self.number: int = number if self.before else 1
 
     def ago(self, launches: int) -> Past:
         """This one (1), the one before it (2), ..."""

@@ -164,16 +164,17 @@ def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
 
 
 def _early(f: Violation, at: Memory, here: str, there: str) -> str:
-    kernel = f"{readable(f.other_kernel)}, {'the launch' if f.launches_ago == 1 else f'{f.launches_ago} launches'} before"
-    race = f"{at.globally(f.address, f.size)} are {here} here and {f'{there} by'.lstrip()} {f.someone}{f.there} of {kernel}"
+    other, kernel = f"{there} by".lstrip(), readable(f.other_kernel)
+    race = f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there} of {kernel}"
     if f.launches_ago == 1:
         return (
-            f"{race}, which may still run: this one may begin early (programmatic dependent launch), and has to wait "
-            "before this access, by cudaGridDependencySynchronize() (griddepcontrol.wait)"
+            f"{race}, the launch before, which may still run: this one may begin early (programmatic dependent "
+            "launch); before this access it needs cudaGridDependencySynchronize() (griddepcontrol.wait)"
         )
     return (
-        f"{race}, which may still run: the launches since then began early (programmatic dependent launch), and one of "
-        "them has ended, or has let the next one begin, without cudaGridDependencySynchronize() (griddepcontrol.wait)"
+        f"{race}, {f.launches_ago} launches before, which may still run: the launches since then began early "
+        "(programmatic dependent launch), and one of them ended, or let the next one begin, without "
+        "cudaGridDependencySynchronize() (griddepcontrol.wait)"
     )
 
 

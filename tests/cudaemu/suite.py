@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import cudaemu
 from common import course
@@ -149,7 +150,7 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
 def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
     made = _compiled_together()[broken]
-    options = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
+    options: dict[str, Any] = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
     if isinstance(made, tuple):
         path, number = made
         return cudaemu.program(path, [str(number), *broken.run], patience=60, leaks=True, **options)

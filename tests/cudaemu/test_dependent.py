@@ -1,5 +1,4 @@
-"""Programmatic dependent launch: what a launch may touch before it has waited for the one before; and occupancy of a
-cooperative launch, which a program asks for before it launches."""
+"""Programmatic dependent launch: what a launch may touch before it has waited for the one before."""
 
 from __future__ import annotations
 
@@ -18,7 +17,12 @@ THREADS, N = 128, 512  # of dependent.cu
 NEVER, FIRST, ONE_WARP, ONE_WARP_AND_BARRIER, ONE_LANE, ONE_LANE_AND_SYNCWARP, LATE = range(7)
 
 
-def run(number: int, how: int = 0, arch: str = "9.0", compiled_for: str = "9.0", **options) -> Report:
+def run(number: int, how: int = 0, **options) -> Report:
+    return run_with_versions(number, how, **options)[0]
+
+
+def run_with_versions(number: int, how: int = 0, arch: str = "9.0", compiled_for: str = "9.0", **options):
+    """The report, and the PTX and binary version of a kernel if that is the case that is run."""
     x, y, versions = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
     names = ["number", "how", "x", "y", "versions", "stream"]
     values = [number, how, x, y, versions, None]
@@ -26,8 +30,7 @@ def run(number: int, how: int = 0, arch: str = "9.0", compiled_for: str = "9.0",
         SOURCE, "run_case", values, names=names, arch=arch, compiled_for=compiled_for, counters=False, **options
     )
     assert report.status == 0, report
-    report.versions = versions.tolist()
-    return report
+    return report, versions.tolist()
 
 
 def line(text: str) -> int:
@@ -56,8 +59,8 @@ def test_right_programs_are_clean(number, how):
 @pytest.mark.parametrize(
     ("number", "how", "here", "there", "count", "says"),
     [
-        (0, NEVER, "consume reads", "produce writes", N, "are read here and written by thread .* of produce, the launch"),
-        (0, ONE_WARP, "consume reads", "produce writes", N * 3 // 4, "has to wait before this access"),
+        (0, NEVER, "consume reads", "produce writes", N, "read here and written by thread .* of produce, the launch b"),
+        (0, ONE_WARP, "consume reads", "produce writes", N * 3 // 4, "before this access it needs"),
         (0, ONE_LANE, "consume reads", "produce writes", N * 31 // 32, "cudaGridDependencySynchronize"),
         (0, LATE, "consume reads", "produce writes", N, "griddepcontrol.wait"),
         (1, NEVER, "consume reads", "produce writes", N, "may still run"),  # its end makes nothing visible
@@ -101,4 +104,4 @@ def test_older_code_does_not_wait_on_a_newer_gpu():
     [("8.0", "8.0", 80, 80), ("8.9", "8.0", 80, 80), ("9.0", "8.0", 80, 90), ("9.0", "9.0", 90, 90)],
 )
 def test_what_a_kernel_was_compiled_for(arch, compiled_for, ptx, binary):
-    assert run(14, arch=arch, compiled_for=compiled_for).versions == [ptx, binary]
+    assert run_with_versions(14, arch=arch, compiled_for=compiled_for)[1] == [ptx, binary]
