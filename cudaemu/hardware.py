@@ -116,19 +116,16 @@ class Occupancy:
     limiters: tuple[str, ...]
 
 
-def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> Occupancy:
+def occupancy(gpu: Gpu, threads: int, registers: int | None, shared: int) -> Occupancy:
     """Theoretical occupancy of blocks of `threads` threads, `registers` per thread, `shared` bytes (static + dynamic).
 
-    0 blocks, and the reason as the limiter, if a single block does not fit.
+    `registers`: None if they are not known; then they limit nothing. 0 blocks, and the reason as the limiter, if a
+    single block does not fit.
     """
     warps = -(-threads // 32)
-    per_warp = _round_up(registers * 32, gpu.register_unit)
-    room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps for which the registers last
-    # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
-    fits = registers <= gpu.registers_per_thread and per_warp * _round_up(warps, gpu.quarters) <= gpu.registers
-    limits = {
-        "registers": room // warps if fits else 0,
-        "shared memory": gpu.shared_kb * 1024 // _round_up(shared + gpu.shared_system, gpu.shared_unit),
+    limits = {} if registers is None else {"registers": _by_registers(gpu, warps, registers)}
+    limits |= {
+        "shared memory": gpu.shared_kb * 1024 // round_up(shared + gpu.shared_system, gpu.shared_unit),
         "warps": gpu.warps // warps,
         "blocks": gpu.blocks,
     }
@@ -139,5 +136,21 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> Occupancy:
     return Occupancy(blocks, blocks * warps, blocks * warps / gpu.warps, limiters)
 
 
-def _round_up(value: int, unit: int) -> int:
+def _by_registers(gpu: Gpu, warps: int, registers: int) -> int:
+    """Blocks of `warps` warps for which an SM's registers last."""
+    per_warp = round_up(registers * 32, gpu.register_unit)
+    room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps
+    # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
+    fits = registers <= gpu.registers_per_thread and per_warp * round_up(warps, gpu.quarters) <= gpu.registers
+    return room // warps if fits else 0
+
+
+def shared_room(gpu: Gpu, blocks: int) -> int:
+    """The most bytes of shared memory (static + dynamic) with which an SM holds so many blocks."""
+    each = gpu.shared_kb * 1024 // blocks // gpu.shared_unit * gpu.shared_unit - gpu.shared_system
+    return max(0, min(each, gpu.shared_per_block))
+
+
+def round_up(value: int, unit: int) -> int:
+    """The next multiple of `unit`."""
     return -(-value // unit) * unit

@@ -161,6 +161,7 @@ class Lowered:
     category: str = "move"
     access: int = 0  # bytes of shared memory that one thread touches at once
     global_store: int = 0  # bytes of global memory that one thread writes at once
+    global_load: int = 0  # ... or reads
     guard: Register | None = None
     negated: bool = False
     text: str = ""
@@ -213,6 +214,7 @@ class Template:
             made.category,
             made.access,
             made.global_store,
+            made.global_load,
             guard,
             instruction.negated,
             instruction.text,

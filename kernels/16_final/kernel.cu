@@ -702,10 +702,8 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  int device, major;
-  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
-  status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (status != cudaSuccess) return status;
+  cudaFuncAttributes compiled;  // a kernel that waits itself, or older code
+  if ((status = cudaFuncGetAttributes(&compiled, combine_kernel)) != cudaSuccess) return status;
   cudaLaunchAttribute early = {};  // combine_kernel's blocks are there when the last part is
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -714,7 +712,7 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   config.blockDim = dim3(THREADS);
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = major >= 9;
+  config.numAttrs = compiled.ptxVersion >= 90;
   return cudaLaunchKernelEx(&config, combine_kernel, arguments, splits);
 }
 
