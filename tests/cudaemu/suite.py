@@ -26,7 +26,6 @@ from common import course
 from common.problem import TORCH_DTYPES
 from common.stage import Kernel
 from cudaemu.report import Report
-from tests import bundle
 from tests.cudaemu.sources import source as kept
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,6 @@ FOLDER = Path(__file__).with_name("broken")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run",)
-TOGETHER = 12  # compiled as one source: what all would take, in a fifth of the time, and both cores have some to do
 
 
 @dataclass(frozen=True)
@@ -145,39 +143,13 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
 
 def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
-    made = _compiled_together()[broken]
-    if isinstance(made, tuple):
-        path, number = made
-        return cudaemu.program(path, [str(number), *broken.run], counters=False, patience=60, leaks=True)
-    spec, shape = made.stage.spec, broken.shape
-    inputs = spec.inputs(shape, made.dtype, made.variants)
-    outputs = spec.outputs(shape, made.dtype, made.variants)
-    return made.emulate(inputs, outputs, counters=False, refused_is_error=False)
-
-
-@lru_cache
-def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
-    """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
-    groups: dict[str, list[Broken]] = {}
-    for broken in filter(_applies, suite()):
-        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.problem, []).append(broken)
-    made: dict[Broken, Kernel | tuple[Path, int]] = {}
-    for problem, group in groups.items():
-        for first in range(0, len(group), TOGETHER):
-            some = group[first : first + TOGETHER]
-            if problem:
-                made |= zip(some, bundle.parts([broken.kernel(broken.path) for broken in some]))
-            else:
-                path = bundle.program([broken.path for broken in some])
-                made |= {broken: (path, number) for number, broken in enumerate(some)}
-    return made
-
-
-def _applies(broken: Broken) -> bool:
-    try:
-        return bool(broken.text)
-    except ValueError:  # told by the test of that patch alone
-        return False
+    if broken.is_program:
+        return cudaemu.program(broken.path, broken.run, counters=False, patience=60, leaks=True)
+    kernel = broken.kernel(broken.path)
+    spec, shape = kernel.stage.spec, broken.shape
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
+    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
+    return kernel.emulate(inputs, outputs, counters=False, refused_is_error=False)
 
 
 def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, str]]:
