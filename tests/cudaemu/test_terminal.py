@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from printed import shown
 from rich.text import Text
 
 import kernels
 from common.stage import KERNELS
 from cudaemu import terminal
+from tests.printed import shown
 
 ROOT = KERNELS.parent
 DIFF = "-m kernels.02_block_tile diff --context 1000"
