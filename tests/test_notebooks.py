@@ -1,4 +1,4 @@
-"""Each notebook runs as a reader runs it, in Jupyter from top to bottom, and what it quotes is what the files say now."""
+"""Each notebook runs as a reader runs it, in Jupyter from top to bottom; what it quotes is what the files say now."""
 
 from __future__ import annotations
 
