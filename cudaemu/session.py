@@ -15,7 +15,7 @@ from cudaemu import engine
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import qualified, readable
 from cudaemu.errors import UserError
-from cudaemu.hardware import Gpu, occupancy, runs_on
+from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
@@ -164,7 +164,7 @@ class Session(Device):
                 )
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
-        keep = self.options["sanitize"] and runs_on("9.0", self.gpu.capability)
+        keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
         result = self.execute(
             *(request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
             keep=keep,
