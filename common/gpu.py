@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from common import torch_private
 from cudaemu import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
@@ -107,13 +108,11 @@ class Launcher:
 
         A call does not wait for the kernel. UserError if CUDA refuses the launch, or if a number does not fit."""
         function, index = self.function, device.index
-        # As code made by torch.compile allocates: on the current device, at a third of what torch.empty costs the host.
-        empty_strided = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}")
+        empty_strided = torch_private.empty_strided(device.type)
         made = [(tuple(each.shape), each.stride(), each.dtype) for each in outputs if each is not None]
         size, offsets = _in_one_piece(scratch)
         pack, packed = self._packing(numbers, (*outputs, *scratch))
-        # The raw stream, as Triton's launcher asks for it: torch.cuda.current_stream() makes an object of it each time.
-        current_device, raw_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        current_device, current_stream = torch_private.current_device, torch_private.current_stream
 
         def launch(*addresses: int) -> list[Tensor]:
             if current_device() != index:
@@ -125,7 +124,7 @@ class Launcher:
                 memory = empty_strided((size,), (1,), torch.uint8)  # kept until all is launched: other threads allocate
                 first = memory.data_ptr()
                 places += [first + offset for offset in offsets]
-            status = function(pack(*addresses, *places, packed, raw_stream(index)))
+            status = function(pack(*addresses, *places, packed, current_stream(index)))
             if status:
                 raise UserError(
                     f"{self.label}: CUDA error {status}: {self.error_string(status).decode()}\n"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from common import course, problem
+from common import course, problem, torch_private
 from common.cli import main
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
@@ -75,8 +75,8 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 @pytest.fixture
 def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launchers may be bound to the CPU: it is the current device, and its stream is 0."""
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(torch_private, "current_device", lambda: None)
+    monkeypatch.setattr(torch_private, "current_stream", lambda index: 0)
 
 
 @pytest.fixture
