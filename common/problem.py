@@ -21,8 +21,6 @@ Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]
 Variants = Mapping[str, int]
 
-TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
-
 
 class Tolerance(NamedTuple):
     """How far an output may be from its fp64 reference.

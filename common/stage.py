@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.calls import Kept, check_grad, check_places, check_tensors
+from common.dtypes import PRECISIONS, torch_dtype
 from cudaemu import hardware, terminal
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from cudaemu import Report
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
-CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
 
 
 class Macro(NamedTuple):
@@ -211,7 +211,7 @@ class Stage:
     def _prepare(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Prepared:
         """A call with such inputs. UserError for tensors, variants or a shape that the stage cannot take."""
         self.check_tensors(inputs)
-        dtype = self._dtypes()[self.spec.dtype(inputs)]
+        dtype = self.torch_dtypes[self.spec.dtype(inputs)]
         device, variants = inputs[0].device, {**self.spec.implied(inputs), **variants}
         key = (dtype, device, *variants.items(), *map(type, variants.values()))
         try:
@@ -224,10 +224,13 @@ class Stage:
         kernel.check_shape(*shape)
         return Prepared(kernel, launcher, device, inputs, self.spec.outputs(shape, dtype, kernel.variants, "meta"))
 
-    def _dtypes(self) -> dict[Any, str]:
-        from common.problem import TORCH_DTYPES
-
-        return {TORCH_DTYPES[dtype]: dtype for dtype in reversed(self.dtypes)}
+    @property
+    def torch_dtypes(self) -> dict[torch.dtype, str]:
+        """The dtypes of the tensors that the stage takes, and what it computes such in: of several, its first."""
+        found: dict[torch.dtype, str] = {}
+        for dtype in self.dtypes:
+            found.setdefault(torch_dtype(dtype), dtype)
+        return found
 
     def check_tensors(self, inputs: Sequence[Tensor]) -> None:
         """UserError if the number, dtype, device, layout or alignment of the inputs is not what the stage takes."""
@@ -247,8 +250,8 @@ class Stage:
                     f"{self.name}: {name} must start at an address that is a multiple of {self.alignment}: "
                     f"pass {name}.clone()"
                 )
-        if spec.dtype(inputs) not in self._dtypes():
-            names = ", ".join(map(str, reversed(self._dtypes())))
+        if spec.dtype(inputs) not in self.torch_dtypes:
+            names = ", ".join(map(str, self.torch_dtypes))
             raise UserError(f"{self.name}: the tensors' dtype must be one of {names}; got {spec.dtype(inputs)}")
 
 
@@ -337,15 +340,13 @@ class Kernel:
         return "FMA fp32" if self.stage.unit == "FMA" else f"{self.stage.unit} {self.dtype}"
 
     @property
-    def torch_dtype(self) -> Any:
-        from common.problem import TORCH_DTYPES
-
-        return TORCH_DTYPES[self.dtype]
+    def torch_dtype(self) -> torch.dtype:
+        return torch_dtype(self.dtype)
 
     @property
     def defines(self) -> dict[str, str]:
         """The macros as the compiler's -D takes them."""
-        return {"DTYPE": CPP_TYPES[self.dtype], **{name: str(value) for name, value in self.variants.items()}}
+        return {"DTYPE": PRECISIONS[self.dtype].cpp, **{name: str(value) for name, value in self.variants.items()}}
 
     @property
     def label(self) -> str:

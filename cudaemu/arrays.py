@@ -17,13 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-SIZES = {
-    "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "int8_t": 1, "uint8_t": 1, "std::byte": 1,
-    "short": 2, "unsigned short": 2, "int16_t": 2, "uint16_t": 2, "half": 2, "__half": 2, "__nv_bfloat16": 2,
-    "nv_bfloat16": 2, "int": 4, "unsigned": 4, "unsigned int": 4, "int32_t": 4, "uint32_t": 4, "float": 4, "half2": 4,
-    "__half2": 4, "__nv_bfloat162": 4, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8,
-    "double": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16, "uint4": 16,
-}  # fmt: skip
+from cudaemu.dtypes import size_of
 
 
 @dataclass(frozen=True)
@@ -130,7 +124,7 @@ def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> 
     if match := re.fullmatch(r"([^?]+)\?([^:]+):(.+)", text.strip().removeprefix("(").removesuffix(")")):
         condition = _evaluate(match[1], constants, depth + 1)
         return None if condition is None else _evaluate(match[2 if condition else 3], constants, depth + 1)
-    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(SIZES.get(_type(m[1], constants), m[0])), text)
+    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(size_of(_type(m[1], constants)) or m[0]), text)
     python = re.sub(r"(?<=\d)[uUlL]+\b", "", sizes).replace("/", "//").replace("&&", " and ").replace("||", " or ")
     try:
         tree = ast.parse(python.strip(), mode="eval").body
@@ -202,7 +196,7 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
             continue
         axes = tuple(extent for extent in inner if extent)
         first = _evaluate(extents[0], constants) if extents[0].strip() else None
-        element = SIZES.get(_type(type_, constants))
+        element = size_of(_type(type_, constants))
         row = 1
         for extent in axes:
             row *= extent
@@ -257,7 +251,7 @@ def _layout(
         if statement.startswith("static "):
             continue  # its constants are those of the file
         match = _MEMBER.fullmatch(statement)
-        element = SIZES.get(_type(match[2], known)) if match else None
+        element = size_of(_type(match[2], known)) if match else None
         extents = [_evaluate(extent, known) for extent in re.findall(r"\[([^\[\]]*)\]", match[4])] if match else []
         align = _evaluate(match[1], known) if match and match[1] else element
         if not match or not element or not align or not extents or not all(extents):

@@ -15,25 +15,12 @@ from typing import Any
 import numpy as np
 
 from cudaemu.arguments import is_tensor, split_arguments
+from cudaemu.dtypes import DTYPES
 from cudaemu.errors import UserError
 from cudaemu.process import HERE
 
 HEADERS = HERE / "extension"
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](torch|ATen|c10|pybind11)/', re.MULTILINE)
-
-# c10::ScalarType's numbers
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "bool": 11,
-    "bfloat16": 15,
-}
 
 
 def is_extension(texts: Sequence[str]) -> bool:
@@ -107,11 +94,12 @@ def _pack(value: Any, kind: str, type_: str, name: str, upload: Callable[[str, A
         value = value.item()
     if kind == "T" and is_tensor(value):
         dtype = str(value.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
+        number = DTYPES[dtype].scalar_type if dtype in DTYPES else None
+        if number is None:
             raise UserError(f"{name} is an array of {dtype}, for which there is no torch::ScalarType here")
         sizes = list(value.shape)
         address = upload(name, value)
-        return struct.pack(f"=QiI{len(sizes)}q", address, DTYPES[dtype], len(sizes), *sizes)
+        return struct.pack(f"=QiI{len(sizes)}q", address, number, len(sizes), *sizes)
     if kind == "L" and isinstance(value, (list, tuple)) and all(map(is_tensor, value)):
         parts = [_pack(one, "T", type_, f"{name}[{at}]", upload) for at, one in enumerate(value)]
         return struct.pack("=I", len(parts)) + b"".join(parts)
@@ -155,8 +143,8 @@ class _Result:
     def tensor(self) -> Any:
         address, code, rank = self.take("QiI")
         sizes, strides = self.take(f"{rank}q"), self.take(f"{rank}q")
-        name = next(name for name, number in DTYPES.items() if number == code)
-        dtype = np.dtype("uint16" if name == "bfloat16" else name)
+        element = next(each for each in DTYPES.values() if each.scalar_type == code)
+        dtype = np.dtype(element.numpy)
         empty = 0 in sizes
         last = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
         flat = np.frombuffer(bytearray(self.fetch(address, last * dtype.itemsize)), dtype)
@@ -165,7 +153,7 @@ class _Result:
         if self.torch is None:
             return array
         tensor = self.torch.from_numpy(array)
-        return tensor.view(self.torch.bfloat16) if name == "bfloat16" else tensor
+        return tensor.view(getattr(self.torch, element.name)) if element.bits else tensor
 
 
 def _readable(text: str) -> str:

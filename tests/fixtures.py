@@ -18,8 +18,9 @@ import torch
 
 from common import course, problem, torch_private
 from common.cli import main
+from common.dtypes import torch_dtype
 from common.measure import ceiling, contest, nvml, timing
-from common.problem import TORCH_DTYPES, Problem
+from common.problem import Problem
 from common.stage import Kernel, Stage
 from cudaemu.compiler import toolchain
 from tests import bundle
@@ -198,10 +199,10 @@ class Scale(Problem):
 
     def inputs(self, shape, dtype, variants, *, seed=0, device="cpu", pattern="normal"):
         generator = torch.Generator(device).manual_seed(seed)
-        return (torch.randn(shape, generator=generator, device=device).to(TORCH_DTYPES[dtype]),)
+        return (torch.randn(shape, generator=generator, device=device).to(torch_dtype(dtype)),)
 
     def outputs(self, shape, dtype, variants, device="cpu"):
-        return (torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device),)
+        return (torch.empty(shape, dtype=torch_dtype(dtype), device=device),)
 
     def scalars(self, shape, variants, tensors):
         return {"N": shape[0], "D": shape[1]}
@@ -219,7 +220,7 @@ class Scale(Problem):
         return math.prod(shape)
 
     def bytes(self, shape, dtype, variants):
-        return 2 * math.prod(shape) * TORCH_DTYPES[dtype].itemsize
+        return 2 * math.prod(shape) * torch_dtype(dtype).itemsize
 
 
 class ScaleAll(Scale):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import problem
+from common.dtypes import PRECISIONS
 from common.results.runs import Record, not_zero, records, runs
 
 Row = Mapping
@@ -24,7 +25,6 @@ LINE = 128  # bytes of a wavefront of shared memory
 SECTOR = 32  # bytes
 MEASURE = "`python -m common.measure.ceiling --json docs/results/ceiling.json`"
 STALL = "stall: "  # how names of stall reasons begin in a profile
-FLOP_PER_MMA = {"fp16": 2 * 16 * 8 * 16, "bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}  # of a warp instruction
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ def _by_fma(row: Row) -> bool:
 
 def _flops(row: Row, _: Rates) -> float | None:
     count = row["counters"].get("instructions.mma", {}).get("ncu")
-    return None if _by_fma(row) else count and count * FLOP_PER_MMA[row["dtype"]]
+    per_instruction = PRECISIONS[row["dtype"]].flop_per_mma
+    return None if _by_fma(row) or per_instruction is None else count and count * per_instruction
 
 
 def _tensor_rate(row: Row, rates: Rates) -> float | None:

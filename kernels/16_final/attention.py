@@ -23,7 +23,7 @@ from cudaemu.errors import UserError
 
 stage = course.load(__package__.rpartition(".")[2])
 
-DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
 ROW_BYTES = stage.alignment  # each row begins at a multiple of so many
 LOG2_E = math.log2(math.e)
