@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from common import torch_private
-from cudaemu import terminal
+from cudaemu import cpp, terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 
@@ -53,20 +53,19 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
     """The parameters of a source's launcher, {name: one of TYPES}; the stream is a pointer.
 
     UserError if the source does not define it, or if it takes something else."""
-    found = re.search(rf'^extern\s+"C"\s+cudaError_t\s+{symbol}\(([^)]*)\)', toolchain.read(source), re.MULTILINE)
-    if found is None:
+    declared = cpp.exported(cpp.code(toolchain.read(source)), symbol)
+    if declared is None:
         raise UserError(
             f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
             "with the arguments that the stage's own kernel.cu has"
         )
     parameters: dict[str, str] = {}
-    for parameter in found[1].split(","):
-        kind, name = re.findall(r"^\s*(.*?)\s*(\w+)\s*$", parameter, re.DOTALL)[0]
+    for kind, name in declared:
         plain = " ".join(kind.replace("const", " ").split())
         parameters[name] = POINTER if "*" in kind or plain == "cudaStream_t" else plain
         if parameters[name] not in TYPES:
             numbers = ", ".join(each for each in TYPES if each != POINTER)
-            raise UserError(f"{source}: {symbol} takes {name} as {plain}; a launcher takes pointers, {numbers}")
+            raise UserError(f"{source}: {symbol} must take pointers, {numbers}; got {name} as {plain}")
     return parameters
 
 

@@ -7,7 +7,6 @@ torch until a kernel runs, so that --help is quick.
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.calls import Kept, check_grad, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
-from cudaemu import hardware, terminal
+from cudaemu import cpp, hardware, terminal
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
 
@@ -43,11 +42,7 @@ class Macro(NamedTuple):
 
 def macros(source: Path) -> dict[str, Macro]:
     """The macros of a source file: every `#ifndef NAME / #define NAME value  // help / #endif` in it."""
-    declaration = re.compile(
-        r"^#ifndef[ \t]+(\w+)[ \t]*\r?\n#define[ \t]+\1[ \t]+(\S+)(?:[ \t]+// *([^\r\n]*))?[ \t]*\r?\n#endif",
-        re.MULTILINE,
-    )
-    return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
+    return {name: Macro(*each) for name, each in cpp.guarded_macros(read(source)).items()}
 
 
 @dataclass(frozen=True)

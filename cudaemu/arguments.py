@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cudaemu import cpp
 from cudaemu.compiler.symbols import demangle
 from cudaemu.dtypes import BY_CPP, DTYPES, PAIRS
 from cudaemu.errors import UserError
@@ -153,42 +154,21 @@ def _plain(text: str) -> tuple[str, int]:
 
 def parameter_list(declaration: str) -> list[str]:
     """The parameters of a demangled function: "void k<2>(float*, int)" -> ["float*", "int"]."""
-    end = declaration.rfind(")")
-    if end < 0:
-        return []
-    depth = 0
-    for start in range(end, -1, -1):
-        depth += {")": 1, "(": -1}.get(declaration[start], 0)
-        if depth == 0:
-            break
-    return split_arguments(declaration[start + 1 : end])
+    opening = next((at for at, mark in enumerate(declaration) if mark == "(" and _last(declaration, at)), None)
+    return [] if opening is None else cpp.arguments(declaration, opening)
 
 
-def split_arguments(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket."""
-    parts, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "(<[{") - (character in ")>]}")
-        if character == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    parts.append(text[start:].strip())
-    return [part for part in parts if part and part != "void"]
+def _last(declaration: str, opening: int) -> bool:
+    """Whether the bracket that opens there is the one that closes last."""
+    return cpp.closing(declaration, opening) == declaration.rfind(")")
 
 
 def parameter_names(source: str, function: str, count: int) -> list[str]:
     """What the source calls the parameters of a function, for reports; "argument 1" ... if it cannot be read off."""
-    bare = re.escape(re.sub(r"<.*", "", function).rpartition("::")[2])
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
-    for match in re.finditer(rf"\b{bare}\s*\(", code):
-        depth, end = 1, match.end()
-        while end < len(code) and depth:
-            depth += {"(": 1, ")": -1}.get(code[end], 0)
-            end += 1
-        parts = [part.partition("=")[0].strip() for part in split_arguments(code[match.end() : end - 1])]
-        last_words = (re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part) for part in parts)
-        names = [word[1] for word, part in zip(last_words, parts) if word and word[1] != part]
-        if len(parts) == len(names) == count:
+    bare = re.sub(r"<.*", "", function).rpartition("::")[2]
+    for parameters in cpp.parameter_lists(cpp.code(source), bare):
+        names = [each.name for each in parameters]
+        if len(names) == count and all(names):
             return names
     return [f"argument {position + 1}" for position in range(count)]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from cudaemu import cpp
 from cudaemu.dtypes import size_of
 
 
@@ -40,13 +41,7 @@ class Shape:
 
 _DECLARATION = re.compile(r"__shared__([^;{}()]*(?:\([^()]*\)[^;{}()]*)*);")
 _CONSTANT = re.compile(r"\b(?:constexpr|const)\s+[\w:]+(?:\s+[\w:]+)*?\s+(\w+\s*=\s*[^;{}]+?)\s*[;}]")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)", re.MULTILINE)
 _ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
-_TEMPLATE = re.compile(
-    r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\((?:[^()]|\([^()]*\))*\))*?\b(?!__launch_bounds__)(\w+)\s*\("
-)
-
-
 _STRUCTURE = re.compile(r"(?:template\s*<([^<>]*)>\s*)?\b(struct|class|union)\s+(\w+)\s*\{([^{}]*)\}")
 _MEMBER = re.compile(r"(?:alignas\s*\(([^()]*)\)\s*)?([A-Za-z_]\w*(?:\s+\w+)*?)\s+(\w+)\s*((?:\[[^\[\]]*\]\s*)*)")
 _VIEW = re.compile(r"[&*]\s*(\w+)\s*=\s*(\*?)\s*reinterpret_cast<\s*(\w+)\s*\*\s*>\s*\(\s*(\w+)\s*\)\s*;")
@@ -70,22 +65,21 @@ def _read(path: str, _changed: float) -> _Source:
         text = Path(path).read_text(errors="replace")
     except OSError:
         return _Source()
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
-    found = _Source()
-    for name, value in _MACRO.findall(text):
-        found.constants.setdefault(name, value)
+    found = _Source(constants=cpp.defines(text))
+    text = cpp.code(text)
     for statement in _CONSTANT.findall(text):
         for name, value in re.findall(r"(\w+)\s*=\s*((?:[^,()]|\([^()]*\))+)", statement):
             found.constants[name] = value
     for body in _ENUM.findall(text):
         for name, value in re.findall(r"(\w+)\s*=\s*([^,]+)", body):
             found.constants[name] = value
-    for parameters, name in _TEMPLATE.findall(text):
-        found.templates[name] = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+    for kernel in cpp.kernels(text):
+        if kernel.template:
+            found.templates[kernel.name] = [each.name for each in kernel.template]
     for name, type_ in _ALIAS.findall(text):
         found.constants[name] = type_
     for parameters, kind, name, body in _STRUCTURE.findall(text):
-        names = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+        names = [cpp.parameter(part).name for part in cpp.split(parameters)]
         found.structures.setdefault(name, []).append((kind, names, body))
     for name, whole, structure, array in _VIEW.findall(text):
         found.views.setdefault(array, set()).add((name, whole, structure))
@@ -241,7 +235,7 @@ def _layout(
     if len(source.structures.get(name.strip(), ())) != 1:
         return None
     ((kind, parameters, body),) = source.structures[name.strip()]
-    values = [_evaluate(argument, constants) for argument in arguments.removesuffix(">").split(",") if argument]
+    values = [_evaluate(argument, constants) for argument in cpp.split(arguments.removesuffix(">"))]
     if kind == "union" or len(values) != len(parameters) or None in values:
         return None
     known: dict[str, str | int] = {**constants, **{key: n for key, n in zip(parameters, values) if n is not None}}

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu.arguments import is_tensor, split_arguments
+from cudaemu import cpp
+from cudaemu.arguments import is_tensor
 from cudaemu.dtypes import DTYPES
 from cudaemu.errors import UserError
 from cudaemu.process import HERE
@@ -43,9 +44,10 @@ def explain(error: str, text: str) -> str:
         "computes on tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and",
         "add a launcher:",
     ]
-    for name, parameters in kernels(text):
+    for kernel in cpp.kernels(cpp.code(text)):
+        name, parameters = kernel.name, [_launchers(each, kernel) for each in kernel.parameters]
         declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])
-        names = ", ".join(name for parameter in parameters for name in re.findall(r"\w+(?=\s*$)", parameter))
+        names = ", ".join(each.name for each in kernel.parameters)
         lines += [
             "",
             f'extern "C" cudaError_t launch_{name}({declared}) {{',
@@ -56,22 +58,12 @@ def explain(error: str, text: str) -> str:
     return "\n".join(lines)
 
 
-def kernels(text: str) -> list[tuple[str, list[str]]]:
-    """Name and parameters of each __global__ function of a source that is no template."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
-    found = []
-    bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
-    pattern = rf"(template\s*<[^{{}};]*>\s*)?\b__global__\b\s+(?:\w+\s+)*?{bounds}(?:void\s+)?(\w+)\s*\("
-    for match in re.finditer(pattern, code):
-        depth, end = 1, match.end()
-        while end < len(code) and depth:
-            depth += {"(": 1, ")": -1}.get(code[end], 0)
-            end += 1
-        parameters = [" ".join(part.split()) for part in split_arguments(code[match.end() : end - 1])]
-        if all(re.search(r"\w\s*$", parameter) for parameter in parameters):
-            filled = [re.sub(r"\bscalar_t\b|\bT\b", "float", part) for part in parameters] if match[1] else parameters
-            found.append((match[2], [part.replace("__restrict__ ", "") for part in filled]))
-    return found
+def _launchers(parameter: cpp.Parameter, kernel: cpp.KernelDeclaration) -> str:
+    """A kernel's parameter as one of its launcher, which is no template: for float."""
+    types = "|".join(re.escape(each.name) for each in kernel.template if each.type in ("typename", "class"))
+    plain = parameter.type.replace("__restrict__", "").rstrip()
+    plain = re.sub(rf"\b(?:{types})\b", "float", plain) if types else plain
+    return f"{plain}{'' if plain.endswith('*') else ' '}{parameter.name}"
 
 
 def pack(values: Sequence[Any], parameters: str, function: str, upload: Callable[[str, Any], int]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import arrays, findings
+from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable
 from cudaemu.engine import TRACE_KINDS, TRACE_SPACES
 from cudaemu.errors import CheckFailed
@@ -325,10 +324,5 @@ def explain(
 
 def _in_assembly(file: str, line: int) -> bool:
     """Whether a line is one of an asm statement, of which the PTX itself says more."""
-    for number in range(line, max(line - 8, 0), -1):
-        text = linecache.getline(file, number).split("//")[0].rstrip()
-        if number < line and text.endswith((";", "{", "}")):
-            return False
-        if re.search(r"\b(?:asm|__asm__)\b", text):
-            return True
-    return False
+    code = cpp.code("".join(linecache.getlines(file)))
+    return any(line in lines for lines in cpp.statements(code, "asm|__asm__"))
