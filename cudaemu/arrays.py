@@ -125,7 +125,7 @@ def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> 
     except (SyntaxError, ValueError):
         return None
 
-    def value(node) -> int:
+    def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return int(node.value)
         if isinstance(node, ast.Name):

@@ -363,7 +363,15 @@ class Module:
             vm.vm_free_launch(running)
 
     def _result(
-        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float
+        self,
+        running: int,
+        info: KernelInfo,
+        block: Sequence[int],
+        grid: Sequence[int],
+        regions: Sequence[Region],
+        counters: bool,
+        done: int,
+        start: float,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -386,18 +394,18 @@ class Module:
         findings = [finding for finding in findings if finding.kind != HARMLESS]
         return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
 
-    def __del__(self):
+    def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):
             self._vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
             self._vm.vm_free_heap(self._heap)
 
 
-def _thread(linear: int, block) -> tuple[int, int, int]:
+def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _violation(row, info: KernelInfo, block, grid, memory: Memory) -> Violation:
+def _violation(row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory) -> Violation:
     problem = problems()[int(row["problem"])]
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     found = Violation(

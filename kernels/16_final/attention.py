@@ -59,7 +59,7 @@ def attention(
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         check_grad("attention", {"q": q, "k": k, "v": v})
     o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return (o, lse) if return_lse else o
+    return o if lse is None else (o, lse)
 
 
 def _run(
@@ -222,13 +222,29 @@ def _dispatch(
     "bool return_lse=False) -> (Tensor, Tensor)",
     tags=(torch.Tag.needs_exact_strides,),  # O lies as q does
 )
-def _operator(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+def _operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
     """(O, LSE); LSE is empty if it was not asked for: an operator has one number of outputs."""
     o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return o, q.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
 @_operator.register_fake
-def _fake(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
     check(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return torch.empty_like(q), q.new_empty(q.shape[:3] if return_lse else 0, dtype=torch.float32)

@@ -62,7 +62,7 @@ def test_code_that_ends_too_soon(text):
     [
         ("(a(b)[c]{d})e", "e"),
         ("<A<(x > y), B<3>>>(n)", "(n)"),
-        ("<decltype(p->q)>r", "r"),
+        ("<auto (int) -> int>r", "r"),
         ("(a < b)c", "c"),
         ("[x >> 1]y", "y"),
         ("<a", ""),
