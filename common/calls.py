@@ -56,11 +56,11 @@ def check_places(owner: str, tensors: Mapping[str, Tensor], device_types: Sequen
     from common import torch_private
 
     first, *_ = tensors
+    device = tensors[first].device
     for name, tensor in tensors.items():
         if torch_private.is_transformed(tensor):
             raise UserError(f"{owner} has no rule for torch.func: {name} is inside a vmap, grad or jvp")
         if tensor.device.type not in device_types:
             raise UserError(f"{owner}: {name} must be a CUDA or CPU tensor, got one on {tensor.device}")
-        if tensor.device != tensors[first].device:
-            device = tensors[first].device
+        if tensor.device != device:
             raise UserError(f"{owner}: {name} must be on {first}'s device, {device}; got one on {tensor.device}")

@@ -217,7 +217,9 @@ class Stage:
             self._kernels[key] = kernel, launcher
         shape = self.spec.shape(inputs, kernel.variants)
         kernel.check_shape(*shape)
-        return Prepared(kernel, launcher, device, inputs, self.spec.outputs(shape, dtype, kernel.variants, "meta"))
+        outputs = self.spec.outputs(shape, dtype, kernel.variants, "meta")
+        scratch = self.spec.scratch(shape, kernel.variants, device) if launcher else ()
+        return Prepared(kernel, launcher, device, shape, inputs, outputs, scratch)
 
     @property
     def torch_dtypes(self) -> dict[torch.dtype, str]:
@@ -259,36 +261,36 @@ class Prepared:
         kernel: Kernel,
         launcher: Launcher | None,
         device: torch.device,
+        shape: Shape,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        extra: Sequence[Tensor | None] = (),
+        scratch: Sequence[Tensor | None],
         changed: Mapping[str, int | float] | None = None,
     ):
-        """`inputs` and `outputs` are tensors like those of a call, on any device; `extra` are like the problem's
-        `extra_names`, None for those that are not wanted. `changed` has numbers of the launcher that differ from the
-        problem's. Without a launcher the emulator runs the kernel."""
+        """`inputs`, `outputs` and `scratch` are tensors like those of a call, on any device; tensors of `scratch` that
+        the problem has among its `extra_names` are outputs as well. `changed` has numbers of the launcher that differ
+        from the problem's. Without a launcher the emulator runs the kernel."""
+        spec = kernel.stage.spec
         self.kernel, self.device, self.changed = kernel, device, dict(changed or {})
-        self.outputs, self.extra = outputs, extra
+        self.outputs, self.extra = outputs, dict(zip(spec.extra_names, scratch))
         self.launch: Callable[..., Sequence[Tensor]] | None = None
         if launcher is not None:
-            spec, variants = kernel.stage.spec, kernel.variants
-            shape = spec.shape(inputs, variants)
-            numbers = {**spec.scalars(shape, variants, (*inputs, *outputs)), **self.changed}
-            scratch = spec.scratch(shape, variants, device)[len(extra) :]
-            self.launch = launcher.bind(device, list(numbers.values()), (*outputs, *extra), scratch)
+            numbers = {**spec.scalars(shape, kernel.variants, (*inputs, *outputs)), **self.changed}
+            returned = (*outputs, *self.extra.values())
+            self.launch = launcher.bind(device, list(numbers.values()), returned, scratch[len(self.extra) :])
 
     def __call__(self, inputs: Sequence[Tensor], addresses: Sequence[int]) -> Sequence[Tensor]:
-        """New outputs, and those of `extra` that are wanted; `addresses` are those of the inputs."""
+        """New outputs, and those of `extra_names` that there are; `addresses` are those of the inputs."""
         return self._emulate(inputs) if self.launch is None else self.launch(*addresses)
 
     def _emulate(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.device.type != "cpu":
             self.kernel.stage.announce()
         outputs = [_on_cpu(like) for like in self.outputs]
-        extra = [None if like is None else _on_cpu(like) for like in self.extra]
-        changed = {**self.changed, **dict(zip(self.kernel.stage.spec.extra_names, extra))}
+        extra = {name: _on_cpu(like) for name, like in self.extra.items() if like is not None}
+        changed = {**self.changed, **extra}
         self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs, changed=changed).raise_if_findings()
-        return [each.to(self.device) for each in (*outputs, *extra) if each is not None]
+        return [each.to(self.device) for each in (*outputs, *extra.values())]
 
 
 def _grad_enabled() -> bool:

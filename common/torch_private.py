@@ -7,6 +7,7 @@ tests/test_torch_private.py says so when that day comes. No other file uses a pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ def _private(path: str) -> Any:
     return found
 
 
+@lru_cache
 def empty_strided(device_type: str) -> Allocate:
     """torch.empty_strided on the current device of a type, "cuda" or "cpu", at a third of its cost to the host."""
 

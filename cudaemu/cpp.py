@@ -156,7 +156,7 @@ def kernels(text: str) -> list[KernelDeclaration]:
 
 def exported(text: str, function: str) -> list[Parameter] | None:
     """The parameters of `extern "C" cudaError_t FUNCTION(...)` in code; None if it does not have that."""
-    found = re.search(rf'\bextern\s+"."\s+cudaError_t\s+{re.escape(function)}\s*\(', text)
+    found = re.search(rf'extern\s+"."\s+cudaError_t\s+{re.escape(function)}\s*\(', text)
     return found and [parameter(part) for part in arguments(text, found.end() - 1)]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu
+from common import accuracy, gpu, torch_private
 from common.calls import Kept
 from common.stage import Macro, Prepared, Stage, macros
 from cudaemu import terminal
@@ -299,7 +299,8 @@ def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     kernel, spec = stage.kernel(), stage.spec
     inputs, launches = spec.inputs(shape, "fp16", kernel.variants), []
     (like,) = spec.outputs(shape, "fp16", kernel.variants)
-    call = Prepared(kernel, Notes(kernel, launches), inputs[0].device, inputs, (like,))
+    memory = spec.scratch(shape, kernel.variants, "cpu")
+    call = Prepared(kernel, Notes(kernel, launches), inputs[0].device, shape, inputs, (like,), memory)
     (o,) = call(inputs, [tensor.data_ptr() for tensor in inputs])
     assert (o.shape, o.stride(), o.dtype) == (like.shape, like.stride(), like.dtype)
     assert o.device == like.device and not o.requires_grad
@@ -384,14 +385,14 @@ def test_what_no_call_can_take_is_refused_before_anything_is_launched_warm_or_no
 def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
     """Each has outputs and scratch memory of its own, as long as it launches."""
     stage, busy, lock = kernels.load("16"), set(), threading.Lock()
-    allocate, tensors = torch._C._dynamo.guards._empty_strided_cpu, {}
+    allocate, tensors = torch_private.empty_strided("cpu"), {}
 
     def empty_strided(*kind):
         tensor = allocate(*kind)
         tensors[tensor.data_ptr()] = weakref.ref(tensor)
         return tensor
 
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", empty_strided)
+    monkeypatch.setattr(torch_private, "empty_strided", lambda device_type: empty_strided)
     note = Notes.function
 
     def function(self, packed):

@@ -80,7 +80,8 @@ def _run(
     except (KeyError, AttributeError, RuntimeError, TypeError):
         check(q, k, v, is_causal, scale, enable_gqa, return_lse)
         if q.device.type == "meta":
-            return _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
+            o, lse = _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
+            return o, lse if return_lse else None
         plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
     return plan(q, k, v, addresses)
 
@@ -109,11 +110,13 @@ class Plan:
         read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
         o = torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q
         lse = torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None
+        shape = b, h, h_kv, n, n_kv, d
         changed: dict[str, int | float] = {"scale": magnitude or 1.0}
+        scratch = [lse]
         if launcher is not None:
-            sms = sdpa.multiprocessors(device)
-            changed["splits"] = sdpa.splits_of((b, h, h_kv, n, n_kv, d), bool(is_causal), sms)
-        self.call = Prepared(kernel, launcher, device, read, (o,), (lse,), changed)
+            splits = changed["splits"] = sdpa.splits_of(shape, bool(is_causal), sdpa.multiprocessors(device))
+            scratch += sdpa.parts(shape, splits, "meta")
+        self.call = Prepared(kernel, launcher, device, shape, read, (o,), scratch, changed)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         if self.nothing:
@@ -124,10 +127,11 @@ class Plan:
             if self.factor is not None:
                 q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
             addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        o, *extra = self.call((q, k, v), addresses)
+        outputs = self.call((q, k, v), addresses)
+        o = outputs[0]
         if self.turned:
             o = torch.empty_strided(o.shape, self.strides, dtype=o.dtype, device=self.device).copy_(o)
-        return o, extra[0] if self.return_lse else None
+        return o, outputs[1] if self.return_lse else None
 
 
 _plans: Kept[Plan] = Kept()
