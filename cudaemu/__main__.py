@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import cudaemu
 from cudaemu import terminal
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
 
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     sessions: list[Session] = []
+    args.arch = Arch.of(args.arch)
     if not args.file.is_file():
         raise UserError(
             f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
@@ -258,7 +260,7 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
     record = {
         "program": str(args.file),
         "arguments": args.args,
-        "arch": args.arch,
+        "arch": str(args.arch),
         "status": report.status,
         "seconds": round(report.seconds, 3),
         "findings": [asdict(finding) for finding in report.findings],

@@ -14,6 +14,7 @@ from cudaemu.arguments import kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.process import Ended, Host, HostFinding, ParameterType, runner
 from cudaemu.report import Finding, Report, Trace
 from cudaemu.session import MAX_BLOCK, MAX_GRID, Progress, Session, check_launch, dimension, loaded
@@ -26,8 +27,8 @@ def run(
     *,
     names: Sequence[str] | None = None,
     defines: Mapping[str, str] | None = None,
-    arch: str = "8.0",
-    compiled_for: str | None = None,
+    arch: str | Arch = "8.0",
+    compiled_for: str | Arch | None = None,
     multiprocessors: int | None = None,
     outputs: Sequence[str] = (),
     counters: bool = True,
@@ -61,18 +62,18 @@ def run(
         if multiprocessors < 1:
             raise UserError(f"a GPU has at least 1 multiprocessor, not {multiprocessors}")
         gpu = replace(gpu, sms=multiprocessors)
-    compiled_for = compiled_for or arch
-    if not hardware.runs_on(compiled_for, gpu.capability):
-        raise UserError(f"code for compute capability {compiled_for} does not run on a GPU of {gpu.capability}")
-    build = compile_host(source, defines, hardware.nvcc_arch(compiled_for), call=symbol, flags=flags, include=include)
+    target = Arch.of(compiled_for or arch)
+    if not target.runs_on(gpu.arch):
+        raise UserError(f"code for compute capability {target} does not run on a GPU of {gpu.arch}")
+    build = compile_host(source, defines, target, call=symbol, flags=flags, include=include)
     options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
     return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
 
 
-def prepare(source: Path, symbol: str, *, defines: Mapping[str, str] | None = None, arch: str = "8.0") -> None:
+def prepare(source: Path, symbol: str, *, defines: Mapping[str, str] | None = None, arch: str | Arch = "8.0") -> None:
     """Compile what `run` needs for that source, so that it finds it ready; what is wrong with it, `run` will say."""
     with suppress(UserError):
-        compile_host(Path(source), defines, hardware.nvcc_arch(arch), call=symbol)
+        compile_host(Path(source), defines, arch, call=symbol)
         engine.library()
         runner()
 
@@ -160,7 +161,7 @@ def program(
     argv: Sequence[str] = (),
     *,
     defines: Mapping[str, str] | None = None,
-    arch: str = "8.0",
+    arch: str | Arch = "8.0",
     counters: bool = True,
     sanitize: bool = True,
     trace: Trace | None = None,
@@ -182,7 +183,7 @@ def program(
     program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear
     of each at once; `into` gets the session, which has what there is even if this raises."""
     source, gpu = Path(source), hardware.model(arch)
-    build = compile_host(source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
+    build = compile_host(source, defines, arch, flags=flags, include=include)
     if not build.has_main:
         functions = ", ".join(build.exported) or "none that could be called from outside"
         raise UserError(
@@ -223,7 +224,7 @@ def run_ptx(
     *,
     names: Sequence[str] | None = None,
     shared: int = 0,
-    arch: str = "9.0",
+    arch: str | Arch = "9.0",
     outputs: Sequence[str] = (),
     counters: bool = True,
     sanitize: bool = True,
@@ -276,7 +277,7 @@ def launch_kernel(
 def executable_lines(
     source: Path,
     defines: Mapping[str, str] | None = None,
-    arch: str = "8.0",
+    arch: str | Arch = "8.0",
     symbol: str | None = None,
     file: Path | None = None,
 ) -> dict[str, frozenset[int]]:
@@ -286,7 +287,7 @@ def executable_lines(
     `symbol`: the launcher that a run calls; naming it saves compiling the source once more."""
     found: dict[str, frozenset[int]] = {}
     path = str((file or source).resolve())
-    with loaded(compile_host(source, defines, hardware.nvcc_arch(arch), call=symbol).ptx) as module:
+    with loaded(compile_host(source, defines, arch, call=symbol).ptx) as module:
         for name in module.module.kernel_names:
             lines = frozenset(line for where, line in module.module.lines(name) if where == path)
             found[readable(name)] = lines | found.get(readable(name), frozenset())

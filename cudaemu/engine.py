@@ -6,12 +6,11 @@ The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import gc
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +22,7 @@ from cudaemu import lower, ptx
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.ptx import PtxError
@@ -56,8 +56,9 @@ TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 _FINDING = np.dtype({
     "names": [
         "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
+        "other_launch",
     ],
-    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8"],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8"],
 })  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class _Spec(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
+        ("shared_window", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
         ("sanitize", ctypes.c_uint32),
@@ -81,6 +83,8 @@ class _Spec(ctypes.Structure):
         ("multiprocessors", ctypes.c_uint32),
         ("cooperative", ctypes.c_uint32),
         ("heap", ctypes.c_void_p),
+        ("before", ctypes.c_void_p),
+        ("kept", ctypes.c_uint32),
     ]
 
 
@@ -115,6 +119,7 @@ def library() -> ctypes.CDLL:
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
+        ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
         ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
@@ -138,11 +143,42 @@ def problems() -> tuple[Problem, ...]:
     return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
+class Past:
+    """A launch that is over, and where it touched global memory: kept for launches that may begin before its end."""
+
+    MOST = 16  # in a row; those before them count as over
+
+    def __init__(
+        self,
+        module: Module,
+        handle: int,
+        info: KernelInfo,
+        grid: Sequence[int],
+        block: Sequence[int],
+        before: Past | None,
+    ):
+        self.module, self.handle, self.info, self.grid, self.block = module, handle, info, grid, block
+        number: int = before.number + 1 if before else 1
+        self.before = before if module.vm.vm_keep(handle, number > self.MOST) else None
+        self.number: int = number if self.before else 1
+
+    def ago(self, launches: int) -> Past:
+        """This one (1), the one before it (2), ..."""
+        past = self
+        for _ in range(launches - 1):
+            assert past.before is not None
+            past = past.before
+        return past
+
+    def __del__(self) -> None:
+        self.module.vm.vm_free_launch(self.handle)
+
+
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
     `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
-    0 if it ran to its end. `blocks`: how many ran."""
+    0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
 
     counters: np.ndarray
     findings: list[Violation]
@@ -152,18 +188,7 @@ class LaunchResult:
     code: int
     blocks: int
     seconds: float
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Reading and lowering make many objects, and no garbage: the collector would only get in the way."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    past: Past | None = None
 
 
 class Module:
@@ -172,22 +197,22 @@ class Module:
     `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
 
     def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
-        with _without_collection():
-            self._ptx = ptx.parse(text, lazily=True)
+        self._ptx = ptx.parse(text, lazily=True)
         self._place = place
-        self.target = self._ptx.target
+        target = re.search(r"sm_(\d+)", self._ptx.target)
+        self.ptx_version = int(target[1]) if target else 0  # 80: for compute capability 8.0
         self._storage: list[np.ndarray] = []
         self.variables: dict[str, Region] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
-        self._vm = library()
+        self.vm = library()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         self._place_variables()
         self.heap: Region | None = None
         self._heap = None
         if "malloc" in self._ptx.functions:
             base = ctypes.c_uint64()
-            self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
+            self._heap = self.vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
             self.heap = Region(base.value, HEAP_BYTES, "the device's heap")
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
@@ -202,9 +227,8 @@ class Module:
         if name not in self._kernels:
             if name not in self.kernel_names:
                 raise PtxError(f"the module has no kernel '{name}'; it has {', '.join(self.kernel_names) or 'none'}")
-            with _without_collection():
-                self._kernels[name] = self._build(self._ptx.functions[name])
-                self._ptx.functions[name].forget()
+            self._kernels[name] = self._build(self._ptx.functions[name])
+            self._ptx.functions[name].forget()
         return self._kernels[name]
 
     def lines(self, name: str) -> set[tuple[str, int]]:
@@ -212,10 +236,9 @@ class Module:
         if name in self._kernels:
             return {(place.file, place.line) for place in self._kernels[name].instructions}
         function = self._ptx.functions[name]
-        with _without_collection():
-            reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
-            locations = {each.location for part in reached for each in part.instructions}
-            function.forget()
+        reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
+        locations = {each.location for part in reached for each in part.instructions}
+        function.forget()
         return {(self._ptx.files.get(at.call_file, ""), at.call_line) for at in locations if at and at.line}
 
     def parameter_types(self, name: str) -> list[tuple[str, int]]:
@@ -247,7 +270,7 @@ class Module:
         """Give the module's variables the values that they start with, and take back what device code has allocated."""
         self._write_variables()
         if self._heap:
-            self._vm.vm_clear_heap(self._heap)
+            self.vm.vm_clear_heap(self._heap)
 
     def static_shared(self, name: str) -> int:
         """Bytes of shared memory that a kernel declares with their size; without lowering it."""
@@ -264,7 +287,7 @@ class Module:
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
             for part in (program.words, program.header, program.constants, program.tables, program.flows)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
+        handle = self.vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
@@ -310,6 +333,8 @@ class Module:
         multiprocessors: int = 132,
         resident: int | None = None,
         cooperative: bool = False,
+        keep: bool = False,
+        before: Past | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
@@ -317,7 +342,8 @@ class Module:
         `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
         blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
-        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). Ctrl-C ends
+        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
+        result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). Ctrl-C ends
         the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
@@ -332,6 +358,7 @@ class Module:
             (ctypes.c_uint32 * 3)(*grid),
             (ctypes.c_uint32 * 3)(*block),
             dynamic_shared,
+            round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
             threads or cores,
             counters,
             sanitize,
@@ -347,20 +374,26 @@ class Module:
             multiprocessors,
             cooperative,
             self._heap,
+            before.handle if before else None,
+            keep,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
-        running = vm.vm_launch(info.handle, ctypes.byref(spec))
+        running, kept = vm.vm_launch(info.handle, ctypes.byref(spec)), False
         try:
             while not vm.vm_wait(running, 0.1, ctypes.byref(done)):
                 if progress:
                     progress(done.value, total)
             if progress:
                 progress(done.value, total)
-            return self._result(running, info, block, grid, regions, counters, done.value, start)
+            result = self._result(running, info, block, grid, regions, counters, done.value, start, before)
+            if keep:
+                result.past, kept = Past(self, running, info, grid, block, before), True
+            return result
         finally:
-            vm.vm_cancel(running)
-            vm.vm_free_launch(running)
+            if not kept:
+                vm.vm_cancel(running)
+                vm.vm_free_launch(running)
 
     def _result(
         self,
@@ -372,6 +405,7 @@ class Module:
         counters: bool,
         done: int,
         start: float,
+        before: Past | None,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -387,7 +421,7 @@ class Module:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_violation(row, info, block, grid, Memory(info, regions)) for row in raw]
+        findings = [_violation(row, info, block, grid, Memory(info, regions), before) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
         notes = [finding for finding in findings if finding.kind == HARMLESS]
@@ -396,17 +430,21 @@ class Module:
 
     def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):
-            self._vm.vm_free_program(handle)
+            self.vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
-            self._vm.vm_free_heap(self._heap)
+            self.vm.vm_free_heap(self._heap)
 
 
 def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _violation(row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory) -> Violation:
-    problem = problems()[int(row["problem"])]
+def _violation(
+    row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory, before: Past | None
+) -> Violation:
+    problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
+    other = before.ago(launches_ago) if before and launches_ago else None
+    other_info, other_grid, other_dim = (other.info, other.grid, other.block) if other else (info, grid, block)
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     found = Violation(
         problem=problem.name,
@@ -419,8 +457,10 @@ def _violation(row: np.void, info: KernelInfo, block: Sequence[int], grid: Seque
         address=int(row["address"]),
         size=int(row["size"]),
         fatal=bool(problem.code),
-        other_thread=None if other_thread == NOBODY else _thread(other_thread, block),
-        other_block=None if other_block == SAME_BLOCK else _thread(other_block, grid),
-        other_place=None if other_pc == NOBODY else info.instructions[other_pc],
+        other_thread=None if other_thread == NOBODY else _thread(other_thread, other_dim),
+        other_block=None if other_block == SAME_BLOCK else _thread(other_block, other_grid),
+        other_place=None if other_pc == NOBODY else other_info.instructions[other_pc],
+        other_kernel=other.info.name if other else "",
+        launches_ago=launches_ago,
     )
     return replace(found, message=explain(found, memory))

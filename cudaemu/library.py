@@ -17,6 +17,7 @@ from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.report import Report
 
 
@@ -26,7 +27,7 @@ def load(
     defines: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     include: Sequence[Path | str] = (),
-    arch: str = "8.0",
+    arch: str | Arch = "8.0",
 ) -> Library:
     """A CUDA source, given as a path or as its text, whose kernels and functions can be called.
 
@@ -55,10 +56,15 @@ class Library:
     """Kernels and functions of one source. `load` makes them."""
 
     def __init__(
-        self, source: Path, defines: Mapping[str, str], flags: Sequence[str], include: Sequence[Path | str], arch: str
+        self,
+        source: Path,
+        defines: Mapping[str, str],
+        flags: Sequence[str],
+        include: Sequence[Path | str],
+        arch: str | Arch,
     ):
-        self.source, self.arch, self.gpu = source, arch, hardware.model(arch)
-        self._compile = partial(compile_host, source, defines, hardware.nvcc_arch(arch), flags=flags, include=include)
+        self.source, self.arch, self.gpu = source, Arch.of(arch), hardware.model(arch)
+        self._compile = partial(compile_host, source, defines, self.arch, flags=flags, include=include)
         self._builds: dict[tuple, Build] = {}
         self._build()
 

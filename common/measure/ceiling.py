@@ -27,7 +27,7 @@ from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
-from cudaemu import hardware, terminal
+from cudaemu import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 
@@ -61,7 +61,7 @@ class Ceiling:
 
     def load(self) -> ctypes.CDLL:
         """ceiling.cu with this setting, built for the current GPU."""
-        return gpu.load(SOURCE, self.defines, hardware.nvcc_arch(gpu.capability() or "8.0"), self.label)
+        return gpu.load(SOURCE, self.defines, gpu.capability() or "8.0", self.label)
 
 
 LIMITS = {

@@ -17,7 +17,6 @@ from torch import Tensor
 from common import course, tiles, torch_private
 from common.calls import Kept, check_grad, check_places, check_tensors
 from common.gpu import Launcher
-from common.problems import sdpa
 from common.stage import Kernel, Prepared
 from cudaemu.errors import UserError
 
@@ -110,13 +109,8 @@ class Plan:
         read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
         o = torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q
         lse = torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None
-        shape = b, h, h_kv, n, n_kv, d
-        changed: dict[str, int | float] = {"scale": magnitude or 1.0}
-        scratch = [lse]
-        if launcher is not None:
-            splits = changed["splits"] = sdpa.splits_of(shape, bool(is_causal), sdpa.multiprocessors(device))
-            scratch += sdpa.parts(shape, splits, "meta")
-        self.call = Prepared(kernel, launcher, device, shape, read, (o,), scratch, changed)
+        shape, changed = (b, h, h_kv, n, n_kv, d), {"scale": magnitude or 1.0}
+        self.call = Prepared(kernel, launcher, device, shape, read, (o,), (lse,), changed)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         if self.nothing:

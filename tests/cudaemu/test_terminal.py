@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from printed import shown
 from rich.text import Text
 
 import kernels
 from common.stage import KERNELS
 from cudaemu import terminal
+from tests.printed import shown
 
 ROOT = KERNELS.parent
 DIFF = "-m kernels.02_block_tile diff --context 1000"
@@ -69,8 +69,8 @@ def test_an_ascii_stream_gets_the_nearest_characters():
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    done = shell(f"python {DIFF} | head -1")
-    assert (done.returncode, done.stderr) == (141, "") and done.stdout.count("\n") == 1
+    done = shell(f"python {DIFF} | true")  # true ends before python has started
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("command", [DIFF, "-m kernels list", "-m kernels.01_naive test --help"])
