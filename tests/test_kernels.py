@@ -131,7 +131,7 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
     for position, axis in enumerate(stage.spec.axes):
         if axis in kernel.multiples:
             near = tuple(size + (position == at) for at, size in enumerate(shape))
-            with pytest.raises(UserError, match="nearest to"):
+            with pytest.raises(UserError, match="nearest"):
                 kernel.check_shape(*near)
             unchecked = replace(kernel, stage=replace(stage, multiples={}))
             with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
