@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cudaemu import terminal
+from common import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 

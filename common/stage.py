@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudaemu import hardware, terminal
+from common import terminal
+from cudaemu import hardware
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
 
@@ -454,7 +455,7 @@ class Kernel:
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` those of cudaemu.run.
+        `options` fields of cudaemu.Options.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
@@ -488,7 +489,7 @@ class Kernel:
         cudaemu.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
-        """Run the launcher in the emulator with all its arguments, by name; `options` are those of cudaemu.run."""
+        """Run the launcher in the emulator with all its arguments, by name; `options` are fields of cudaemu.Options."""
         import cudaemu
 
         names, values = list(arguments), list(arguments.values())
@@ -499,7 +500,9 @@ class Kernel:
         import cudaemu
 
         arch, symbol = self.stage.min_arch, self.stage.symbol
-        return frozenset().union(*cudaemu.executable_lines(self.source, self.defines, arch, symbol).values())
+        return frozenset().union(
+            *cudaemu.executable_lines(self.source, symbol=symbol, arch=arch, defines=self.defines).values()
+        )
 
 
 def _stretch(argument: Any) -> Any:

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from cudaemu.calls import executable_lines, prepare, program, run, run_ptx
 from cudaemu.library import Library, load
+from cudaemu.options import Options
 from cudaemu.process import HostFinding
 from cudaemu.report import METRICS, Counters, Finding, Launch, Report, Trace
+
+__version__ = "0.2.0"
 
 __all__ = [
     "METRICS",
@@ -24,8 +27,10 @@ __all__ = [
     "HostFinding",
     "Launch",
     "Library",
+    "Options",
     "Report",
     "Trace",
+    "__version__",
     "executable_lines",
     "load",
     "prepare",

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu
+from common import accuracy, gpu, terminal
 from common.stage import Call, Macro, Stage, macros
-from cudaemu import terminal
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
 from tests.launches import Notes

@@ -22,12 +22,12 @@ from pathlib import Path
 import torch
 from rich.console import Group
 
-from common import gpu
+from common import gpu, terminal
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import CPP_TYPES
-from cudaemu import hardware, terminal
+from cudaemu import hardware
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 

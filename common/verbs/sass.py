@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from rich.console import Group
 
+from common import terminal
 from common.stage import Stage
 from common.verbs import options
-from cudaemu import hardware, terminal
+from cudaemu import hardware
 from cudaemu.compiler import sass
 from cudaemu.compiler.sass import Instruction
 from cudaemu.compiler.symbols import readable

@@ -148,7 +148,7 @@ def emulate(broken: Broken) -> Report:
     made = _compiled_together()[broken]
     if isinstance(made, tuple):
         path, number = made
-        return cudaemu.program(path, [str(number), *broken.run], counters=False, patience=60, leaks=True)
+        return cudaemu.program(path, [str(number), *broken.run], counters=False, timeout=60, leaks=True)
     spec, shape = made.stage.spec, broken.shape
     inputs = spec.inputs(shape, made.dtype, made.variants)
     outputs = spec.outputs(shape, made.dtype, made.variants)

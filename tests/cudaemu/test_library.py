@@ -217,7 +217,10 @@ ARRAY, INTS = np.zeros(8, np.float32), np.zeros(8, np.int32)
         (lambda lib: lib.launch("bounded", 1, 5000, INTS), "the block has 5000 along x: it takes 1 to 1,024"),
         (lambda lib: lib.launch("bounded", 1, (8, 8, 8, 8), INTS), "the block is one to three whole numbers"),
         (lambda lib: lib.launch("bounded", 1.5, 8, INTS), "the grid is one to three whole numbers"),
-        (lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3), "threads is at least 1, not -3"),
+        (
+            lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3),
+            "threads must be a whole number, at least 1",
+        ),
         (
             lambda lib: lib.launch("bounded", 1, 8, INTS, outputs=["nobody"]),
             "bounded has no argument 'nobody', it has out",
@@ -257,7 +260,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .
         (1, (32, 64), {}, "2048 threads per block, at most 1024"),
         (1, 1, {"shared": -1}, "-1 bytes of dynamic shared memory"),
         (1, 1, {"shared": 2**40}, "1099511627776 bytes"),
-        (1, 1, {"threads": -3}, "threads is at least 1"),
+        (1, 1, {"threads": -3}, "threads must be a whole number, at least 1"),
     ],
 )
 def test_run_ptx_refuses_absurd_launches(grid, block, options, said):

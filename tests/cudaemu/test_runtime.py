@@ -349,5 +349,5 @@ extern "C" int launch(int *result) {
     assert call(text, "queries", out, arch="8.6").status == 0
     assert out.tolist() == [82, 99 * KB, 8, 4, 86, 128, ord("i"), 4096]
     assert call(text, "queries", out, arch="8.6", multiprocessors=5).status == 0 and out[0] == 5
-    with pytest.raises(UserError, match="at least 1 multiprocessor, not 0"):
+    with pytest.raises(UserError, match="multiprocessors must be a whole number, at least 1"):
         call(text, "queries", out, multiprocessors=0)

@@ -11,8 +11,9 @@ from printed import shown
 from rich.text import Text
 
 import kernels
+from common import terminal
 from common.stage import KERNELS
-from cudaemu import terminal
+from cudaemu.terminal import NEAREST
 
 ROOT = KERNELS.parent
 DIFF = "-m kernels.02_block_tile diff --context 1000"
@@ -69,8 +70,8 @@ def test_an_ascii_stream_gets_the_nearest_characters():
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    done = shell(f"python {DIFF} | head -1")
-    assert (done.returncode, done.stderr) == (141, "") and done.stdout.count("\n") == 1
+    done = shell(f"python {DIFF} | true")  # is gone long before Python has something to print
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("command", [DIFF, "-m kernels list", "-m kernels.01_naive test --help"])
@@ -105,5 +106,5 @@ def test_progress_is_silent_where_nobody_watches(capsys):
 
 
 def test_the_table_of_nearest_characters_has_no_other_ones():
-    assert all(0 < code < 128 for code in terminal.NEAREST.values())
-    assert shown(Text("→ × ÷").copy()).translate(terminal.NEAREST) == "> x /"
+    assert all(0 < code < 128 for code in NEAREST.values())
+    assert shown(Text("→ × ÷").copy()).translate(NEAREST) == "> x /"
