@@ -16,6 +16,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "words that all use": ("common/__init__.py", "cudaemu/errors.py", "cudaemu/hardware.py", "cudaemu/terminal.py"),
     "compilers": ("cudaemu/compiler/",),
     "the emulator": ("cudaemu/",),
+    "the course's tables": ("common/terminal.py",),
     "the GPU's loader": ("common/gpu.py",),
     "what is computed": ("common/problem.py", "common/problems/"),
     "stages": ("common/stage.py",),
