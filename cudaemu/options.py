@@ -7,14 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cudaemu import hardware
 from cudaemu.errors import UserError
-
-if TYPE_CHECKING:
-    from cudaemu.process import HostFinding
-    from cudaemu.report import Finding, Trace
+from cudaemu.process import HostFinding
+from cudaemu.report import Finding, Trace
 
 Progress = Callable[[int, int], None]  # blocks done, blocks in all
 
@@ -77,6 +75,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise _wrong(name, "a whole number, at least 1, or None", value)
+        if self.trace is not None and not isinstance(self.trace, Trace):
+            raise _wrong("trace", "a Trace or None", self.trace)
         if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise _wrong("timeout", "a number of seconds above 0, or None", self.timeout)
         for name in ("progress", "on_finding", "on_refusal"):
