@@ -57,8 +57,9 @@ def test_what_is_no_terminal_gets_plain_text(capsys):
 
 
 def test_patience_is_asked_for_only_if_something_is_slow(capsys):
-    with terminal.if_slow("compiling", after=10):
+    with terminal.if_slow("compiling", after=0.2):
         pass
+    time.sleep(0.4)
     assert capsys.readouterr().err == ""
     with terminal.if_slow("compiling", after=0.01):
         time.sleep(0.2)
