@@ -45,7 +45,7 @@ def _text_file(text: str) -> Path:
 
 
 class Library:
-    """Kernels and functions of one source. `load` makes them."""
+    """The kernels and functions of one source. `load` makes them."""
 
     def __init__(self, source: Path, options: Options = DEFAULTS):
         """Compile `source`; `options` hold for all launches and calls."""

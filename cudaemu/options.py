@@ -83,6 +83,12 @@ class Options:
             if (value := getattr(self, name)) is not None and not callable(value):
                 raise _wrong(name, "a function, or None", value)
 
+    def __repr__(self) -> str:
+        """Only what is not the default."""
+        made = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {item.name: {} if item.name == "defines" else item.default for item in fields(self)}
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in made.items() if value != plain[name])})"
+
     def replace(self, **changes: Any) -> Options:
         """These options with other values for some fields. TypeError for a name that is no field."""
         names = [item.name for item in fields(self)]

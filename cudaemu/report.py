@@ -165,9 +165,9 @@ class Trace:
 
 @dataclass
 class Report:
-    """The result of one run of a launcher.
+    """The result of a run.
 
-    `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
+    `status` is what the launcher returned (a cudaError_t) or a program's exit status, `error` its text. `lines` holds the counters of each line of
     the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
     and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
     `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
@@ -190,6 +190,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether the run ended with status 0 and without findings."""
         return self.status == 0 and not self.findings
 
     def __str__(self) -> str:

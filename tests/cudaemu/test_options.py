@@ -13,6 +13,7 @@ import cudaemu
 from cudaemu import Options, hardware
 from cudaemu.errors import UserError
 from cudaemu.options import COMPILING
+from tests.cudaemu import reference
 from tests.cudaemu.sources import source
 
 SCALE = r"""
@@ -33,6 +34,10 @@ extern "C" cudaError_t launch(float *x, int n, int *sms, cudaStream_t stream) {
 }
 int main() { return FACTOR; }
 """
+
+
+def test_the_reference_is_of_this_code():
+    assert reference.PAGE.read_text() == reference.page(), "python -m tests.cudaemu.reference writes it"
 
 
 def test_every_field_is_documented():
@@ -87,6 +92,9 @@ def test_options_do_not_change():
     changed = options.replace(arch="9.0", multiprocessors=14)
     assert (options.arch, changed.arch, changed.defines) == ("8.0", "9.0", options.defines)
     assert options.gpu == hardware.model("8.0") and (changed.gpu.capability, changed.gpu.sms) == ("9.0", 14)
+    assert repr(changed.replace(counters=False, defines={})) == (
+        "Options(arch='9.0', multiprocessors=14, counters=False)"
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.arch = "9.0"  # type: ignore[misc]
 
