@@ -85,9 +85,9 @@ class Options:
 
     def __repr__(self) -> str:
         """Only what is not the default."""
-        made = {item.name: getattr(self, item.name) for item in fields(self)}
-        plain = {item.name: {} if item.name == "defines" else item.default for item in fields(self)}
-        return f"Options({', '.join(f'{name}={value!r}' for name, value in made.items() if value != plain[name])})"
+        made = ((item, getattr(self, item.name)) for item in fields(self))
+        told = (f"{item.name}={value!r}" for item, value in made if value not in (item.default, {}))
+        return f"Options({', '.join(told)})"
 
     def replace(self, **changes: Any) -> Options:
         """These options with other values for some fields. TypeError for a name that is no field."""

@@ -167,11 +167,12 @@ class Trace:
 class Report:
     """The result of a run.
 
-    `status` is what the launcher returned (a cudaError_t) or a program's exit status, `error` its text. `lines` holds the counters of each line of
-    the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
-    and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
-    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
-    that look harmless, because what is written is what was there: they do not count as findings.
+    `status` is what the launcher returned (a cudaError_t) or a program's exit status, `error` its text. `lines` holds
+    the counters of each line of the source, keyed by (file, line). `trace` is a structured array, one row per thread
+    and access: `launch`, `block` and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`,
+    `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and
+    `source` read it. `notes` are races that look harmless, because what is written is what was there: they do not
+    count as findings.
     """
 
     status: int

@@ -333,3 +333,19 @@ extern "C" void launch(int *p) { many<5><<<1, 1>>>(p), many<3><<<1, 1>>>(p), man
     assert ptx.count("xor.b32") == 1 and ptx.count("add.s32") == 3
     with pytest.raises(UserError, match=r"source\.cu\(9\): ptxas refuses the inline assembly"):
         cudaemu.load(text.replace("OTHER", "mov.s32 %0, 5, 6;")).launch("many<4>", 1, 1, np.zeros(1, np.int32))
+
+
+def test_what_numpy_arrays_cost_is_no_chance(library):
+    """A fresh array is aligned as cudaMalloc aligns, wherever NumPy has put it; a view keeps its misalignment."""
+    sectors = []
+    for first in (0, 4, 12, 20):
+        place = np.zeros(4096 + 64, np.uint8)
+        at = (64 * 2 - place.ctypes.data % 64 + first) % 64
+        foreign = np.frombuffer(memoryview(place)[at : at + 400], np.float32)  # at an address that ends in `first`
+        assert foreign.ctypes.data % 64 == first and not isinstance(foreign.base, np.ndarray)
+        report = library.launch("saxpy", 2, 64, 2.0, foreign, np.zeros(100, np.float32), 100)
+        sectors.append(report.counters["global_load_sectors"])
+    assert set(sectors) == {26}, "13 of x, 13 of y"
+    view = np.zeros(101, np.float32)[1:]
+    report = library.launch("saxpy", 2, 64, 2.0, view, np.zeros(100, np.float32), 100)
+    assert report.counters["global_load_sectors"] == 26 + 3, "three of four warps cross one more boundary"

@@ -16,6 +16,8 @@ from cudaemu.options import COMPILING
 from tests.cudaemu import reference
 from tests.cudaemu.sources import source
 
+ROOT = Path(__file__).parents[2]
+
 SCALE = r"""
 #include <cuda_runtime.h>
 #ifndef FACTOR
@@ -144,3 +146,14 @@ def test_callbacks_hear_of_findings_and_refusals_at_once():
     assert findings == report.findings and [found.kind for found in report.findings] == ["out of bounds global"]
     report = cudaemu.run(path, "launch", [np.ones(100, np.float32), 100, sms, None], options=options)
     assert [code for code, _ in refusals] == [report.status] and "4096 threads per block" in refusals[0][1]
+
+
+def test_the_examples_of_the_page_run(monkeypatch, capsys):
+    """Those that need no file of the reader's."""
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "emulator.md").read_text(), re.DOTALL)
+    first, traced = (block for block in blocks if "saxpy(float" in block or "kernels/" in block)
+    exec(first, {})
+    assert capsys.readouterr().out == "[2. 2. 2.] 250\n", "1000 floats of x and of y: 125 sectors each"
+    exec(traced, {})
+    assert capsys.readouterr().out.startswith("A[0, 0] ")
