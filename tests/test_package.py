@@ -74,6 +74,24 @@ def installed(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
+def test_what_the_readme_supports_is_what_is_promised_and_tested():
+    supported = dict(re.findall(r"^\| ([\w+]+) \| (.+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    metadata, ci, make = (
+        (ROOT / name).read_text() for name in ("pyproject.toml", ".github/workflows/ci.yml", "Makefile")
+    )
+    first, last = (int(minor) for minor in re.findall(r"3\.(\d+)", supported["Python"]))
+    pythons = [f"3.{minor}" for minor in range(first, last + 1)]
+    assert re.findall(r'"Programming Language :: Python :: (3\.\d+)"', metadata) == pythons
+    assert f'requires-python = ">={pythons[0]}"' in metadata and f"sys.version_info < (3, {first})" in make
+    tested = re.findall(r'python: "([\d.]+)", gxx: "(\d+)"', ci)
+    assert sorted({python for python, _ in tested}, key=lambda text: int(text[2:])) == pythons
+    oldest, newest = map(int, re.findall(r"\d+", supported["g++"]))
+    assert {int(gxx) for _, gxx in tested} == set(range(oldest, newest + 1))
+    cuda = ".".join(map(str, toolchain.OLDEST_NVCC))
+    assert supported["CUDA"] == f"{cuda} or newer"
+    assert f'"cuda-toolkit[nvcc,cccl]>={cuda}"' in metadata and f'"nvidia-cuda-nvdisasm>={cuda}"' in metadata
+
+
 def test_the_source_distribution_has_what_people_need(source):
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
