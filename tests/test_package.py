@@ -119,8 +119,8 @@ def test_the_command_runs_examples_from_any_folder(installed, tmp_path, name):
     there = done([installed / "cudaemu", path], tmp_path)
     here = done([sys.executable, "-m", "cudaemu", path], ROOT)
     assert there.stdout == here.stdout == "PASS\n"
-    summaries = [re.sub(r"[\d.]+ s$", "", each.stderr.rstrip()) for each in (there, here)]
-    assert summaries[0].endswith("no findings, ") and summaries[0].count("<<<") >= 1
+    summaries = [re.sub(r".*\.\.\.\n|[\d.]+ s$", "", each.stderr.rstrip()).strip() for each in (there, here)]
+    assert summaries[0].endswith("no findings,") and summaries[0].count("<<<") >= 1  # without progress and time
     if name != "votes":  # the order of its atomics decides which sectors are stored to
         assert summaries[0] == summaries[1]
 
