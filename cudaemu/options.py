@@ -62,9 +62,7 @@ class Options:
     def __post_init__(self) -> None:
         gpu = hardware.model(self.arch)
         if not hardware.runs_on(self.code_arch, gpu.capability):
-            raise UserError(
-                f"compiled_for must be a compute capability, at most {gpu.capability} (arch), got {self.compiled_for}"
-            )
+            raise _wrong("compiled_for", f"a compute capability that runs on arch, {self.arch}", self.compiled_for)
         object.__setattr__(self, "defines", dict(_macros(self.defines)))
         object.__setattr__(self, "flags", tuple(_words("flags", self.flags, str)))
         object.__setattr__(self, "include", tuple(_words("include", self.include, str, Path)))

@@ -52,7 +52,10 @@ def test_every_field_is_documented():
     ("wrong", "said"),
     [
         ({"arch": "7.0"}, "'7.0'"),
-        ({"arch": "8.0", "compiled_for": "9.0"}, "compiled_for must be a compute capability, at most 8.0"),
+        (
+            {"arch": "8.0", "compiled_for": "9.0"},
+            "compiled_for must be a compute capability that runs on arch, 8.0, got '9.0'",
+        ),
         ({"defines": ["A=1"]}, "defines must be macros and their values"),
         ({"defines": {"1x": 1}}, "a macro's name is a C++ identifier, got '1x'"),
         ({"defines": {"A": None}}, r"defines['A'] must be text or a whole number, got None"),
