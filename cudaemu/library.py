@@ -50,7 +50,7 @@ class Library:
     def __init__(self, source: Path, options: Options = DEFAULTS):
         """Compile `source`; `options` hold for all launches and calls."""
         self.source, self.options = source, options
-        self._builds: dict[tuple, Build] = {}
+        self._builds: dict[tuple[str | None, tuple[str, ...]], Build] = {}
         self._build()
 
     def __repr__(self) -> str:
