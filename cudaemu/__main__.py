@@ -76,7 +76,7 @@ def _nvcc_version() -> str:
 
 def _cxx_version() -> str:
     cxx = toolchain.find_cxx()
-    return f"{toolchain.release(cxx).strip()} ({cxx})"
+    return f"{toolchain.run([cxx, '-dumpfullversion']).strip()} ({cxx})"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -208,8 +208,7 @@ class Report:
 
     def source(self, row: np.void) -> Place:
         """The instruction of a trace row, with its source line."""
-        launch: Launch = self.launches[row["launch"]]
-        return launch.code[row["pc"]]
+        return self.launches[int(row["launch"])].code[int(row["pc"])]
 
     def accesses(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The trace's accesses to the tensor `name`: its rows, and for each the (flat) index of its first element."""
