@@ -22,6 +22,7 @@ from common import terminal
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants
 from cudaemu import hardware
 from cudaemu.errors import CheckFailed, UserError
+from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -208,7 +209,7 @@ def check(
     title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
     where, _, arch = device.partition(" ")
     place = torch.device("cpu" if where == "emulator" else "cuda")
-    launch = partial(_emulate, arch=arch or kernel.stage.min_arch) if where == "emulator" else _launch
+    launch = partial(_emulate, arch=arch or kernel.stage.arch) if where == "emulator" else _launch
     if device == "gpu":
         from common import gpu
 
@@ -223,7 +224,7 @@ def check(
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
         instance.overwritten()  # by a kernel before, one that stopped half-way: put right
     launches: dict[str, Mapping[str, Any]] = {title: {}}
-    for what, changed in spec.other_launches(shape, kernel.variants, place).items():
+    for what, changed in kernel.other_launches(shape, place).items():
         launches[f"{title}, {what}"] = changed
     results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
     lines = [result.lines for result in results if result.lines is not None]
@@ -252,7 +253,7 @@ def _launch(
 
 
 def _emulate(
-    kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool, arch: str
+    kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool, arch: str | Arch
 ) -> Result:
     """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
     outputs = instance.outputs()

@@ -142,8 +142,11 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
 def _list(stages: list[Stage]) -> Table:
     """A line per stage."""
     table = _two_columns()
+    above = ""
     for stage in stages:
-        table.add_row(stage.name, stage.summary)
+        before = course.previous(stage)
+        table.add_row(course.rung(stage.name, before.name if before else "", above), stage.summary)
+        above = stage.name
     return table
 
 

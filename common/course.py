@@ -1,6 +1,7 @@
-"""The course: its stages in order, its parts, and which stage comes before which.
+"""The course: its stages in order, its ladders, and which stage each one follows.
 
-Stages are found by their folders, kernels/NN_name, and imported by name: nothing in common/ names one of them.
+Stages are found by their folders, kernels/NN_name or kernels/hN_name, and imported by name: nothing in common/ names
+one of them.
 """
 
 from __future__ import annotations
@@ -15,40 +16,43 @@ from cudaemu.errors import pick
 
 @lru_cache
 def names() -> tuple[str, ...]:
-    """The stages' names in the order of the course: "01_naive", ..."""
+    """The stages' names in the order of the course: first NN_name, then hN_name."""
     found = (path.parent.name for path in KERNELS.glob("*/__init__.py"))
-    return tuple(sorted(name for name in found if re.match(r"\d\d_", name)))
+    return tuple(sorted(name for name in found if re.match(r"(\d\d|h\d)_", name)))
 
 
 @lru_cache
-def ladder() -> list[Stage]:
-    """All stages in the order of the course."""
+def _stages() -> list[Stage]:
     return [_import(name) for name in names()]
 
 
+def ladder(stage: Stage | None = None) -> list[Stage]:
+    """The stages of this one's ladder, in order; without a stage those of the whole course."""
+    return _stages() if stage is None else [each for each in _stages() if each.ladder == stage.ladder]
+
+
 def load(stage: str | int) -> Stage:
-    """The stage of that number or name: 3, "3", "03" or "03_thread_tile". UserError if there is none."""
+    """The stage of that name or number: 3, "3", "03" or "h1". UserError if there is none."""
     text = str(stage)
-    if re.fullmatch("[0-9]+", text):
-        text = next((name for name in names() if int(name[:2]) == int(text)), text)
+    number = f"{int(text):02}" if re.fullmatch("[0-9]+", text) else text
+    text = next((name for name in names() if name.startswith(f"{number}_")), text)
     return _import(pick(text, names(), "stage", "the course"))
 
 
-def part(stage: Stage) -> list[Stage]:
-    """The stages of this one's part of the course, in order: those whose problems stand in one ladder."""
-    return [each for each in ladder() if each.spec.part == stage.spec.part]
-
-
 def previous(stage: Stage) -> Stage | None:
-    """The stage before this one in its part; None for a part's first."""
-    for each in reversed(ladder()):
-        if each.number < stage.number and (each.problem == stage.problem or each.spec.part == stage.spec.part):
-            return each
-    return None
+    """The stage that this one follows; None for one that follows none."""
+    if stage.follows:
+        return load(stage.follows)
+    return next((each for each in reversed(ladder(stage)) if each.name < stage.name), None)
+
+
+def rung(name: str, before: str, above: str) -> str:
+    """A stage's name in a list, with the number of the one `before` that it follows if that is not the one `above`."""
+    return name if before in ("", above) else f"{name} (follows {before.partition('_')[0]})"
 
 
 def counterpart(stage: Stage | None, kernel: Kernel) -> Kernel | None:
-    """The default kernel of another stage of the part that computes the same as `kernel`: dtype and settings.
+    """The default kernel of another stage that computes the same as `kernel`: dtype and settings.
 
     None if that stage does not have them."""
     if stage is None or kernel.dtype not in stage.dtypes:

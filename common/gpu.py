@@ -23,6 +23,7 @@ from torch import Tensor
 from common import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 # torch switches off the conversions and operators of half and __nv_bfloat16; a kernel.cu compiles as it would alone.
 PLAIN_CUDA = [
@@ -37,11 +38,17 @@ OWN_VARIABLES = (
 FLAGS = ["-O3", "-lineinfo", "-std=c++17", OWN_VARIABLES, *PLAIN_CUDA]
 
 
-def capability(device: torch.device | int | None = None) -> str | None:
-    """The compute capability of a GPU (default: the current one), "9.0"; None where there is none."""
+def capability(device: torch.device | int | None = None) -> Arch | None:
+    """The compute capability of a GPU (default: the current one); None where there is none."""
     if not torch.cuda.is_available():
         return None
-    return "{}.{}".format(*torch.cuda.get_device_capability(device))
+    return Arch.of(torch.cuda.get_device_capability(device))
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the GPU has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 POINTER = "void *"
@@ -72,7 +79,7 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
 def entry(source: Path, symbol: str) -> str:
     """C++ of `launch_packed`, which Python calls: it takes the launcher's arguments in one piece, as struct packs them.
 
-    ctypes converts arguments one by one: for the 27 of stage 16 it took 2 of the 15 µs that a call may cost."""
+    ctypes converts arguments one by one: for 27 of them it took 2 of the 15 µs that a call may cost."""
     parameters = signature(source, symbol)
     members = " ".join(f"{kind} {name};" for name, kind in parameters.items())
     passed = ", ".join(f"packed->{name}" for name in parameters)
@@ -177,19 +184,20 @@ def errors(label: str) -> Iterator[None]:
         ) from error
 
 
-def load(source: Path, defines: Mapping[str, str], arch: str, label: str, symbol: str = "") -> ctypes.CDLL:
-    """A kernel source's shared object, built for GPUs of `arch` ("90", "90a") if it is not in the cache.
+def load(source: Path, defines: Mapping[str, str], arch: str | Arch, label: str, symbol: str = "") -> ctypes.CDLL:
+    """A kernel source's shared object, built for the compute capability `arch` if it is not in the cache.
 
     It has the entry of the launcher `symbol`, if one is given. UserError with nvcc's own message, in the lines of the
     source, if it does not compile."""
-    flags = [*FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    target = Arch.of(arch).nvcc
+    flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}"]
     flags += [f"-D{name}={value}" for name, value in defines.items()]
     nvcc = toolchain.find_nvcc()
     source = source.resolve()
     text, called = f'#line 1 "{source}"\n{toolchain.read(source)}', entry(source, symbol) if symbol else ""
 
     def build(directory: Path) -> None:
-        with terminal.progress(f"building {label} for sm_{arch}"):
+        with terminal.progress(f"building {label} for sm_{target}"):
             _build(text, called, flags, source.parent, nvcc, directory)
 
     key = [*toolchain.source_texts(source), called, source, *flags, nvcc.path, nvcc.release, torch.__version__]

@@ -31,7 +31,7 @@ from common.stage import Kernel, Stage
 from cudaemu import Trace, build
 from cudaemu.compiler import sass, toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import GPUS, nvcc_arch
+from cudaemu.hardware import GPUS, Arch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,7 +179,7 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
     shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
-    return _recorded(tables.speed_table(stage.spec.part, stage.name, *chosen, **shown))
+    return _recorded(tables.speed_table(stage.ladder, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -188,7 +188,7 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
-    return _recorded(tables.verdict(stage.spec.part, stage.name, dtype, size, settings=kernel.settings))
+    return _recorded(tables.verdict(stage.ladder, stage.name, dtype, size, settings=kernel.settings))
 
 
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -206,18 +206,18 @@ def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
     shown = stages[-1].kernel(dtype, settings).settings
     names = [stage.name for stage in stages]
-    return _recorded(tables.in_clocks(stages[-1].spec.part, names, dtype, settings=shown))
+    return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
 
 
 def _compared(
     stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
 ) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
-    """The arguments of a table that compares stages: part, names, dtype, size, any GPU, settings."""
+    """The arguments of a table that compares stages: ladder, names, dtype, size, any GPU, settings."""
     kernel = stages[-1].kernel(dtype, settings)
     spec = stages[-1].spec
     shapes = spec.bench_shapes(kernel.variants)
     size = size or spec.format(shapes[len(shapes) // 2])
-    return spec.part, [stage.name for stage in stages], dtype, size, None, kernel.settings
+    return stages[-1].ladder, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
@@ -228,11 +228,13 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
+    recorded = next((gpu.arch for gpu in GPUS if tables.gpu_named(ceilings["gpu"], gpu)), None)
     body = []
     for kernel in compared:
-        report = counts.emulate(kernel, shape, arch="9.0", trace=Trace(blocks=range(1)))
-        counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, "9.0") or {})}
-        clocks = least_clocks(counted, kernel.dtype, kernel.ceiling.startswith("FMA"), rates(ceilings))
+        arch = recorded or kernel.stage.arch
+        report = counts.emulate(kernel, shape, arch=arch, trace=Trace(blocks=range(1)))
+        counted = {**report.counters.flat(), **(shared_loads.merged(kernel, report, arch) or {})}
+        clocks = least_clocks(kernel, shape, counted, rates(ceilings))
         share = clocks["arithmetic"] / max(clocks.values())
         seconds = max(clocks.values()) / ceilings["sms"] / (ceilings["highest_mhz"] * 1e6)
         flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)
@@ -338,9 +340,9 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
     return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
 
 
-def ladder(part: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
-    """The recorded speed of all stages of a part and of the libraries, in one dtype; `settings` as in `speed`."""
-    return _recorded(tables.ladder_table(part, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
+def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
+    """The recorded speed of all stages of a ladder and of the libraries, in one dtype; `settings` as in `speed`."""
+    return _recorded(tables.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
 
 
 def levels() -> Markdown:
@@ -358,13 +360,13 @@ def in_flight() -> Markdown:
     return _recorded(tables.flight_table())
 
 
-def roofline(part: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
-    """The recorded stages of a part under the rooflines of their GPU; a sentence where nothing is recorded."""
+def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
+    """The recorded stages of a ladder under the rooflines of their GPU; a sentence where nothing is recorded."""
     bounds = Bounds()
-    stages = [r for r in tables.ladder(part, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
+    stages = [r for r in tables.rungs(name, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
     found = [bound for record in stages if (bound := bounds.of(record))]
     if not found:
-        return Markdown(f"*No profile and rates of the {part} stages at {size} are recorded yet: {MEASURE}*")
+        return Markdown(f"*No profile and rates of the {name} stages at {size} are recorded yet: {MEASURE}*")
     return plot.roofline(
         found, f"{found[0].record.run['gpu']}, {dtype} {size}: what each stage reaches of what it could"
     )
@@ -380,14 +382,13 @@ def program(code: str, name: str = "program.cu") -> Markdown:
     return _fence(f"{done.stdout.rstrip()}\n\n{said}".strip(), "text", f"`$ python -m cudaemu {name}`")
 
 
-def assembly(code: str, capability: str = "9.0") -> Markdown:
+def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
     """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
     source = Path(tempfile.gettempdir()) / "assembly.cu"
     source.write_text(code, encoding="utf-8")
-    arch = nvcc_arch(capability)
-    body = build.compile_host(source, {}, arch).ptx.partition("{")[2].rpartition("}")[0]
+    body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
-    functions = sass.functions(source, {}, arch).items()
+    functions = sass.functions(source, {}, capability).items()
     machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
     shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
     return Markdown("\n\n".join(shown))
@@ -436,7 +437,7 @@ def stages() -> Markdown:
 
 def limits() -> Markdown:
     """What one multiprocessor has, per compute capability."""
-    head = ["compute capability", *(f"{gpu.capability} ({gpu.devices})" for gpu in GPUS)]
+    head = ["compute capability", *(f"{gpu.arch} ({gpu.devices})" for gpu in GPUS)]
     rows: dict[str, Sequence[object]] = {
         "threads per block, at most": [gpu.threads_per_block for gpu in GPUS],
         "warps resident per SM, at most": [gpu.warps for gpu in GPUS],

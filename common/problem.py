@@ -38,12 +38,13 @@ class Problem(ABC):
 
     A *shape* is a tuple of ints in the order of `axes`. `variants` are the macros of the kernel at hand: those in
     `settings` change what is computed (a transposed operand, a causal mask), the others only how, and a problem ignores
-    them. Inputs, outputs and references are tuples of tensors in the order of `input_names` and `output_names`;
-    references, and what else is said of outputs, go on with `extra_names`.
+    them. `scratch` and `scalars` also find there what the stage chooses for a launch (`Kernel.choices`). Inputs,
+    outputs and references are tuples of tensors in the order of `input_names` and `output_names`; references, and what
+    else is said of outputs, go on with `extra_names`.
     """
 
     name: str
-    part: str  # of the course: the ladder that this problem's stages stand in
+    part: str  # of the course: problems of a part convert their shapes into each other's, and share libraries
     formula: str
     axes: tuple[str, ...]
     inner_axes: tuple[str, ...]  # axes that are summed over: no output has them
@@ -99,7 +100,8 @@ class Problem(ABC):
 
     @abstractmethod
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        """Shapes of several blocks that every stage takes, seconds in the emulator."""
+        """Shapes of several blocks that every stage takes, seconds in the emulator: the smallest first; at the last, no
+        multiprocessor of an A100 is empty, and launchers choose as for large ones."""
 
     @abstractmethod
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
-from cudaemu import hardware
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
+from cudaemu.hardware import Arch, model
 
 if TYPE_CHECKING:
     from ctypes import CDLL
+    from types import ModuleType
 
+    import torch
     from torch import Tensor
 
     from common.gpu import Launcher
@@ -54,11 +56,13 @@ def macros(source: Path) -> dict[str, Macro]:
 class Stage:
     """One step of the course: a directory with a kernel.cu, and what the harness must know about it."""
 
-    package: str  # "kernels.03_thread_tile"
+    package: str  # "kernels.NN_name"
     idea: str
     problem: str = "gemm"  # common.problems.<problem> says what is computed
-    min_arch: str = "8.0"  # the least compute capability; "9.0a": that one, with its own instructions
-    unit: str = "mma.sync"  # the arithmetic unit whose measured rate is the stage's ceiling, or "FMA"
+    ladder: str = ""  # the stages that are compared with one another, by a name; default: the problem's
+    follows: str = ""  # the stage, by name or number, that this one changes; default: the one before it in its ladder
+    min_arch: str = "8.0"  # the least compute capability; "9.0a": that one alone, with its own instructions
+    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: "mma.sync", "FMA" or "wgmma"
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     variants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # macro -> values that it may take
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
@@ -69,19 +73,40 @@ class Stage:
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ladder", self.ladder or self.problem)
+
     @property
     def name(self) -> str:
         return self.package.rpartition(".")[2]
 
     @property
     def summary(self) -> str:
-        """The idea in a few words: what the package's docstring says behind "Stage 03: "."""
+        """The idea in a few words: what the package's docstring says after "Stage NN: "."""
         text = (sys.modules[self.package].__doc__ or "").partition(": ")[2]
         return text.strip().rstrip(".")
 
     @property
-    def number(self) -> int:
-        return int(self.name.partition("_")[0])
+    def number(self) -> str:
+        """What its name begins with, "03" or "h1": stages are in the order of their names."""
+        return self.name.partition("_")[0]
+
+    @cached_property
+    def arch(self) -> Arch:
+        """The least compute capability that the stage runs on; the only one if it is exact."""
+        return Arch.of(self.min_arch)
+
+    def target(self, gpu: str | Arch) -> Arch:
+        """What the stage is compiled for, for a GPU of that compute capability. UserError if it does not run there."""
+        here = Arch.of(gpu)
+        if not self.arch.runs_on(here):
+            raise UserError(f"{self.name} needs {self.needs}, got {here}")
+        return self.arch if self.arch.exact else here
+
+    @property
+    def needs(self) -> str:
+        """The GPUs that run the stage, in words."""
+        return f"compute capability {self.arch}" + ("" if self.arch.exact else " or newer")
 
     @property
     def directory(self) -> Path:
@@ -111,7 +136,7 @@ class Stage:
             f"{' and '.join(axes)} multiples of {m}" if len(axes) > 1 else f"{axes[0]} a multiple of {m}"
             for m, axes in alike.items()
         ]
-        newer = [f"compute capability {self.min_arch} or newer"] if self.min_arch != "8.0" else []
+        newer = [self.needs] if self.arch != Arch(8, 0) else []
         return "; ".join([", ".join(self.dtypes), *(rules or ["any size"]), *newer])
 
     @property
@@ -124,11 +149,8 @@ class Stage:
         here = gpu.capability()
         if here is None:
             return "No GPU"
-        if not hardware.runs_on(self.min_arch, here):
-            return (
-                f"{self.name} needs compute capability {self.min_arch} or newer, "
-                f"and {torch.cuda.get_device_name()} has {here}"
-            )
+        if not self.arch.runs_on(here):
+            return f"{self.name} needs {self.needs}, and {torch.cuda.get_device_name()} has {here}"
         return None
 
     def announce(self) -> None:
@@ -178,8 +200,14 @@ class Stage:
             chosen += [default, *others]
         return chosen
 
+    @cached_property
+    def launch(self) -> ModuleType | None:
+        """What the stage says of its launches: launch.py of its package, with `choose` and `others`; most have none."""
+        there = (self.directory / "launch.py").exists()
+        return importlib.import_module(f"{self.package}.launch") if there else None
+
     def __getattr__(self, name: str) -> Any:
-        """The function that the stage has for people: kernels.load("16").attention."""
+        """The function that the stage has for people: load(stage).attention."""
         if name.startswith("_") or name != self.function:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
         return getattr(importlib.import_module(f"{self.package}.{name}"), name)
@@ -274,8 +302,9 @@ class Call:
         self.grad_enabled, self.requires_grad = torch.is_grad_enabled, any(tensor.requires_grad for tensor in inputs)
         self.launch: Callable[..., Sequence[Tensor]] | None = None
         if launcher is not None:
-            numbers = spec.scalars(shape, variants, (*inputs, *self.outputs)).values()
-            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, variants, device))
+            chosen = kernel.choices(shape, device)
+            numbers = spec.scalars(shape, chosen, (*inputs, *self.outputs)).values()
+            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, chosen, device))
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
         addresses: list[int] = []
@@ -346,7 +375,7 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "01_naive fp16 COALESCED=0": with variants that are not the default, and the file if not ours."""
+        """In words, "NN_name fp16 MACRO=0": with variants that are not the default, and the file if not ours."""
         words = [self.stage.name, self.short]
         return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
 
@@ -403,9 +432,38 @@ class Kernel:
         `changed` has other values for some of them than the problem gives."""
         spec = self.stage.spec
         shape = spec.shape(inputs, self.variants)
-        scratch = spec.scratch(shape, self.variants, inputs[0].device)
+        chosen = self.choices(shape, inputs[0].device)
+        scratch = spec.scratch(shape, chosen, inputs[0].device)
         tensors = zip(spec.tensor_names(self.variants), [*inputs, *outputs, *scratch], strict=True)
-        return {**dict(tensors), **spec.scalars(shape, self.variants, (*inputs, *outputs)), **(changed or {})}
+        return {**dict(tensors), **spec.scalars(shape, chosen, (*inputs, *outputs)), **(changed or {})}
+
+    def choices(self, shape: Shape, device: torch.device) -> dict[str, int]:
+        """The variants, and what a launch of that shape chooses on that device besides: {"splits": 2}."""
+        launch = self.stage.launch
+        return {
+            **self.variants,
+            **(launch.choose(shape, self.variants, self._multiprocessors(device)) if launch else {}),
+        }
+
+    def other_launches(self, shape: Shape, device: torch.device) -> dict[str, Mapping[str, Any]]:
+        """Launches that compute the same in another way, for a check to try, too: the problem's, the stage's and both,
+        by what they are, as `changed` of `arguments`."""
+        spec, launch = self.stage.spec, self.stage.launch
+        found = dict(spec.other_launches(shape, self.variants, device))
+        others = launch.others(shape, self.variants, self._multiprocessors(device)) if launch else {}
+        for what, chosen in others.items():
+            scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
+            changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}
+            found[what] = changed
+            for also, more in spec.other_launches(shape, self.variants, device).items():
+                found[f"{what}, {also}"] = {**changed, **more}
+        return found
+
+    def _multiprocessors(self, device: torch.device) -> int:
+        """How many the GPU has; on the CPU, the GPU that the emulator stands in for."""
+        from common import gpu
+
+        return gpu.multiprocessors(device) if device.type == "cuda" else model(self.stage.arch).sms
 
     # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
@@ -413,9 +471,9 @@ class Kernel:
         """The shared object, built for the GPU `device` (default: the current one) unless that was done before."""
         from common import gpu
 
-        here = gpu.capability(device) or self.stage.min_arch
-        capability = self.stage.min_arch if self.stage.min_arch.endswith("a") else here
-        return gpu.load(self.source, self.defines, hardware.nvcc_arch(capability), self.label, self.stage.symbol)
+        here = gpu.capability(device)
+        arch = self.stage.target(here) if here else self.stage.arch
+        return gpu.load(self.source, self.defines, arch, self.label, self.stage.symbol)
 
     def launcher(self, device: Any = None) -> Launcher:
         """Its launcher, built for the GPU `device` (default: the current one) unless that was done before."""
@@ -460,7 +518,7 @@ class Kernel:
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
-        arch = options.get("arch", self.stage.min_arch)
+        arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
                 {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
@@ -476,13 +534,14 @@ class Kernel:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 
-    def compiled_for(self, arch: str) -> str:
+    def compiled_for(self, arch: str | Arch) -> Arch:
         """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
         stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
-        compiled for."""
-        return arch if asks_for_capability(self.source) else self.stage.min_arch
+        compiled for. UserError if the stage does not run there."""
+        target = self.stage.target(arch)
+        return target if asks_for_capability(self.source) else self.stage.arch
 
-    def prepare(self, arch: str) -> None:
+    def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
         import cudaemu
 
@@ -499,10 +558,9 @@ class Kernel:
         """The lines of the source that have code in this kernel, as the emulator compiles it."""
         import cudaemu
 
-        arch, symbol = self.stage.min_arch, self.stage.symbol
-        return frozenset().union(
-            *cudaemu.executable_lines(self.source, symbol=symbol, arch=arch, defines=self.defines).values()
-        )
+        arch, symbol = self.stage.arch, self.stage.symbol
+        found = cudaemu.executable_lines(self.source, symbol=symbol, arch=arch, defines=self.defines)
+        return frozenset().union(*found.values())
 
 
 def _stretch(argument: Any) -> Any:

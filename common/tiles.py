@@ -51,7 +51,7 @@ def choice(stage: Stage, settings: Mapping[str, int], device: torch.device | Non
     from common import gpu
 
     tuned = _read(tuned_path(stage)).get(torch.cuda.get_device_name(device), {})
-    recorded = _read(path(stage)).get("measured", {}).get(gpu.capability(device), {})
+    recorded = _read(path(stage)).get("measured", {}).get(str(gpu.capability(device)), {})
     for table in (tuned, recorded):
         if key(settings) in table.get("choices", {}):
             return dict(table["choices"][key(settings)])

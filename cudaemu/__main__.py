@@ -17,6 +17,7 @@ import cudaemu
 from cudaemu import calls, engine, hardware
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     compiling = parser.add_argument_group("compiling")
     add = compiling.add_argument
-    capabilities = ", ".join(gpu.capability for gpu in hardware.GPUS)
+    capabilities = ", ".join(str(gpu.arch) for gpu in hardware.GPUS)
     add("--arch", default="8.0", metavar="X.Y", help=f"compute capability (default: 8.0; there are {capabilities})")
     add("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
     add("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search a folder for headers")
@@ -150,6 +151,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError(
             f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
         )
+    args.arch = Arch.of(args.arch)
     bar, sessions = _Bar(), list[Session]()
     options = _options(args).replace(progress=bar)
     engine.library()  # says what takes long, before the program says anything
@@ -297,7 +299,7 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
     record = {
         "program": str(args.file),
         "arguments": args.args,
-        "arch": args.arch,
+        "arch": str(args.arch),
         "status": report.status,
         "seconds": round(report.seconds, 3),
         "findings": [asdict(finding) for finding in report.findings],

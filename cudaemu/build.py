@@ -14,6 +14,7 @@ from pathlib import Path
 from cudaemu import extension
 from cudaemu.compiler import passes, toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.process import HERE
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
@@ -28,7 +29,7 @@ class Build:
     so: Path
     ptx: str
     source: Path
-    arch: str
+    arch: Arch
     nvcc: toolchain.Nvcc = field(repr=False)
     defines: Mapping[str, str] = field(default_factory=dict)
     extension: bool = False  # written as a PyTorch extension
@@ -52,7 +53,7 @@ class Build:
 def compile_host(
     source: Path,
     defines: Mapping[str, str] | None = None,
-    arch: str = "80",
+    arch: str | Arch = "8.0",
     nvcc: toolchain.Nvcc | None = None,
     *,
     call: str | None = None,
@@ -60,12 +61,14 @@ def compile_host(
     flags: Sequence[str] = (),
     include: Sequence[Path | str] = (),
 ) -> Build:
-    """Compile a source for the emulator: its host code, linked to the stand-in runtime, and its PTX for compute_`arch`.
+    """Compile a source for the emulator: its host code, linked to the stand-in runtime, and its PTX for the
+    compute capability `arch`.
 
     `call` is the function that shall be called from outside, `instances` are kernels of templates to be compiled though
     nothing in the source launches them ("scale<float>"); `flags` and `include` folders go to nvcc.
     UserError with the compiler's own message if it does not compile."""
     nvcc, cxx, source = nvcc or toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
+    arch = Arch.of(arch)
     if '"' in str(source) or "\n" in str(source):
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
     folders = _folders(include)
@@ -163,7 +166,7 @@ def _folders(include: Sequence[Path | str]) -> list[Path]:
     return folders
 
 
-def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: str, folders: Sequence[Path]) -> list[str]:
+def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch, folders: Sequence[Path]) -> list[str]:
     """nvcc's options. What the user sets is not set again: nvcc takes -std and the like only once."""
     for flag in flags:
         if re.match(r"-arch|--gpu-|-gencode|--generate-code|-code\b", flag):
@@ -185,7 +188,7 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: str,
     target = [
         "-D__EMULATOR__=1",
         "-gencode",
-        f"arch=compute_{arch},code=compute_{arch}",
+        f"arch=compute_{arch.nvcc},code=compute_{arch.nvcc}",
         "-Xcompiler",
         "-fPIC,-g1",
         "--cudart=none",
@@ -283,7 +286,7 @@ def check_ptx(build: Build) -> None:
         (out / "kernel.ptx").write_text(text)
         try:
             ptxas = nvcc.home / "bin" / "ptxas"
-            toolchain.run([ptxas, "-O0", f"-arch=sm_{build.arch}", "kernel.ptx", "-o", os.devnull], cwd=out)
+            toolchain.run([ptxas, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull], cwd=out)
         except UserError as error:
             return str(error)
         return ""
@@ -299,7 +302,7 @@ def check_ptx(build: Build) -> None:
         (out / "accepted").touch()
 
     for statement in _assembly(text):
-        toolchain.cached("ptxas", [statement, build.arch, nvcc.path, nvcc.release], assemble)
+        toolchain.cached("ptxas", [statement, build.arch.nvcc, nvcc.path, nvcc.release], assemble)
 
 
 def _assembly(ptx: str) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cudaemu import engine, extension, hardware
+from cudaemu import engine, extension
 from cudaemu.arguments import kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
@@ -63,7 +63,7 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
     return compile_host(
         source,
         options.macros,
-        hardware.nvcc_arch(options.code_arch),
+        options.target,
         call=call,
         instances=instances,
         flags=options.flags,

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.ptx import PtxError
@@ -56,8 +58,9 @@ TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 _FINDING = np.dtype({
     "names": [
         "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
+        "other_launch",
     ],
-    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8"],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8"],
 })  # fmt: skip
 
 
@@ -66,6 +69,7 @@ class _Spec(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
+        ("shared_window", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
         ("sanitize", ctypes.c_uint32),
@@ -81,6 +85,8 @@ class _Spec(ctypes.Structure):
         ("multiprocessors", ctypes.c_uint32),
         ("cooperative", ctypes.c_uint32),
         ("heap", ctypes.c_void_p),
+        ("before", ctypes.c_void_p),
+        ("kept", ctypes.c_uint32),
     ]
 
 
@@ -116,6 +122,7 @@ def library() -> ctypes.CDLL:
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
+        ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
         ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
@@ -139,11 +146,42 @@ def problems() -> tuple[Problem, ...]:
     return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
+class Past:
+    """A launch that is over, and where it touched global memory: kept for launches that may begin before its end."""
+
+    MOST = 16  # in a row; those before them count as over
+
+    def __init__(
+        self,
+        module: Module,
+        handle: int,
+        info: KernelInfo,
+        grid: Sequence[int],
+        block: Sequence[int],
+        before: Past | None,
+    ):
+        self.module, self.handle, self.info, self.grid, self.block = module, handle, info, grid, block
+        number: int = before.number + 1 if before else 1
+        self.before = before if module.vm.vm_keep(handle, number > self.MOST) else None
+        self.number: int = number if self.before else 1
+
+    def ago(self, launches: int) -> Past:
+        """This one (1), the one before it (2), ..."""
+        past = self
+        for _ in range(launches - 1):
+            assert past.before is not None
+            past = past.before
+        return past
+
+    def __del__(self):
+        self.module.vm.vm_free_launch(self.handle)
+
+
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
     `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
-    0 if it ran to its end. `blocks`: how many ran."""
+    0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
 
     counters: np.ndarray
     findings: list[Violation]
@@ -153,6 +191,7 @@ class LaunchResult:
     code: int
     blocks: int
     seconds: float
+    past: Past | None = None
 
 
 @contextlib.contextmanager
@@ -176,19 +215,20 @@ class Module:
         with _without_collection():
             self._ptx = ptx.parse(text, lazily=True)
         self._place = place
-        self.target = self._ptx.target
+        target = re.search(r"sm_(\d+)", self._ptx.target)
+        self.ptx_version = int(target[1]) if target else 0  # 80: for compute capability 8.0
         self._storage: list[np.ndarray] = []
         self.variables: dict[str, Region] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
-        self._vm = library()
+        self.vm = library()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         self._place_variables()
         self.heap: Region | None = None
         self._heap = None
         if "malloc" in self._ptx.functions:
             base = ctypes.c_uint64()
-            self._heap = self._vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
+            self._heap = self.vm.vm_heap(HEAP_BYTES, ctypes.byref(base))
             self.heap = Region(base.value, HEAP_BYTES, "the device's heap")
         self.kernel_names = [
             function.name for function in self._ptx.functions.values() if function.entry and function.defined
@@ -248,7 +288,7 @@ class Module:
         """Give the module's variables the values that they start with, and take back what device code has allocated."""
         self._write_variables()
         if self._heap:
-            self._vm.vm_clear_heap(self._heap)
+            self.vm.vm_clear_heap(self._heap)
 
     def static_shared(self, name: str) -> int:
         """Bytes of shared memory that a kernel declares with their size; without lowering it."""
@@ -265,7 +305,7 @@ class Module:
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
             for part in (program.words, program.header, program.constants, program.tables, program.flows)
         ]
-        handle = self._vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
+        handle = self.vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
@@ -311,6 +351,8 @@ class Module:
         multiprocessors: int = 132,
         resident: int | None = None,
         cooperative: bool = False,
+        keep: bool = False,
+        before: Past | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
@@ -318,7 +360,8 @@ class Module:
         `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
         blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
-        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). Ctrl-C ends
+        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
+        result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). Ctrl-C ends
         the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
@@ -333,6 +376,7 @@ class Module:
             (ctypes.c_uint32 * 3)(*grid),
             (ctypes.c_uint32 * 3)(*block),
             dynamic_shared,
+            round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
             threads or cores,
             counters,
             sanitize,
@@ -348,23 +392,29 @@ class Module:
             multiprocessors,
             cooperative,
             self._heap,
+            before.handle if before else None,
+            keep,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         total = grid[0] * grid[1] * grid[2]
-        running = vm.vm_launch(info.handle, ctypes.byref(spec))
+        running, kept = vm.vm_launch(info.handle, ctypes.byref(spec)), False
         try:
             while not vm.vm_wait(running, 0.1, ctypes.byref(done)):
                 if progress:
                     progress(done.value, total)
             if progress:
                 progress(done.value, total)
-            return self._result(running, info, block, grid, regions, counters, done.value, start)
+            result = self._result(running, info, block, grid, regions, counters, done.value, start, before)
+            if keep:
+                result.past, kept = Past(self, running, info, grid, block, before), True
+            return result
         finally:
-            vm.vm_cancel(running)
-            vm.vm_free_launch(running)
+            if not kept:
+                vm.vm_cancel(running)
+                vm.vm_free_launch(running)
 
     def _result(
-        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float
+        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float, before
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -380,7 +430,7 @@ class Module:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_violation(row, info, block, grid, Memory(info, regions)) for row in raw]
+        findings = [_violation(row, info, block, grid, Memory(info, regions), before) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         output = vm.vm_output(running).decode(errors="replace")
         notes = [finding for finding in findings if finding.kind == HARMLESS]
@@ -389,17 +439,19 @@ class Module:
 
     def __del__(self):
         for handle in getattr(self, "_handles", ()):
-            self._vm.vm_free_program(handle)
+            self.vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
-            self._vm.vm_free_heap(self._heap)
+            self.vm.vm_free_heap(self._heap)
 
 
 def _thread(linear: int, block) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _violation(row, info: KernelInfo, block, grid, memory: Memory) -> Violation:
-    problem = problems()[int(row["problem"])]
+def _violation(row, info: KernelInfo, block, grid, memory: Memory, before: Past | None) -> Violation:
+    problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
+    other = before.ago(launches_ago) if before and launches_ago else None
+    other_info, other_grid, other_dim = (other.info, other.grid, other.block) if other else (info, grid, block)
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     found = Violation(
         problem=problem.name,
@@ -412,8 +464,10 @@ def _violation(row, info: KernelInfo, block, grid, memory: Memory) -> Violation:
         address=int(row["address"]),
         size=int(row["size"]),
         fatal=bool(problem.code),
-        other_thread=None if other_thread == NOBODY else _thread(other_thread, block),
-        other_block=None if other_block == SAME_BLOCK else _thread(other_block, grid),
-        other_place=None if other_pc == NOBODY else info.instructions[other_pc],
+        other_thread=None if other_thread == NOBODY else _thread(other_thread, other_dim),
+        other_block=None if other_block == SAME_BLOCK else _thread(other_block, other_grid),
+        other_place=None if other_pc == NOBODY else other_info.instructions[other_pc],
+        other_kernel=other.info.name if other else "",
+        launches_ago=launches_ago,
     )
     return replace(found, message=explain(found, memory))

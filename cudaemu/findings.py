@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cudaemu.compiler.symbols import readable
 from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
@@ -28,7 +29,8 @@ class Violation:
     often. report.Finding tells it in the words of the source.
 
     What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
-    `other_place` are those of the earlier access of a race, or of the other place of a divergence."""
+    `other_place` are those of the earlier access of a race, or of the other place of a divergence; `other_kernel` and
+    `launches_ago` say in which launch before this one, if it was in another."""
 
     problem: str
     kind: str
@@ -43,6 +45,8 @@ class Violation:
     other_thread: tuple[int, int, int] | None
     other_block: tuple[int, int, int] | None  # None: the same
     other_place: Place | None
+    other_kernel: str = ""
+    launches_ago: int = 0
     message: str = ""
 
     def __str__(self) -> str:
@@ -159,6 +163,21 @@ def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
     return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
 
 
+def _early(f: Violation, at: Memory, here: str, there: str) -> str:
+    other, kernel = f"{there} by".lstrip(), readable(f.other_kernel)
+    race = f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there} of {kernel}"
+    if f.launches_ago == 1:
+        return (
+            f"{race}, the launch before, which may still run: this one may begin early (programmatic dependent "
+            "launch); before this access it needs cudaGridDependencySynchronize() (griddepcontrol.wait)"
+        )
+    return (
+        f"{race}, {f.launches_ago} launches before, which may still run: the launches since then began early "
+        "(programmatic dependent launch), and one of them ended, or let the next one begin, without "
+        "cudaGridDependencySynchronize() (griddepcontrol.wait)"
+    )
+
+
 def _outside(f: Violation, what: str) -> str:
     where = "before" if f.address >> 31 else "beyond"
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
@@ -182,6 +201,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
     "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
     "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
+    "EARLY_READ_AFTER_WRITE": lambda f, at: _early(f, at, "read", "written"),
+    "EARLY_WRITE_AFTER_READ": lambda f, at: _early(f, at, "written", "read"),
+    "EARLY_WRITE_AFTER_WRITE": lambda f, at: _early(f, at, "written", ""),
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "what is written is what was there already, so that it does no harm"

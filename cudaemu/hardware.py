@@ -1,4 +1,4 @@
-"""The GPUs that the course speaks of: what one multiprocessor (SM) has, per compute capability, and who fits on it.
+"""Compute capabilities and their GPUs: whose code runs where, what a multiprocessor (SM) has, what fits on it.
 
 Limits are those of the CUDA C++ programming guide, "Technical specifications per compute capability". Occupancy follows
 cuda_occupancy.h, which the CUDA toolkit carries and the tests compile to compare with: warps get registers in units of
@@ -15,11 +15,50 @@ from dataclasses import dataclass
 from cudaemu.errors import UserError
 
 
+@dataclass(frozen=True, order=True)
+class Arch:
+    """A compute capability: 8.0, or, with "a", 9.0a: that of one generation alone, with its own instructions."""
+
+    major: int
+    minor: int
+    suffix: str = ""  # "a" for the instructions that no other compute capability has
+
+    @classmethod
+    def of(cls, value: str | Arch | tuple[int, int]) -> Arch:
+        """From "9.0a" as people write it, "90a" as nvcc does, or (9, 0). UserError for anything else."""
+        if isinstance(value, Arch):
+            return value
+        text = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        found = re.fullmatch(r"(\d+)\.?(\d)(a?)", text, re.ASCII)
+        if found is None:
+            raise UserError(f"a compute capability must be written like 8.0, 90 or 9.0a, got '{text}'")
+        return cls(int(found[1]), int(found[2]), found[3])
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}{self.suffix}"
+
+    @property
+    def nvcc(self) -> str:
+        """nvcc's spelling: "80", "90a"."""
+        return f"{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether one compute capability alone runs its code."""
+        return bool(self.suffix)
+
+    def runs_on(self, gpu: str | Arch) -> bool:
+        """Whether code for this compute capability runs on a GPU of another: newer ones run it, unless it is exact."""
+        here = Arch.of(gpu)
+        own, other = (self.major, self.minor), (here.major, here.minor)
+        return own == other if self.exact else own <= other
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One compute capability, and the largest part that has it."""
 
-    capability: str  # "9.0"
+    arch: Arch
     devices: str  # the largest part first
     shared_kb: int  # shared memory per SM; a block can have 1 KB less
     warps: int  # resident warps per SM
@@ -36,59 +75,35 @@ class Gpu:
     registers_per_thread = 255
 
     @property
-    def arch(self) -> str:
-        """ "8.0" -> "80", as nvcc spells it."""
-        return self.capability.replace(".", "")
-
-    @property
     def shared_per_block(self) -> int:
         """Bytes of shared memory that a block can have if its launcher asks for them."""
         return self.shared_kb * 1024 - self.shared_system
 
 
 GPUS = (
-    Gpu("8.0", "A100", shared_kb=164, warps=64, blocks=32, sms=108, l2_mb=40),
-    Gpu("8.6", "RTX 3090", shared_kb=100, warps=48, blocks=16, sms=82, l2_mb=6),
-    Gpu("8.9", "RTX 4090, L40S", shared_kb=100, warps=48, blocks=24, sms=128, l2_mb=72),
-    Gpu("9.0", "H200, H100", shared_kb=228, warps=64, blocks=32, sms=132, l2_mb=60),
-    Gpu("10.0", "B200", shared_kb=228, warps=64, blocks=32, sms=148, l2_mb=126),
-    Gpu("12.0", "RTX 5090", shared_kb=100, warps=48, blocks=24, sms=170, l2_mb=96),
+    Gpu(Arch(8, 0), "A100", shared_kb=164, warps=64, blocks=32, sms=108, l2_mb=40),
+    Gpu(Arch(8, 6), "RTX 3090", shared_kb=100, warps=48, blocks=16, sms=82, l2_mb=6),
+    Gpu(Arch(8, 9), "RTX 4090, L40S", shared_kb=100, warps=48, blocks=24, sms=128, l2_mb=72),
+    Gpu(Arch(9, 0), "H200, H100", shared_kb=228, warps=64, blocks=32, sms=132, l2_mb=60),
+    Gpu(Arch(10, 0), "B200", shared_kb=228, warps=64, blocks=32, sms=148, l2_mb=126),
+    Gpu(Arch(12, 0), "RTX 5090", shared_kb=100, warps=48, blocks=24, sms=170, l2_mb=96),
 )
 
 SLICE = 14  # multiprocessors of the least that an A100 can be divided into (MIG 1g.5gb): small shapes fill it
 
 
-def nvcc_arch(capability: str) -> str:
-    """What nvcc calls a compute capability: "8.0" -> "80", "9.0a" -> "90a"."""
-    return capability.replace(".", "")
+def select(archs: Sequence[str | Arch] | None) -> tuple[Gpu, ...]:
+    """The GPUs of these compute capabilities ("8.6" or "86"; None: all). UserError for one that is not in GPUS."""
+    return GPUS if not archs else tuple(model(arch) for arch in archs)
 
 
-def runs_on(needed: str, capability: str) -> bool:
-    """Whether code for the compute capability `needed` ("8.0", "9.0a") runs on a GPU of `capability` ("9.0").
-
-    Newer GPUs run the code of older ones, but for features with an "a", which one compute capability alone has."""
-    version = _version(needed)
-    return _version(capability) == version if needed.endswith("a") else _version(capability) >= version
-
-
-def _version(capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", capability))
-
-
-def select(names: Sequence[str] | None) -> tuple[Gpu, ...]:
-    """The GPUs of these compute capabilities ("8.6" or "86"; None: all); UserError for an unknown one."""
-    if not names:
-        return GPUS
-    by_name = {key: gpu for gpu in GPUS for key in (gpu.capability, gpu.arch)}
-    for name in names:
-        if name not in by_name:
-            raise UserError(f"unknown compute capability '{name}', there are {', '.join(g.capability for g in GPUS)}")
-    return tuple(by_name[name] for name in names)
-
-
-def model(capability: str) -> Gpu:
-    """The entry of GPUS whose limits code compiled for `capability` ("8.0", "9.0a") is held to."""
-    return select([capability.rstrip("a")])[0]
+def model(arch: str | Arch) -> Gpu:
+    """The GPU with the limits of a compute capability; that of 9.0 for "9.0a". UserError for one not in GPUS."""
+    wanted = Arch.of(arch)
+    for gpu in GPUS:
+        if (gpu.arch.major, gpu.arch.minor) == (wanted.major, wanted.minor):
+            return gpu
+    raise UserError(f"unknown compute capability '{arch}', there are {', '.join(str(gpu.arch) for gpu in GPUS)}")
 
 
 @dataclass(frozen=True)
@@ -101,19 +116,16 @@ class Occupancy:
     limiters: tuple[str, ...]
 
 
-def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> Occupancy:
+def occupancy(gpu: Gpu, threads: int, registers: int | None, shared: int) -> Occupancy:
     """Theoretical occupancy of blocks of `threads` threads, `registers` per thread, `shared` bytes (static + dynamic).
 
-    0 blocks, and the reason as the limiter, if a single block does not fit.
+    `registers`: None if they are not known; then they limit nothing. 0 blocks, and the reason as the limiter, if a
+    single block does not fit.
     """
     warps = -(-threads // 32)
-    per_warp = _round_up(registers * 32, gpu.register_unit)
-    room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps for which the registers last
-    # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
-    fits = registers <= gpu.registers_per_thread and per_warp * _round_up(warps, gpu.quarters) <= gpu.registers
-    limits = {
-        "registers": room // warps if fits else 0,
-        "shared memory": gpu.shared_kb * 1024 // _round_up(shared + gpu.shared_system, gpu.shared_unit),
+    limits = {} if registers is None else {"registers": _by_registers(gpu, warps, registers)}
+    limits |= {
+        "shared memory": gpu.shared_kb * 1024 // round_up(shared + gpu.shared_system, gpu.shared_unit),
         "warps": gpu.warps // warps,
         "blocks": gpu.blocks,
     }
@@ -124,5 +136,21 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> Occupancy:
     return Occupancy(blocks, blocks * warps, blocks * warps / gpu.warps, limiters)
 
 
-def _round_up(value: int, unit: int) -> int:
+def _by_registers(gpu: Gpu, warps: int, registers: int) -> int:
+    """Blocks of `warps` warps for which an SM's registers last."""
+    per_warp = round_up(registers * 32, gpu.register_unit)
+    room = gpu.registers // gpu.quarters // per_warp * gpu.quarters  # warps
+    # The launch check counts a block's warps as if each quarter held as many of them as the fullest one.
+    fits = registers <= gpu.registers_per_thread and per_warp * round_up(warps, gpu.quarters) <= gpu.registers
+    return room // warps if fits else 0
+
+
+def shared_room(gpu: Gpu, blocks: int) -> int:
+    """The most bytes of shared memory (static + dynamic) with which an SM holds so many blocks."""
+    each = gpu.shared_kb * 1024 // blocks // gpu.shared_unit * gpu.shared_unit - gpu.shared_system
+    return max(0, min(each, gpu.shared_per_block))
+
+
+def round_up(value: int, unit: int) -> int:
+    """The next multiple of `unit`."""
     return -(-value // unit) * unit

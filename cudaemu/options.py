@@ -11,6 +11,7 @@ from typing import Any
 
 from cudaemu import hardware
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from cudaemu.process import HostFinding
 from cudaemu.report import Finding, Trace
 
@@ -26,9 +27,9 @@ class Options:
     Every field has a default: `Options(arch="9.0", counters=False)`. Values are checked here, and a UserError says what
     a field must be. Instances do not change; `replace` makes another one."""
 
-    arch: str = "8.0"
+    arch: str | Arch = "8.0"
     """The compute capability of the emulated GPU, such as "8.6" or "9.0a", and of the code that is compiled for it."""
-    compiled_for: str | None = None
+    compiled_for: str | Arch | None = None
     """The compute capability to compile for, if it is an older one than that of the GPU."""
     defines: Mapping[str, str | int] = field(default_factory=dict)
     """Macros and their values: {"TILE": 32}, nvcc's -DTILE=32."""
@@ -60,9 +61,8 @@ class Options:
     """Called with each CUDA error that host code gets, a cudaError_t, and its reason."""
 
     def __post_init__(self) -> None:
-        gpu = hardware.model(self.arch)
-        if not hardware.runs_on(self.code_arch, gpu.capability):
-            raise _wrong("compiled_for", f"a compute capability that runs on arch, {self.arch}", self.compiled_for)
+        if not self.target.runs_on(self.gpu.arch):
+            raise _wrong("compiled_for", f"a compute capability that runs on arch, {self.arch}", str(self.compiled_for))
         object.__setattr__(self, "defines", dict(_macros(self.defines)))
         object.__setattr__(self, "flags", tuple(_words("flags", self.flags, str)))
         object.__setattr__(self, "include", tuple(_words("include", self.include, str, Path)))
@@ -103,9 +103,9 @@ class Options:
         return {name: str(int(value) if isinstance(value, bool) else value) for name, value in self.defines.items()}
 
     @property
-    def code_arch(self) -> str:
+    def target(self) -> Arch:
         """The compute capability to compile for."""
-        return self.compiled_for or self.arch
+        return Arch.of(self.compiled_for or self.arch)
 
     @property
     def gpu(self) -> hardware.Gpu:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from cudaemu import memory
+from cudaemu import hardware, memory
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
@@ -57,6 +57,8 @@ class Request(IntEnum):
     NOTE = 13
     MEMORY = 14
     EXTENSION = 15
+    OCCUPANCY = 16
+    SHARED_ROOM = 17
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,14 @@ class KernelDescription:
     local: int
     launch_bounds: int  # 0: none
     param_bytes: int
+    ptx_version: int  # 80: compiled for compute capability 8.0
     params: Sequence[tuple[int, int]]
     name: str  # readable
 
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """What a `<<<>>>` within the limits asked for."""
+    """What a `<<<>>>` within the limits asked for. `early`: it may begin before the one before it has ended."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -127,6 +130,7 @@ class HostLaunch:
     shared: int  # dynamic, bytes
     params: bytes
     cooperative: bool
+    early: bool
 
 
 @dataclass(frozen=True)
@@ -325,7 +329,8 @@ class Host:
         return struct.pack(
             "=4Q8i",
             *(self.device.arena.base, memory.ARENA_BYTES, memory.total_memory(), memory.available_memory()),
-            *map(int, gpu.capability.split(".")),
+            gpu.arch.major,
+            gpu.arch.minor,
             *(gpu.sms, gpu.l2_mb << 20, gpu.shared_per_block, gpu.shared_kb * 1024, gpu.warps * 32, gpu.blocks),
         )
 
@@ -334,16 +339,18 @@ class Host:
         if found is None:
             return b""
         head = struct.pack(
-            "=QQIII", found.static_shared, found.local, found.launch_bounds, found.param_bytes, len(found.params)
+            "=QQ4I",
+            *(found.static_shared, found.local, found.launch_bounds, found.param_bytes),
+            *(found.ptx_version, len(found.params)),
         )
         return head + b"".join(struct.pack("=II", *param) for param in found.params) + found.name.encode()
 
     def _launch(self, reader: _Reader) -> bytes:
         sizes = reader.take("9I")
-        cooperative, shared = reader.take("IQ")
+        cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
         served = self.device.launch(
-            HostLaunch(kernel, sizes[:3], sizes[3:6], sizes[6:], shared, params, bool(cooperative))
+            HostLaunch(kernel, sizes[:3], sizes[3:6], sizes[6:], shared, params, bool(cooperative), bool(early))
         )
         return struct.pack("=iI", served.code, served.fatal) + served.output.encode(errors="replace")
 
@@ -443,6 +450,13 @@ class Host:
 
     def _memory(self, reader: _Reader) -> bytes:
         return struct.pack("=Q", memory.available_memory())
+
+    def _occupancy(self, reader: _Reader) -> bytes:
+        threads, shared = reader.take("IQ")
+        return struct.pack("=i", hardware.occupancy(self.gpu, threads, None, shared).blocks)
+
+    def _shared_room(self, reader: _Reader) -> bytes:
+        return struct.pack("=Q", hardware.shared_room(self.gpu, *reader.take("I")))
 
     def _refused(self, reader: _Reader) -> bytes:
         (code,) = reader.take("i")

@@ -15,7 +15,7 @@ from cudaemu import engine
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import qualified, readable
 from cudaemu.errors import UserError
-from cudaemu.hardware import Gpu
+from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
@@ -104,6 +104,7 @@ class Session(Device):
         self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
+        self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -148,7 +149,8 @@ class Session(Device):
             )
         params = [(offset, size) for _, size, _, offset in info.params]
         return KernelDescription(
-            info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes, params, readable(kernel)
+            *(info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes),
+            *(self.module.ptx_version, params, readable(kernel)),
         )
 
     def launch(self, request: HostLaunch) -> Served:
@@ -158,9 +160,15 @@ class Session(Device):
                     f"{readable(request.kernel)} runs in clusters of {' x '.join(map(str, cluster))} blocks, which the "
                     "emulator does not have: launch it without clusters, or run it on a GPU"
                 )
+        before, self.before = self.before if request.early else None, None
+        # From this compute capability on, the next launch may be one that begins early.
+        keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
         result = self.execute(
-            request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative
+            *(request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
+            keep=keep,
+            before=before,
         )
+        self.before = result.past
         return Served(result.code, result.code != 0, result.output)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -180,9 +188,17 @@ class Session(Device):
     # ---- launches ----------------------------------------------------------------------------------------------------
 
     def execute(
-        self, kernel: str, grid: Dim, block: Dim, shared: int, params: bytes, cooperative: bool = False
+        self,
+        kernel: str,
+        grid: Dim,
+        block: Dim,
+        shared: int,
+        params: bytes,
+        cooperative: bool = False,
+        keep: bool = False,
+        before: engine.Past | None = None,
     ) -> engine.LaunchResult:
-        """Run one launch and keep what it leaves."""
+        """Run one launch and note what it leaves. `keep`, `before`: of Module.launch."""
         info = self.module.kernel(kernel)
         traced = None
         if self.trace is not None:
@@ -193,12 +209,14 @@ class Session(Device):
             for a in self.arena.allocations
             if not a.variable  # the engine enters its own
         ]
+        # Registers, which are ptxas's business, are not known here.
+        fit = occupancy(self.gpu, block[0] * block[1] * block[2], None, info.static_shared + shared)
         room = {
             "multiprocessors": self.gpu.sms,
-            "resident": _resident(self.gpu, block[0] * block[1] * block[2], info.static_shared + shared),
+            "resident": max(1, fit.blocks) * self.gpu.sms,
             "cooperative": cooperative,
         }
-        options = {**self.options, **(traced or {}), **room}
+        options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
@@ -240,12 +258,6 @@ class Session(Device):
             list(self.notes.values()),
             outcome,
         )
-
-
-def _resident(gpu: Gpu, threads: int, shared: int) -> int:
-    """How many such blocks the GPU holds at a time. Registers, which are ptxas's business, are not known here."""
-    by_shared = gpu.shared_kb * 1024 // (shared + gpu.shared_system)
-    return max(1, min(gpu.blocks, gpu.warps // -(-threads // 32), by_shared)) * gpu.sms
 
 
 def dimension(size: Sequence[int] | int, what: str, limits: Dim) -> Dim:

@@ -25,7 +25,7 @@ from cudaemu import Report
 from cudaemu.build import compile_host
 from cudaemu.compiler import ptxas, toolchain
 from cudaemu.compiler.toolchain import asks_for_capability
-from cudaemu.hardware import model, nvcc_arch
+from cudaemu.hardware import Arch, model
 from tests.cudaemu.sources import source as kept
 
 LAUNCHER = "launch_part"
@@ -48,7 +48,7 @@ class Part(Kernel):
     bundle: Path
     number: int
 
-    def prepare(self, arch: str) -> None:
+    def prepare(self, arch: Arch) -> None:
         cudaemu.prepare(self.bundle, LAUNCHER, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
@@ -59,7 +59,7 @@ class Part(Kernel):
     def ptx(self) -> str:
         """That of the part alone, for the oldest GPU of the stage. Its kernels are called as in the bundle; a variant's
         lack RING_OF_2."""
-        build = compile_host(self.bundle, arch=nvcc_arch(self.stage.min_arch), call=LAUNCHER)
+        build = compile_host(self.bundle, arch=self.stage.arch, call=LAUNCHER)
         kept, end = [], "\n}\n"
         for piece in build.ptx.split(end):
             before, entry, kernel = piece.partition("\n.visible .entry ")
@@ -69,7 +69,7 @@ class Part(Kernel):
 
     def executable_lines(self) -> frozenset[int]:
         """Those of all parts together: the bundle's kernels are called alike."""
-        found = cudaemu.executable_lines(self.bundle, arch=self.stage.min_arch, symbol=LAUNCHER, file=self.source)
+        found = cudaemu.executable_lines(self.bundle, arch=self.stage.arch, symbol=LAUNCHER, file=self.source)
         return frozenset().union(*found.values())
 
 
@@ -99,16 +99,16 @@ def _complete(source: Path, dtype: str) -> list[Part]:
     return next((parts(stage.kernels([dtype])) for stage in kernels.ladder() if stage.source == source), [])
 
 
-def _alike(source: Path, arch: str) -> list[Part]:
+def _alike(source: Path, arch: Arch) -> list[Part]:
     """Of those, the ones whose PTX for the oldest GPU of their stage is, but for its .target, the PTX for `arch`: also
     for 9.0, where cuda_bf16.h alone is another."""
-    same = ("80",) if asks_for_capability(source) else ("80", "86", "89", "90")
+    same = ("8.0",) if asks_for_capability(source) else ("8.0", "8.6", "8.9", "9.0")
     return [
         part
         for stage in kernels.ladder()
-        if stage.source == source and stage.min_arch == "8.0" and arch in same
+        if stage.source == source and stage.min_arch == "8.0" and str(arch) in same
         for dtype in stage.dtypes
-        if (arch, dtype) != ("90", "bf16")
+        if (str(arch), dtype) != ("9.0", "bf16")
         for part in _complete(source, dtype)
     ]
 
@@ -118,15 +118,15 @@ def compile_together(patch: pytest.MonkeyPatch) -> None:
     for its machine code."""
     prepare, call_launcher, alone = Kernel.prepare, Kernel.call_launcher, ptxas.cubin
 
-    def known(kernel: Kernel, compiled_for: str, arch: str) -> Part | None:
-        if compiled_for != kernel.stage.min_arch:
+    def known(kernel: Kernel, compiled_for: Arch, arch: str | Arch) -> Part | None:
+        if compiled_for != kernel.stage.arch:
             return None
         same = (each for each in _complete(kernel.source, kernel.dtype) if each.variants == kernel.variants)
         found = next(same, None)
         less = model(arch).shared_per_block < model("8.0").shared_per_block
         return None if found and less and _needed(found) != found.source else found
 
-    def prepared(kernel: Kernel, arch: str) -> None:
+    def prepared(kernel: Kernel, arch: Arch) -> None:
         found = known(kernel, arch, arch)
         found.prepare(arch) if found else prepare(kernel, arch)
 
@@ -136,11 +136,12 @@ def compile_together(patch: pytest.MonkeyPatch) -> None:
             return found.call_launcher(arguments, **options)
         return call_launcher(kernel, arguments, **options)
 
-    def cubin(source: Path, defines: Mapping[str, str] | None, arch: str) -> ptxas.Cubin:
+    def cubin(source: Path, defines: Mapping[str, str] | None, arch: str | Arch) -> ptxas.Cubin:
+        arch = Arch.of(arch)
         found = next((part for part in _alike(source, arch) if part.defines == defines), None)
         if found is not None:
             return assemble(found.ptx, arch)
-        for stage in kernels.ladder() if arch == "90" else ():
+        for stage in kernels.ladder() if arch == Arch(9, 0) else ():
             if stage.source == source and asks_for_capability(source) and stage.kernel().defines == defines:
                 return assemble(compile_host(source, defines, arch, call=stage.symbol).ptx, arch)  # as in test_ncu.py
         return alone(source, defines, arch)
@@ -150,13 +151,13 @@ def compile_together(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ptxas, "cubin", cubin)
 
 
-def assemble(ptx: str, arch: str) -> ptxas.Cubin:
+def assemble(ptx: str, arch: Arch) -> ptxas.Cubin:
     """What ptxas makes of a PTX text, for the GPUs of compute capability `arch`, whatever its .target says."""
     nvcc = toolchain.find_nvcc()
-    flags = [f"-arch=sm_{arch}", "-m64", "-v", "--generate-line-info"]  # as nvcc calls it
+    flags = [f"-arch=sm_{arch.nvcc}", "-m64", "-v", "--generate-line-info"]  # as nvcc calls it
 
     def build(out: Path) -> None:
-        text = re.sub(r"^\.target sm_\w+", f".target sm_{arch}", ptx, count=1, flags=re.MULTILINE)
+        text = re.sub(r"^\.target sm_\w+", f".target sm_{arch.nvcc}", ptx, count=1, flags=re.MULTILINE)
         (out / "kernel.ptx").write_text(text)
         said = toolchain.run([toolchain.find_tool("ptxas", nvcc), *flags, "kernel.ptx", "-o", "kernel.cubin"], out)
         (out / "kernel.ptx").unlink()

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import math
 import os
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import kernels
 from common import course, problem
+from common import stage as stages
 from common.cli import main
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
-from common.stage import Kernel, Stage
+from common.stage import KERNELS, Kernel, Stage
 from cudaemu.compiler import toolchain
 from tests import bundle
 
@@ -238,6 +241,50 @@ class ScaleAll(Scale):
         return (("matrix", "row", "column"),)
 
 
+HOPPER = '''"""Stage h1: registers moved between warps."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="An instruction that no GPU but those of 9.0 has.",
+    ladder="gemm on Hopper",
+    follows="09_swizzle",
+    min_arch="9.0a",
+    unit="wgmma",
+    dtypes=("fp16", "bf16"),
+    variants={"COALESCED": (0, 1)},
+    counters=("global_load_sectors",),
+)
+'''
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
+    """The course with one more stage, h1_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name in course.names():
+        (folder / name).symlink_to(KERNELS / name)
+    (folder / "h1_registers").mkdir()
+    (folder / "h1_registers" / "__init__.py").write_text(HOPPER)
+    lines = (KERNELS / "01_naive" / "kernel.cu").read_text().splitlines(keepends=True)
+    after = next(at for at, line in enumerate(lines, 1) if "const int thread = threadIdx.x;" in line)
+    lines.insert(after, '  asm volatile("setmaxnreg.inc.sync.aligned.u32 40;");  // for sm_90a alone\n')
+    (folder / "h1_registers" / "kernel.cu").write_text("".join(lines))
+    for module in (course, stages):
+        monkeypatch.setattr(module, "KERNELS", folder)
+    monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(folder)])
+    course.names.cache_clear()
+    course._stages.cache_clear()
+    yield course.load("h1")
+    for module in [name for name in sys.modules if name.startswith("kernels.h1_registers")]:
+        del sys.modules[module]
+    monkeypatch.undo()
+    course.names.cache_clear()
+    course._stages.cache_clear()
+
+
 @pytest.fixture
 def second_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Stage]:
     """Two more stages at the end of the course, 98_scale and 99_scale_all: a part of two problems."""
@@ -248,14 +295,18 @@ def second_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Stage]:
         if name == "99_scale_all":
             source.write_text(source.read_text() + "#ifndef HALVES\n#define HALVES 0  // setting\n#endif\n")
     about = {"dtypes": ("fp16", "bf16"), "unit": "FMA", "counters": ("instructions",)}
-    first = Stage("kernels.98_scale", "", problem="scale", **about)
-    second = Stage("kernels.99_scale_all", "", problem="scale_all", variants={"HALVES": (0, 1)}, **about)
+    first = Stage("kernels.98_scale", "", problem="scale", ladder="scaling", **about)
+    second = Stage(
+        "kernels.99_scale_all", "", problem="scale_all", ladder="scaling", variants={"HALVES": (0, 1)}, **about
+    )
     specs = {"scale": Scale(), "scale_all": ScaleAll()}
     specs["scale"].like = lambda other, shape: (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
     load, found, before = problem.load, course.ladder(), Stage.directory.fget
     monkeypatch.setattr(problem, "load", lambda name: specs.get(name) or load(name))
-    monkeypatch.setattr(course, "ladder", lambda: [*found, first, second])
+    monkeypatch.setattr(course, "_stages", lambda: [*found, first, second])
     monkeypatch.setattr(
-        Stage, "directory", property(lambda stage: tmp_path / stage.name if stage.number > 90 else before(stage))
+        Stage,
+        "directory",
+        property(lambda stage: tmp_path / stage.name if stage.number in ("98", "99") else before(stage)),
     )
     return [first, second]

@@ -38,7 +38,7 @@ BROKEN = {
     "missing source": (("kernels.01_naive", "test", "--source", "nowhere.cu"), "nowhere.cu: No such file"),
     "watch of no stage": (("kernels", "test", "--watch", "01"), "--watch is for one stage: python -m kernels.NN_name"),
     "source of no stage": (("kernels", "test", "--source", "my.cu"), "--source is a file of one stage"),
-    "nothing before": (("kernels.01_naive", "diff"), "there is nothing before it"),
+    "nothing before": (("kernels.01_naive", "diff"), "01_naive follows no stage"),
     "large seed": (("kernels.01_naive", "test", "--seed", str(2**63)), "is no whole number of 64 bits"),
     "seed of letters": (("kernels.01_naive", "count", "--seed", "x"), "'x' is no whole number of 64 bits"),
     "variants of the ladder": (("kernels", "bench", "--variant", "STAGES=2"), "--variant belongs to one stage"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from common import course
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,6 +121,15 @@ def test_private_names_stay_at_home():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 taken += [f"{file}: {node.value.id}.{node.attr}"] if private(node.attr) else []
     assert not taken
+
+
+def test_no_stage_is_named_below_the_stages():
+    """What one stage needs is said by that stage: common/ and cudaemu/ would go stale with the next one."""
+    stage = re.compile(rf"{'|'.join(course.names())}|[Ss]tages? (\d\d?|h\d)\b|kernels/(\d\d|h\d)")
+    paths = (path for top in ("common", "cudaemu") for path in (ROOT / top).rglob("*"))
+    texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".cu", ".cuh", ".cpp", ".h")}
+    lines = [(path, line.strip()) for path, text in texts.items() for line in text.splitlines()]
+    assert len(texts) > 80 and not [f"{path.relative_to(ROOT)}: {line}" for path, line in lines if stage.search(line)]
 
 
 def test_the_emulator_knows_nothing_of_the_course():

@@ -112,7 +112,7 @@ def ceilings(monkeypatch):
     rows = [{"key": key, "value": 1.0, "unit": "TFLOP/s", "per_clock": {"value": v}} for key, v in per_clock.items()]
     rates = {"shared load": 128.0, "ldmatrix": 128.0, "ldmatrix + cp.async": 128.0}
     rows += [{"key": key, "value": value, "unit": "byte/clock/SM"} for key, value in rates.items()]
-    made = {"rows": rows, "sms": 100, "highest_mhz": 1000.0}
+    made = {"gpu": "NVIDIA H200", "rows": rows, "sms": 100, "highest_mhz": 1000.0}
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: made)
     return made
 

@@ -15,10 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
 from common import accuracy, problem
-from common.problems import sdpa
 from common.stage import Kernel
 from cudaemu import hardware
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from kernels import attention
 
 STAGE = kernels.load("16")
@@ -60,7 +60,7 @@ def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal") 
     """However it is launched."""
     tensors = inputs(kernel, *shape, pattern=pattern)
     sizes = SPEC.shape(tensors, kernel.variants)
-    others = SPEC.other_launches(sizes, kernel.variants, torch.device("cpu")).values()
+    others = kernel.other_launches(sizes, torch.device("cpu")).values()
     for changed in ({}, *others):
         outputs = emulated(kernel, tensors, changed, with_lse=False)
         assert_right(kernel, tensors, outputs + tuple(changed[name] for name in SPEC.extra_names if name in changed))
@@ -172,12 +172,12 @@ def test_a_check_launches_with_several_tiles_in_a_part_as_well():
         shape = (2, 4, 2, 100, n_kv, 64)
         arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
         assert arguments["splits"] == -(-n_kv // 64)
-        lse, changed, both = SPEC.other_launches(shape, PLAIN.variants, cpu).values()
+        lse, changed, both = PLAIN.other_launches(shape, cpu).values()
         assert [*lse] == ["LSE"] and lse["LSE"].isnan().all() and both.keys() == {*lse, *changed}
         assert changed.keys() == {"splits", "partial_O", "partial_LSE"} and changed["splits"] == splits
         assert (changed["partial_O"] is None) == (splits == 1)
-        assert [*SPEC.other_launches(shape, CAUSAL.variants, cpu)] == ["with LSE"]
-    assert [*SPEC.other_launches((1, 1, 1, 1, 64, 64), PLAIN.variants, cpu)] == ["with LSE"]
+        assert [*CAUSAL.other_launches(shape, cpu)] == ["with LSE"]
+    assert [*PLAIN.other_launches((1, 1, 1, 1, 64, 64), cpu)] == ["with LSE"]
 
 
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():
@@ -193,15 +193,23 @@ def test_an_element_may_be_off_by_two_roundings_of_the_largest():
 def test_keys_are_split_where_the_gpu_would_stay_empty():
     """All multiprocessors have work, no part is without a key, and no more parts than that."""
     sms = 132
+
+    def splits_of(shape: tuple[int, ...], causal: int = 0, sms: int = sms) -> int:
+        return STAGE.launch.choose(shape, {"CAUSAL": causal, "MAX_WARP_Q": 32}, sms)["splits"]
+
     for h, n, n_kv, d in itertools.product((1, 8, 32), (1, 16, 70), (1, 64, 100, 8192, 65536), (64, 128)):
         shape = (1, h, max(1, h // 4), n, n_kv, d)
-        splits = sdpa.splits_of(shape, False, sms)
+        splits = splits_of(shape)
         tiles = -(-n_kv // 64)
-        assert 1 <= splits <= tiles and sdpa.splits_of(shape, True, sms) == 1
+        assert 1 <= splits <= tiles and splits_of(shape, 1) == 1
     slots = 2 * sms
-    assert sdpa.splits_of((1, 32, 8, 1, 65536, 128), False, sms) * 8 >= 0.9 * slots  # 8 groups of heads
-    assert sdpa.splits_of((64, 32, 8, 1, 65536, 128), False, sms) == 1  # they fill it by themselves
-    assert sdpa.splits_of((1, 1, 1, 1, 64, 128), False, sms) == 1
+    assert splits_of((1, 32, 8, 1, 65536, 128)) * 8 >= 0.9 * slots  # 8 groups of heads
+    assert splits_of((64, 32, 8, 1, 65536, 128)) == 1  # they fill it by themselves
+    assert splits_of((1, 1, 1, 1, 64, 128)) == 1
+    few = {"CAUSAL": 0, "MAX_WARP_Q": 16}  # 64 queries per block: twice as many blocks, which need no parts
+    filled = (2, 54, 54, 256, 256, 128)
+    assert STAGE.launch.choose(filled, few, 216)["splits"] == 1 < splits_of(filled, sms=216)
+    assert f"constexpr int BLOCK_KV = {STAGE.launch.BLOCK_KV};" in STAGE.source.read_text()
 
 
 # ---- in the emulator -------------------------------------------------------------------------------------------------
@@ -224,6 +232,11 @@ def test_a_causal_mask_at_every_alignment_to_the_tiles(n, n_kv):
 @pytest.mark.parametrize("n_kv", range(1, 66, 8))
 def test_a_causal_mask_and_an_end_of_the_keys(n_kv):
     assert_emulated_right(CAUSAL, 1, 1, 1, 80, n_kv)
+
+
+def test_sections_of_heads_that_a_causal_grid_is_ordered_by():
+    """8192 keys: sections of four heads; six heads are one and a half."""
+    assert_emulated_right(CAUSAL, 1, 6, 6, 140, 8192)
 
 
 @pytest.mark.parametrize("group", range(1, 9))
@@ -251,6 +264,23 @@ def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(pattern):
     assert_emulated_right(PLAIN, 1, 2, 2, 70, 200, pattern=pattern)
     assert_emulated_right(CAUSAL, 1, 1, 1, 140, 140, pattern=pattern)
     assert_emulated_right(BF16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
+
+
+@pytest.mark.parametrize("scale", [1e7, 1e8, 1e9])
+def test_logits_that_fp32_has_no_fractions_of(scale):
+    """Of 10^9 and more, whose products with the scale are rounded by 32 and more: the largest still weighs 1."""
+    for kernel, shape in ((PLAIN, (1, 2, 2, 70, 200)), (CAUSAL, (1, 1, 1, 140, 140)), (BF16, (1, 4, 2, 3, 600))):
+        tensors = inputs(kernel, *shape)
+        (o,) = emulated(kernel, tensors, {"scale": scale}, with_lse=False)
+        (want, _) = SPEC.reference(
+            (tensors[0].double() * (scale * shape_scale(tensors)), *tensors[1:]), kernel.variants
+        )
+        assert torch.equal(o.isfinite(), want.isfinite()) and (o.double() - want).abs().max() < 1e-2
+
+
+def shape_scale(tensors: tuple[Tensor, ...]) -> float:
+    """What turns the reference's own scale, 1 / √D, into 1."""
+    return tensors[0].shape[-1] ** 0.5
 
 
 @pytest.mark.parametrize("first", [0, 19_999])
@@ -396,7 +426,7 @@ def test_blocks_for_few_queries_fit_every_gpu():
     decoding = STAGE.kernel("fp16")
     tensors = inputs(decoding, 1, 4, 1, 2, 300)
     for capability in ("8.0", "8.6", "8.9", "9.0", "12.0"):
-        newer = hardware.runs_on("9.0", capability)  # up to there the PTX is the same, but for the name of its target
+        newer = Arch.of("9.0").runs_on(capability)  # up to there the PTX is the same, but for the name of its target
         compiled_for = capability if newer else "8.0"
         shape = SPEC.shape(tensors, decoding.variants)
         outputs = SPEC.outputs(shape, "fp16", decoding.variants)
@@ -418,7 +448,19 @@ REFUSED = {
     "no queries": {"N": 0},
     "no parts": {"splits": 0},
     "parts of a causal row": {"splits": 2},
+    "rows between multiples of 16 bytes": {"k_row": 132},
+    "heads between multiples of 16 bytes": {"o_head": 4 * 128 + 4},
+    "no output": {"O": None},
 }
+
+
+def test_the_launcher_refuses_parts_without_memory_for_them():
+    tensors = inputs(PLAIN, 1, 1, 1, 4, 200)
+    changed = {"splits": 2, "partial_LSE": None}
+    report = PLAIN.emulate(
+        tensors, SPEC.outputs((1, 1, 1, 4, 200, 64), "fp16", PLAIN.variants), changed=changed, refused_is_error=False
+    )
+    assert report.status == 1 and not report.launches
 
 
 @pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())

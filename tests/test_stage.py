@@ -17,6 +17,7 @@ from common import accuracy, gpu, terminal
 from common.stage import Call, Macro, Stage, macros
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
@@ -39,13 +40,14 @@ def test_defines_and_labels():
 
 
 def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited, tmp_path):
-    assert [kernels.load(name).kernel().compiled_for("9.0") for name in ("05", "16")] == ["8.0", "9.0"]
+    assert kernels.load("05").kernel().compiled_for("9.0") == Arch(8, 0)
+    assert kernels.load("16").kernel().compiled_for("9.0") == Arch(9, 0)
     own = NAIVE.kernel("fp16", source=edited(NAIVE, ("BLOCK_M = 32;", "BLOCK_M = __CUDA_ARCH__ >= 860 ? 32 : 16;")))
-    assert own.compiled_for("8.6") == "8.6" and own.compiled_for("8.0") == "8.0"
+    assert own.compiled_for("8.6") == Arch(8, 6) and own.compiled_for("8.0") == Arch(8, 0)
     (tmp_path / "tile.cuh").write_text("constexpr int ROWS = __CUDA_ARCH__ >= 860 ? 32 : 16;")
     included = tmp_path / "includes.cu"
     included.write_text(f'#include "tile.cuh"\n{NAIVE.source.read_text()}')
-    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == "8.6"
+    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == Arch(8, 6)
 
 
 def test_what_does_not_ask_is_the_same_ptx():
@@ -128,7 +130,16 @@ def test_limits_in_a_line():
     assert NAIVE.limits == "fp16, bf16, fp32; any size"
     assert THREAD_TILE.limits == "fp16, bf16, fp32; M and N multiples of 128; K a multiple of 16"
     newer = Stage("kernels.01_naive", "", dtypes=("fp16",), min_arch="9.0a")
-    assert newer.limits == "fp16; any size; compute capability 9.0a or newer"
+    assert newer.limits == "fp16; any size; compute capability 9.0a"
+
+
+def test_what_a_stage_is_compiled_for():
+    """Newer GPUs run a stage's code as it is compiled for them; "a" is for one compute capability alone."""
+    older, exact = (Stage("kernels.01_naive", "", min_arch=arch) for arch in ("8.0", "9.0a"))
+    assert older.target("9.0").nvcc == "90" and exact.target("9.0").nvcc == "90a"
+    for other in ("8.0", "10.0"):
+        with pytest.raises(UserError, match=f"01_naive needs compute capability 9.0a, got {other}"):
+            exact.target(other)
 
 
 def test_source_without_dtype_has_one_type(tmp_path):
@@ -204,7 +215,7 @@ def test_defaults_of_torch_change_nothing():
     torch.set_default_dtype(torch.float16)
     try:
         o, lse = kernels.attention(q, q, q, return_lse=True)
-        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0})
+        scratch = kernels.load("16").spec.scratch((1, 1, 1, 1, 2000, 64), {"CAUSAL": 0, "splits": 2})
     finally:
         torch.set_default_dtype(torch.float32)
     assert o.dtype == torch.float16 and lse.dtype == torch.float32
@@ -298,9 +309,10 @@ def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     (launch,) = launches
     names = spec.tensor_names(kernel.variants)
     assert [launch[name] for name in names[:4]] == [tensor.data_ptr() for tensor in (*inputs, o)]
-    numbers = spec.scalars(shape, kernel.variants, (*inputs, o))
+    chosen = kernel.choices(shape, torch.device("cpu"))
+    numbers = spec.scalars(shape, chosen, (*inputs, o))
     assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6) and launch["stream"] == 0
-    lse, wanted, _ = spec.scratch(shape, kernel.variants, "cpu")
+    lse, wanted, _ = spec.scratch(shape, chosen, "cpu")
     partial_o, partial_lse = launch["partial_O"], launch["partial_LSE"]
     assert lse is None and launch["LSE"] == 0 and (wanted is not None) == split == (launch["splits"] > 1)
     if split:
@@ -347,7 +359,8 @@ def test_a_call_is_that_of_its_own_inputs_whatever_went_before(noted):
             o = stage(*inputs)
             launch = noted.pop()
             kernel = stage.kernel({torch.float16: "fp16", torch.bfloat16: "bf16"}[o.dtype], stage.spec.implied(inputs))
-            numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), kernel.variants, (*inputs, o))
+            chosen = kernel.choices(stage.spec.shape(inputs, kernel.variants), torch.device("cpu"))
+            numbers = stage.spec.scalars(stage.spec.shape(inputs, kernel.variants), chosen, (*inputs, o))
             assert {name: launch[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
             assert [launch[name] for name in ("Q", "K", "V", "O")] == [t.data_ptr() for t in (*inputs, o)]
             assert (o.dtype, o.shape, launch["LSE"]) == (inputs[0].dtype, inputs[0].shape, 0)

@@ -29,6 +29,7 @@ from common.figures.draw import (
 )
 from cudaemu.compiler import sass
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from common.figures.trace import Traced
@@ -285,7 +286,7 @@ def purpose(instruction: Instruction) -> str:
 
 
 def cost(
-    kernel: Kernel, per_clock: Mapping[str, float], arch: str = "90", function: str = "", seldom: bool = True
+    kernel: Kernel, per_clock: Mapping[str, float], arch: str | Arch = "9.0", function: str = "", seldom: bool = True
 ) -> Cost:
     """From the machine code of the main loop, at these rates: operations per clock and SM, by the keys of a ceiling run
     ("mma.sync fp16", "exp2", "FMA fp32", "ALU", in bytes "ldmatrix" and "ldmatrix + cp.async"). Copies cost shared
@@ -316,12 +317,12 @@ def cost(
     return Cost(clocks, {name: round(number * share) for name, number in counted.items() if number})
 
 
-def loop(kernel: Kernel, arch: str = "90", function: str = "", seldom: bool = True) -> list[Instruction]:
+def loop(kernel: Kernel, arch: str | Arch = "9.0", function: str = "", seldom: bool = True) -> list[Instruction]:
     """The main loop of the first instance with `function` in its (mangled) name, in machine code.
 
     `seldom=False`: without what a warp jumps over unless one of its lanes votes for it, as for new maxima. UserError if
     there is no such instance."""
-    functions = sass.functions(kernel.source, kernel.defines, arch)
+    functions = sass.functions(kernel.source, kernel.defines, kernel.stage.target(arch))
     found = [code for name, code in functions.items() if function in name]
     if not found:
         raise UserError(f"{kernel.label} has the functions {', '.join(functions)}, none with '{function}'")

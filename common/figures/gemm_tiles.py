@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,16 +15,6 @@ from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.stage import Kernel
-
-
-def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
-    """[tiles_m, tiles_n]: which block takes each tile, by the formula of phase 1 of stage 09."""
-    block = np.arange(tiles_m * tiles_n)
-    group, inside = np.divmod(block, group_m * tiles_n)
-    height = np.minimum(group_m, tiles_m - group * group_m)
-    found = np.empty((tiles_m, tiles_n), np.int64)
-    found[group * group_m + inside % height, inside // height] = block
-    return found
 
 
 def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, int]]:
@@ -111,29 +101,33 @@ class Traffic:
         return 1 - (self.a + self.b) / self.asked
 
 
-def traffic(
-    shape: tuple[int, int, int], tile: tuple[int, int], group_m: int, running: int = 132, element: int = 2
-) -> Traffic:
-    """Model: blocks run in waves of `running`, and a wave reads each byte of A and B that it needs once from memory."""
-    m, n, k = shape
-    blocks = order(-(-m // tile[0]), -(-n // tile[1]), group_m)
+def traffic(blocks: np.ndarray, tile: tuple[int, int], depth: int, running: int = 132, element: int = 2) -> Traffic:
+    """Model: blocks run in waves of `running`, and a wave reads each byte of A and B that it needs once from memory.
+
+    `blocks`: [tiles_m, tiles_n], which block takes each tile; `depth`: K."""
     wave = blocks // running
     numbers = np.unique(wave)
     rows = sum(int((wave == number).any(1).sum()) for number in numbers) * tile[0]
     columns = sum(int((wave == number).any(0).sum()) for number in numbers) * tile[1]
-    scale = k * element / len(numbers)
+    scale = depth * element / len(numbers)
     return Traffic(rows * scale, columns * scale, blocks.size * sum(tile) * scale)
 
 
 def group_sizes(
+    order: Callable[[int, int, int], np.ndarray],
     sizes: Sequence[int],
     tile: tuple[int, int],
     chosen: int,
     groups: Sequence[int] = (1, 2, 4, 8, 12, 16, 32),
     running: int = 132,
 ) -> Picture:
-    """The model of `traffic` at square problems, as a function of GROUP_M, of which `chosen` is compared with 1."""
-    found = {size: [traffic((size, size, size), tile, group, running) for group in groups] for size in sizes}
+    """The model of `traffic` at square problems, as a function of GROUP_M, of which `chosen` is compared with 1.
+
+    `order(tiles_m, tiles_n, group_m)`: which block takes each tile."""
+    found = {}
+    for size in sizes:
+        tiles = -(-size // tile[0]), -(-size // tile[1])
+        found[size] = [traffic(order(*tiles, group), tile, size, running) for group in groups]
     saved = []
     for size, row in found.items():
         before, after = (row[groups.index(group)] for group in (1, chosen))

@@ -14,6 +14,7 @@ from common.figures.draw import CONFLICT, HUES, Picture, bare, picture, styled
 from cudaemu.compiler import sass
 from cudaemu.compiler.sass import Instruction
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from common.stage import Kernel
@@ -76,9 +77,9 @@ def main_loop(instructions: Sequence[Instruction], turns: int = 1) -> Loop:
     return Loop(loads=tuple(sorted(loads, key=lambda load: load.place)), length=length, **shown)
 
 
-def sass_loop(kernel: Kernel, arch: str = "90", function: str = "", turns: int = 1) -> Loop:
+def sass_loop(kernel: Kernel, arch: str | Arch = "9.0", function: str = "", turns: int = 1) -> Loop:
     """The main loop of a kernel compiled for `arch`: of the function whose (mangled) name has `function` in it."""
-    functions = sass.functions(kernel.source, kernel.defines, arch)
+    functions = sass.functions(kernel.source, kernel.defines, kernel.stage.target(arch))
     found = [code for name, code in functions.items() if function in name]
     if not found:
         raise UserError(f"{kernel.label} has the functions {', '.join(functions)}, none with '{function}'")

@@ -27,7 +27,6 @@ from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import CPP_TYPES
-from cudaemu import hardware
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 
@@ -61,7 +60,7 @@ class Ceiling:
 
     def load(self) -> ctypes.CDLL:
         """ceiling.cu with this setting, built for the current GPU."""
-        return gpu.load(SOURCE, self.defines, hardware.nvcc_arch(gpu.capability() or "8.0"), self.label)
+        return gpu.load(SOURCE, self.defines, gpu.capability() or "8.0", self.label)
 
 
 LIMITS = {

@@ -181,7 +181,7 @@ def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Seq
         "role": entry.role,
         "name": stage.name,
         "label": kernel.label,
-        "number": stage.number,
+        "ladder": stage.ladder,
         "previous": entry.previous and entry.previous.name,
         "first": entry.first and entry.first.name,
         "variants": dict(kernel.variants),

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from common import gpu
 from common.measure import nvml, timing
-from cudaemu import hardware
 from cudaemu.errors import UserError
 
 RATES = Path(__file__).with_name("memory.cu")
@@ -95,7 +94,7 @@ def call(function: Callable, *arguments: Tensor | int | None) -> None:
 
 def load(source: Path) -> ctypes.CDLL:
     """memory.cu or latency.cu, built for the current GPU."""
-    return gpu.load(source, {}, hardware.nvcc_arch(gpu.capability() or "8.0"), source.stem)
+    return gpu.load(source, {}, gpu.capability() or "8.0", source.stem)
 
 
 def power_of_two(limit: float) -> int:

@@ -38,7 +38,7 @@ def metadata(kind: str) -> dict:
 
 
 def _command() -> str:
-    """The command line as one would type it: `python -m kernels.03_thread_tile bench …`."""
+    """The command line as one would type it: `python -m kernels.NN_name bench …`."""
     words = list(sys.orig_argv)
     return shlex.join(["python", *words[1:]]) if words else ""
 

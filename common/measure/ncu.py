@@ -207,7 +207,7 @@ CAVEATS = (
         ("instructions.mma",),
         lambda counts: counts.get(LAUNCHES, 1) > 1,
         lambda count, _: (count, 2 * count),
-        "ptxas sets registers by HFMA2.MMA, which ncu counts among them: some per block of 16_final's second kernel",
+        "ptxas sets registers by HFMA2.MMA, which ncu counts among them: some per block of a launch's second kernel",
     ),
     Caveat(
         ("cp_async_sectors",),

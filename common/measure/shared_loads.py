@@ -21,7 +21,7 @@ from common.stage import Kernel
 from cudaemu import Report
 from cudaemu.compiler import sass
 from cudaemu.compiler.symbols import readable
-from cudaemu.hardware import nvcc_arch
+from cudaemu.hardware import Arch
 
 COUNTERS = ("shared_load_wavefronts", "shared_load_conflicts")
 SHARED, LOAD = 1, 0  # of a trace row, as cudaemu/report.py has them
@@ -31,10 +31,10 @@ Runs = list[list[int]]  # instructions (pc) of a line that read neighbouring byt
 Requests = Sequence[np.ndarray]  # executions of a load by a warp: [2, lanes], the lanes and their addresses
 
 
-def merged(kernel: Kernel, report: Report, arch: str) -> dict[str, int] | None:
+def merged(kernel: Kernel, report: Report, arch: str | Arch) -> dict[str, int] | None:
     """The COUNTERS as the hardware has them, of a `report` with counters and the trace of block 0.
 
-    `arch` is the compute capability that the machine code is for. None if the machine code does not say which loads
+    `arch` is the compute capability of the GPU. None if the machine code does not say which loads
     were merged, or if blocks differ."""
     found = {name: report.counters[name] for name in COUNTERS}
     for number, launch in enumerate(report.launches):
@@ -71,10 +71,10 @@ def _change(groups: Sequence[Sequence[int]], widths: Mapping[int, int], executed
     return change
 
 
-def machine_code(kernel: Kernel, function: str, arch: str) -> dict[int, Widths]:
+def machine_code(kernel: Kernel, function: str, arch: str | Arch) -> dict[int, Widths]:
     """Line of the source -> widths of the plain shared loads that one function of the machine code has there."""
     found: dict[int, Widths] = {}
-    for name, code in sass.by_line(kernel.source, kernel.defines, nvcc_arch(arch)).items():
+    for name, code in sass.by_line(kernel.source, kernel.defines, kernel.stage.target(arch)).items():
         if readable(name) != function:
             continue
         for line, instruction in code:

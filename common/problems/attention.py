@@ -74,7 +74,8 @@ class Attention(Problem):
         return tuple(self.parse(str(n), variants) for n in (1024, 4096, 16384))
 
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        return ((1, 2, 256, variants["HEAD_DIM"]),)
+        d = variants["HEAD_DIM"]
+        return (1, 2, 256, d), (2, 54 * 128 // d, 256, d)
 
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         tile = multiples.get("N", 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,11 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
 from common.problems.attention import Attention, flash
-from cudaemu import hardware
 from cudaemu.errors import UserError
-
-BLOCK_KV = 64  # keys per tile, and
-SMALL_BLOCK_Q, BLOCK_Q = 64, 128  # queries per block, as kernel.cu of stage 16 has them
 
 
 class Sdpa(Attention):
@@ -77,7 +72,7 @@ class Sdpa(Attention):
         return tuple(self.parse(text, variants) for text in (*long, *decoding))
 
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        return ((1, 2, 2, 256, 256, variants["HEAD_DIM"]),)
+        return tuple((b, h, h, n, n, d) for b, h, n, d in super().emulator_shapes(variants))
 
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         d = variants["HEAD_DIM"]
@@ -137,8 +132,7 @@ class Sdpa(Attention):
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[Tensor | None, ...]:
-        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(torch.device(device)))
-        return None, *parts(shape, splits, device)
+        return None, *parts(shape, variants.get("splits", 1), device)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, h_kv, n, n_kv, d = shape
@@ -148,8 +142,7 @@ class Sdpa(Attention):
             for position, axis in enumerate(("batch", "head", "row"))
         }
         sizes = {"B": b, "H": h, "H_KV": h_kv, "N": n, "N_KV": n_kv}
-        splits = splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(tensors[0].device))
-        return {**sizes, **strides, "splits": splits, "scale": self.scale(shape)}
+        return {**sizes, **strides, "splits": variants.get("splits", 1), "scale": self.scale(shape)}
 
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 4 and (tensor.stride(3) != 1 or any(stride % 8 for stride in tensor.stride()[:3])):
@@ -209,17 +202,8 @@ class Sdpa(Attention):
     def other_launches(
         self, shape: Shape, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Asked for LSE. And small sizes leave a block no more than one tile of keys; as large sizes have it: several
-        of them, in one part or in two that are not alike."""
-
-        def with_lse() -> dict[str, Tensor]:
-            return {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}
-
-        if splits_of(shape, bool(variants["CAUSAL"]), multiprocessors(device)) == 1:
-            return {"with LSE": with_lse()}
-        what, splits = ("keys in two parts", 2) if ceil_div(shape[4], BLOCK_KV) >= 5 else ("keys not split", 1)
-        split = {"splits": splits, **dict(zip(self.scratch_names[1:], parts(shape, splits, device)))}
-        return {"with LSE": with_lse(), what: split, f"{what}, with LSE": {**split, **with_lse()}}
+        """Asked for LSE."""
+        return {"with LSE": {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -264,14 +248,6 @@ def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:
     return torch.ones_like(hidden).triu_(1) if variants["CAUSAL"] else hidden
 
 
-@lru_cache
-def multiprocessors(device: torch.device) -> int:
-    """How many the GPU has; on the CPU, those of the GPU that the emulator stands in for."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).multi_processor_count
-    return hardware.model("8.0").sms
-
-
 def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor | None, Tensor | None]:
     """Memory for the results of each part of the keys, partial_O and partial_LSE; none is needed for one part."""
     if splits == 1:
@@ -279,35 +255,6 @@ def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor
     b, h, _, n, _, d = shape
     lse = torch.empty((splits, b, h, n), dtype=torch.float32, device=device)
     return lse.new_empty((splits, b, h, n, d)), lse
-
-
-def splits_of(shape: Shape, causal: bool, sms: int) -> int:
-    """Over how many blocks the keys of one tile of queries are split, so that all multiprocessors have work."""
-    b, h, h_kv, n, n_kv, d = shape
-    group = h // h_kv
-    packed = group if n * group <= SMALL_BLOCK_Q else 1
-    rows = n * packed
-    small = rows <= SMALL_BLOCK_Q
-    blocks = b * (h // packed) * -(-rows // (SMALL_BLOCK_Q if small else BLOCK_Q))
-    slots = sms * (2 if d == 128 else 3)
-    tiles = ceil_div(n_kv, BLOCK_KV)
-    return 1 if causal or blocks >= slots else _splits(blocks, tiles, slots)
-
-
-@lru_cache(maxsize=1024)
-def _splits(blocks: int, tiles: int, slots: int) -> int:
-    """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
-    and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal ones the
-    largest: more blocks of a wave read."""
-
-    def time(splits: int) -> int:
-        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
-
-    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 problem = Sdpa()

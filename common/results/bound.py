@@ -8,12 +8,13 @@ comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import problem
 from common.results.runs import Record, not_zero, records, runs
+from common.stage import Kernel
 
 Row = Mapping
 Rates = Mapping[str, Row]  # the rows of a ceiling run by their keys
@@ -90,7 +91,7 @@ class Bound:
     @property
     def busy(self) -> dict[str, float]:
         """How busy the pipe that does the arithmetic was, and the issue slots: percent of the time, as ncu counted."""
-        pipe = "FMA pipe" if _by_fma(self.record.row) else "tensor pipe"
+        pipe = "FMA pipe" if _unit(self.record.row) == "FMA" else "tensor pipe"
         metrics = self.profile.row["metrics"]
         return {name: metrics[f"{name} busy"] for name in (pipe, "issue slots") if f"{name} busy" in metrics}
 
@@ -136,33 +137,46 @@ def newest_ceilings(directory: Path | None = None, gpu: str | None = None) -> di
     return next(found, None)
 
 
-def least_clocks(counts: Mapping[str, int], dtype: str, by_fma: bool, known: Rates) -> dict[str, float]:
-    """Clocks of an SM that these counters of the emulator take at least: {"arithmetic": …, "shared memory": …}."""
+def least_clocks(kernel: Kernel, shape: Sequence[int], counts: Mapping[str, int], known: Rates) -> dict[str, float]:
+    """Clocks of an SM that a launch with these counters of the emulator takes at least: {"arithmetic": …,
+    "shared memory": …}."""
+    spec = kernel.stage.spec
     row: Row = {
-        "dtype": dtype,
-        "limit": "FMA fp32" if by_fma else f"mma.sync {dtype}",
+        "dtype": kernel.dtype,
+        "limit": kernel.ceiling,
+        "problem": spec.name,
+        "shape": dict(zip(spec.axes, shape)),
+        "variants": kernel.variants,
         "counters": {name: {"ncu": count} for name, count in counts.items()},
         "metrics": {"instructions, FMA pipe": counts.get("instructions.fma", 0)},
     }
-    arithmetic, shared = (resource(name) for name in ("FMA pipe" if by_fma else TENSOR_CORES, SHARED))
+    arithmetic, shared = (resource(name) for name in (ARITHMETIC[_unit(row)], SHARED))
     return {
         name: (each.count(row, known) or 0.0) / (each.rate(row, known) or 1.0)
         for name, each in (("arithmetic", arithmetic), ("shared memory", shared))
     }
 
 
-def _by_fma(row: Row) -> bool:
-    """Whether a kernel multiplies with FMA; ncu counts a tensor instruction per warp in such, too."""
-    return row["limit"].startswith("FMA")
+def _unit(row: Row) -> str:
+    """What multiplies: "FMA", "mma.sync" or "wgmma"."""
+    return row["limit"].split()[0]
 
 
-def _flops(row: Row, _: Rates) -> float | None:
+def _mma_flops(row: Row, _: Rates) -> float | None:
+    """Of kernels with FMA none, though ncu counts a tensor instruction per warp in those, too."""
     count = row["counters"].get("instructions.mma", {}).get("ncu")
-    return None if _by_fma(row) else count and count * FLOP_PER_MMA[row["dtype"]]
+    return count and count * FLOP_PER_MMA[row["dtype"]] if _unit(row) == "mma.sync" else None
 
 
-def _tensor_rate(row: Row, rates: Rates) -> float | None:
-    return _per_clock(f"mma.sync {row['dtype']}")(row, rates)
+def _wgmma_flops(row: Row, _: Rates) -> float | None:
+    """Those of the computation: how many one instruction does is in its name, which no counter has."""
+    if _unit(row) != "wgmma":
+        return None
+    return problem.load(row["problem"]).flops(tuple(row["shape"].values()), row["variants"])
+
+
+def _limit(row: Row, rates: Rates) -> float | None:
+    return _per_clock(row["limit"])(row, rates)
 
 
 def _wavefronts(row: Row, rates: Rates) -> float | None:
@@ -202,12 +216,14 @@ def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
     return lambda _, rates: max((rates[key]["value"] * 1e12 for key in keys if key in rates), default=None)
 
 
-TENSOR_CORES, SHARED = "tensor cores (mma.sync)", "shared memory and L1"
+ARITHMETIC = {"mma.sync": "tensor cores (mma.sync)", "wgmma": "tensor cores (wgmma)", "FMA": "FMA pipe"}  # by the unit
+SHARED = "shared memory and L1"
 L2, DEVICE_MEMORY = "L2 → SMs", "device memory"
 INSTRUCTIONS = "warp instructions"
 RESOURCES = (
-    Resource(TENSOR_CORES, "FLOP", _flops, _tensor_rate),
-    Resource("FMA pipe", INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock("FMA fp32", 2 * WARP)),
+    Resource(ARITHMETIC["mma.sync"], "FLOP", _mma_flops, _limit),
+    Resource(ARITHMETIC["wgmma"], "FLOP", _wgmma_flops, _limit),
+    Resource(ARITHMETIC["FMA"], INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock("FMA fp32", 2 * WARP)),
     Resource("ALU pipe", INSTRUCTIONS, _metric("instructions, ALU pipe"), _per_clock("ALU", WARP)),
     Resource("XU pipe (exp2)", INSTRUCTIONS, _metric("instructions, XU pipe"), _per_clock("exp2", WARP)),
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),

@@ -104,7 +104,7 @@ def roofline(bounds: Sequence[Bound], title: str) -> Figure:
             if near:
                 labels.remove(near)
             x, _, numbers = near or (points[0][0], speed, [])
-            labels.append((min(x, points[0][0]), speed, [*numbers, f"{row['number']:02}"]))
+            labels.append((min(x, points[0][0]), speed, [*numbers, row["name"].partition("_")[0]]))
         for x, y, numbers in labels:
             style: dict[str, Any] = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
             axes.annotate(", ".join(numbers), (x, y), **style)

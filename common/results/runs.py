@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from common import course
 from cudaemu.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +106,11 @@ class Record:
         """What was computed, and how large: rows of one run with the same case may be compared."""
         return self.row["part"], self.row["dtype"], not_zero(self.row["settings"]), self.row["size"]
 
+    @property
+    def ladder(self) -> str:
+        """The ladder of the row's stage; runs of before there were several of a part do not say it."""
+        return self.row.get("ladder", self.row["part"])
+
     def beside(self, **fields) -> Record | None:
         """The row of this run and case that has these fields."""
         for row in self.run["rows"]:
@@ -119,12 +125,18 @@ class Record:
 
     @property
     def previous(self) -> Record | None:
-        """The stage before this one, with its default variants, in the same run."""
-        return self.beside(name=self.row["previous"], default=True) if self.row.get("previous") else None
+        """The stage that this one follows, with its default variants, in the same run.
+
+        The course says which that is; for a stage that it no longer has, the run."""
+        name = self.row.get("previous")
+        if self.row["name"] in course.names():
+            before = course.previous(course.load(self.row["name"]))
+            name = before and before.name
+        return self.beside(name=name, default=True) if name else None
 
     @property
     def first(self) -> Record | None:
-        """The first stage of the part, with its default variants, in the same run."""
+        """The first stage of the ladder, with its default variants, in the same run."""
         return self.beside(name=self.row["first"], default=True) if self.row.get("first") else None
 
     @property
@@ -178,11 +190,11 @@ def records(run: dict, **fields) -> list[Record]:
 def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields) -> list[Record]:
     """The records of the newest run that has rows with these fields: one run, so that they may be compared.
 
-    fields: name="03_thread_tile", dtype="fp16", default=True, …"""
+    fields: name="NN_name", dtype="fp16", default=True, …"""
     for run in runs(directory, kind, gpu):
         found = records(run, **fields)
         if found:
-            return sorted(found, key=lambda r: (r.row.get("number") or 0, r.row["name"], work(r.row["shape"])))
+            return sorted(found, key=lambda r: (r.row.get("role") != "peer", r.row["name"], work(r.row["shape"])))
     return []
 
 

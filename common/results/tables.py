@@ -3,8 +3,8 @@
 Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
 and no figure of anybody's own:
 
-    results:ladder PART DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
-    results:speed PART STAGE DTYPE …        one stage beside the one before it and the library, at every size
+    results:ladder LADDER DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
+    results:speed LADDER STAGE DTYPE …        one stage beside the one it follows and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
     results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
     results:times STAGE DTYPE SIZE …        the times that these shares are made of
@@ -14,9 +14,9 @@ and no figure of anybody's own:
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
-    results:bounds PART DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
+    results:bounds LADDER DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
     results:profile STAGE                   the emulator's counters beside ncu's
-    results:plot PART DTYPE [SIZE …]        the ladder as a figure
+    results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
 Further arguments: `gpu=H200` (whose runs; default: the GPU that most runs are of), `NAME=VALUE` (a setting of the
@@ -35,7 +35,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from common import problem
+from common import course, problem
 from common.results import plot
 from common.results.bound import Bound, Bounds
 from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes
@@ -79,14 +79,22 @@ def tflops(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def ladder(part: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
-    """The stages (default variants) and peers of the run in which a part's ladder was climbed highest; [] if none was.
+def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
+    """The stages of a ladder (default variants), the one that it starts from if that is of another ladder, and the
+    peers, all of the run in which it was climbed highest; [] if none was.
 
     Of several such runs the newest. A setting that is not given is 0."""
 
     def climbed(run: dict) -> list[Record]:
-        rows = [r for r in records(run, part=part, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
-        return [r for r in rows if r.row["role"] == "peer" or r.row.get("default")]
+        rows = [r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
+        own = [r for r in rows if r.ladder == ladder and r.row["role"] != "peer" and r.row.get("default")]
+        cases = {r.case for r in own}
+        stages = {r.row["name"] for r in own} | {r.previous.row["name"] for r in own if r.previous}
+        return [
+            r
+            for r in rows
+            if r.case in cases and (r.row["role"] == "peer" or (r.row.get("default") and r.row["name"] in stages))
+        ]
 
     found = [climbed(run) for run in runs(kind="bench", gpu=gpu)]
     return max(found, key=lambda rows: len({r.row["name"] for r in rows if r.row["role"] != "peer"}), default=[])
@@ -101,9 +109,9 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
 
 
 @table("ladder")
-def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; at the last × the previous stage, shares of library and bound."""
-    found = ladder(part, dtype, gpu, **_settings(settings))
+def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """TFLOP/s of every stage at each size; at the last × the stage that it follows, shares of library and bound."""
+    found = rungs(ladder, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
@@ -111,18 +119,21 @@ def ladder_table(part: str, dtype: str, *shown: str, gpu: str | None = None, **s
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
     head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})"]
     body, shares, bounds = [], [], Bounds()
+    above = ""
     for name in dict.fromkeys(r.row["name"] for r in sorted(found, key=lambda r: r.row["role"] == "peer")):
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
         record = at.get(last)
         own = record is not None and record.row["role"] != "peer"
+        before = next(iter(at.values())).previous
         body.append(
             [
-                name,
+                course.rung(name, before.row["name"] if before else "", above),
                 *(tflops(at[size].row["tflops"]) if size in at else None for size in shown),
                 number(record.times(record.previous) if record and own else None),
                 number(record.times(record.peer) if record and own else None, "{:.1%}"),
             ]
         )
+        above = name
         shares.append(number(_share(bounds.of(record)) if record and own else None, "{:.1%}"))
     if any(shares):  # none of a GPU on which nothing was profiled
         head.append(f"% of bound ({last})")
@@ -135,16 +146,16 @@ def _share(bound: Bound | None) -> float | None:
 
 
 @table("speed")
-def speed_table(part: str, name: str, *dtypes: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of one stage, of the one before it and of the library at each size; the factors between them.
+def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **settings: str) -> str:
+    """TFLOP/s of one stage, of the one that it follows and of the library at each size; the factors between them.
 
-    All of the run in which the part's ladder was climbed highest."""
+    All of the run in which the ladder was climbed highest."""
     body: list[list[object]] = []
     sources: list[Record] = []
     shown: list[str] = []
     bounds = Bounds()
     for dtype in dtypes:
-        found = ladder(part, dtype, gpu, **_settings(settings))
+        found = rungs(ladder, dtype, gpu, **_settings(settings))
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
         if not at:
             continue
@@ -459,9 +470,9 @@ def flight_table(gpu: str | None = None) -> str:
 
 
 @table("bounds")
-def bounds_table(part: str, dtype: str, size: str, gpu: str | None = None, **settings: str) -> str:
-    """What binds each stage of a part at one size, how near it comes, and what its warps wait for."""
-    found = [r for r in ladder(part, dtype, gpu, **_settings(settings)) if r.row["size"] == size]
+def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **settings: str) -> str:
+    """What binds each stage of a ladder at one size, how near it comes, and what its warps wait for."""
+    found = [r for r in rungs(ladder, dtype, gpu, **_settings(settings)) if r.row["size"] == size]
     bounds = Bounds()
     body: list[list[object]] = []
     sources: list[Record] = []
@@ -492,17 +503,17 @@ SIGNIFICANT = 0.05  # of the measured time: what needs less is not shown
 
 
 def verdict(
-    part: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
+    ladder: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
 ) -> str:
     """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
 
     Where something is not recorded yet, what, and how to record it."""
-    bound = _bound(part, stage, dtype, size, gpu, settings)
+    bound = _bound(ladder, stage, dtype, size, gpu, settings)
     return bound if isinstance(bound, str) else "\n".join([_needs(bound), "", _conclusion(bound)])
 
 
 def needs(
-    part: str,
+    ladder: str,
     stages: Sequence[str],
     dtype: str,
     size: str,
@@ -512,7 +523,7 @@ def needs(
     """The least times that stages need of each resource, side by side, and the measured times of all but the last.
 
     That is what there is to predict the last one's from. Resources of which all need little are left out."""
-    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):
             return bound
@@ -529,7 +540,7 @@ def needs(
 
 
 def waits(
-    part: str,
+    ladder: str,
     stages: Sequence[str],
     dtype: str,
     size: str,
@@ -538,7 +549,7 @@ def waits(
 ) -> str:
     """What the time of a resident warp goes into, stage by stage, in per cent of it, as ncu counted; how busy the pipes
     are, and how many clocks an SM took."""
-    found = [_bound(part, stage, dtype, size, gpu, settings) for stage in stages]
+    found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):
             return bound
@@ -555,7 +566,7 @@ def waits(
 
 
 def in_clocks(
-    part: str,
+    ladder: str,
     stages: Sequence[str],
     dtype: str,
     gpu: str | None = None,
@@ -568,7 +579,7 @@ def in_clocks(
     sources: list[Record] = []
     bounds = Bounds()
     for record in sorted(
-        ladder(part, dtype, gpu, **settings),
+        rungs(ladder, dtype, gpu, **settings),
         key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0,
     ):
         bound = bounds.of(record) if record.row["name"] in stages else None
@@ -598,12 +609,12 @@ def in_clocks(
 
 
 def _bound(
-    part: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
+    ladder: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
 ) -> Bound | str:
     """The bound of a stage's recorded row, or what has to be recorded for it."""
     settings = settings or {}
     names = settings_named({"dtype": dtype, "settings": settings})
-    found = [r for r in ladder(part, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
+    found = [r for r in rungs(ladder, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
     if not found:
         return f"*No run of {stage} {names} at {size} is recorded yet.*"
     bounds = Bounds()
@@ -691,15 +702,15 @@ def _counted(pair: Mapping) -> str:
 
 
 @table("plot")
-def plot_link(part: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def plot_link(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """A figure of the ladder; `regenerate` draws it."""
-    if not ladder(part, dtype, gpu, **_settings(settings)):
+    if not rungs(ladder, dtype, gpu, **_settings(settings)):
         return NOTHING
-    return f"![TFLOP/s of the stages, {part}, {dtype}](FIGURES/{_figure_name(part, dtype, gpu, settings)})"
+    return f"![TFLOP/s of the stages, {ladder}, {dtype}](FIGURES/{_figure_name(ladder, dtype, gpu, settings)})"
 
 
-def _figure_name(part: str, dtype: str, gpu: str | None, settings: Mapping[str, str]) -> str:
-    words = ["ladder", part, dtype, *(f"{name}{value}" for name, value in settings.items()), *([gpu] if gpu else [])]
+def _figure_name(ladder: str, dtype: str, gpu: str | None, settings: Mapping[str, str]) -> str:
+    words = ["ladder", ladder, dtype, *(f"{name}{value}" for name, value in settings.items()), *([gpu] if gpu else [])]
     return "-".join(words).lower() + ".svg"
 
 
@@ -770,12 +781,12 @@ def documents() -> list[Path]:
 
 def _draw(words: Sequence[str], check: bool) -> Path | None:
     """Draw one ladder figure if its data have changed; its path if they had."""
-    (part, dtype, *shown), keywords = _arguments(words)
+    (ladder, dtype, *shown), keywords = _arguments(words)
     gpu = keywords.pop("gpu", None)
-    found = [r for r in ladder(part, dtype, gpu, **_settings(keywords)) if not shown or r.row["size"] in shown]
+    found = [r for r in rungs(ladder, dtype, gpu, **_settings(keywords)) if not shown or r.row["size"] in shown]
     bounds = {r.row["limit"]: r.limit for r in found if r.limit}
     digest = hashlib.sha256(json.dumps([[r.row for r in found], bounds], sort_keys=True).encode()).hexdigest()[:16]
-    path = RESULTS / _figure_name(part, dtype, gpu, keywords)
+    path = RESULTS / _figure_name(ladder, dtype, gpu, keywords)
     if path.exists() and digest in path.read_text(encoding="utf-8"):
         return None
     if not check:

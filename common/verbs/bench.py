@@ -153,19 +153,19 @@ def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
 def _entry(kernel: Kernel, role: str) -> Entry:
     from common.measure.contest import Entry
 
-    first = course.part(kernel.stage)[0]
+    first = course.ladder(kernel.stage)[0]
     return Entry(kernel, role, course.previous(kernel.stage), first if first is not kernel.stage else None)
 
 
 def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
-    """One stage is measured: the part's first stage, the previous one, and what was asked for.
+    """One stage is measured: the first of its ladder, the one that it follows, and what was asked for.
 
     Besides a reader's own --source, the stage itself runs, too."""
     from common.measure.contest import Heat
 
     kernel = asked[0]
     stage = kernel.stage
-    first, previous = course.part(stage)[0], course.previous(stage)
+    first, previous = course.ladder(stage)[0], course.previous(stage)
     entries = []
     if first not in (stage, previous) and (found := course.counterpart(first, kernel)):
         entries.append(_entry(found, "first"))
@@ -182,7 +182,7 @@ def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
 
 
 def _whole_part(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
-    """All stages of a part that compute the same; those that cannot take a size stand aside."""
+    """All stages that compute the same; those that cannot take a size stand aside."""
     from common.measure.contest import Heat
 
     last = asked[-1]
@@ -281,7 +281,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
     wrong = False
     for dtype in _dtypes(stage, args):
         asked = sweep(stage, dtype, args)
-        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[:1], "emulator")[0]
+        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[-1:], "emulator")[0]
         columns = list(asked)
         if args.source:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
@@ -311,9 +311,9 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
 
 
 def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
-    """A stage's recorded times from the run of its ladder, with the stage before it and the peers."""
+    """A stage's recorded times from the run of its ladder, with the stage that it follows and the peers."""
     settings = stage.kernel(dtype).settings
-    found = tables.ladder(stage.spec.part, dtype, None, **settings)
+    found = tables.rungs(stage.ladder, dtype, None, **settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
@@ -339,17 +339,17 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
             kernel = stage.kernel(dtype if dtype in stage.dtypes else stage.dtypes[0])
             update(f"checking {kernel.label} in the emulator")
             try:
-                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator")[0]
-                shapes[stage.spec.part] = stage.spec.format(shape)
+                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator")[0]
+                shapes[stage.ladder] = stage.spec.format(shape)
                 counted[stage.name] = _emulated(kernel, shape, args.seed, say=False).counters.flat()
                 verdicts[stage.name] = Text("ok", style="green")
             except CheckFailed as failure:
                 wrong.append(str(failure))
                 verdicts[stage.name] = Text("no", style="red")
             update(advance=1)
-    for part in dict.fromkeys(stage.spec.part for stage in stages):
-        mine = [stage for stage in stages if stage.spec.part == part]
-        terminal.out.print(_ladder_table(mine, counted, verdicts, shapes.get(part, ""), args))
+    for ladder in dict.fromkeys(stage.ladder for stage in stages):
+        mine = [stage for stage in stages if stage.ladder == ladder]
+        terminal.out.print(_ladder_table(mine, counted, verdicts, shapes.get(ladder, ""), args))
     for report in wrong:
         terminal.err.print(report, markup=False, soft_wrap=True)
     _nothing_saved(args)
@@ -367,7 +367,7 @@ def _ladder_table(
     """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
-    found = tables.ladder(stages[0].spec.part, dtype, None, **settings)
+    found = tables.rungs(stages[0].ladder, dtype, None, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}
@@ -378,6 +378,7 @@ def _ladder_table(
     made.add_column("counter", no_wrap=True)
     for head in ("before → after", "TFLOP/s", "× prev", "% lib"):
         made.add_column(head, justify="right", no_wrap=True)
+    above = ""
     for stage in stages:
         name = stage.counters[0]
         before = course.previous(stage)
@@ -389,7 +390,7 @@ def _ladder_table(
         )
         record = at.get(stage.name)
         made.add_row(
-            stage.name,
+            course.rung(stage.name, before.name if before else "", above),
             verdicts.get(stage.name, Text("")),
             counts.SHORT.get(name, name),
             moved,
@@ -397,6 +398,7 @@ def _ladder_table(
             (tables.number(record.times(record.previous)) if record else None) or "–",
             (tables.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
         )
+        above = stage.name
     title = f"{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}"
     return terminal.titled(title, made)
 

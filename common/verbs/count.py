@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
     for kernel in options.kernels(stage, args):
-        for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[:1], "emulator"):
+        for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator"):
             reports = []
             own = takes(compared(kernel), stage, shape)
             beside = list(own)

@@ -1,4 +1,4 @@
-"""Verb `diff`: the lines of kernel.cu that changed since the stage before."""
+"""Verb `diff`: the lines of kernel.cu that changed since the stage that this one follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 @dataclass(frozen=True)
 class Diff:
-    """What a stage's kernel.cu changes in that of the stage before it: unified diff lines, header lines included."""
+    """What a stage's kernel.cu changes in that of the stage it follows: unified diff lines, header lines included."""
 
     lines: tuple[str, ...]
 
@@ -40,10 +40,10 @@ class Diff:
 
 
 def diff(stage: Stage, context: int = 3) -> Diff:
-    """The difference between a stage's kernel.cu and the one before it; UserError for the first stage of a part."""
+    """How a stage's kernel.cu differs from that of the stage it follows. UserError for a stage that follows none."""
     previous = course.previous(stage)
     if previous is None:
-        raise UserError(f"{stage.name} is the first stage of its part: there is nothing before it to compare with")
+        raise UserError(f"{stage.name} follows no stage: there is nothing to compare it with")
     old, new = (read(each.source).splitlines() for each in (previous, stage))
     before, after = (f"{each.name}/kernel.cu" for each in (previous, stage))
     return Diff(tuple(difflib.unified_diff(old, new, before, after, n=context, lineterm="")))

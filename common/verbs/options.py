@@ -11,9 +11,9 @@ from common.stage import Kernel, Stage
 from cudaemu import hardware
 from cudaemu.errors import UserError, pick
 
-# What the emulator takes on two cores, seconds per floating-point operation of the problem: a warp instruction is 64 of
-# them in FMA stages and 4096 in tensor-core stages, and comes with others. Rough, and only there to refuse by.
-SECONDS_PER_FLOP = {"FMA": 2e-9, "mma.sync": 4e-10}
+# What the emulator takes on two cores, seconds per floating-point operation of the problem, by tensor cores or FMA: a
+# warp instruction is 4096 of them or 64, and comes with others. Rough, and only there to refuse by.
+SECONDS_PER_FLOP, SECONDS_PER_FLOP_BY_FMA = 4e-10, 2e-9
 PATIENCE = 600  # seconds in the emulator; beyond them a size is refused
 BYTES_PER_BYTE = 10  # of tensors: the emulator's copy and its marks, a copy to compare with, references in fp64
 GIBI = 1 << 30
@@ -49,7 +49,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def add_arch(parser: argparse.ArgumentParser) -> None:
     """--arch: for which GPUs to compile."""
-    names = ", ".join(f"{gpu.capability} ({gpu.devices})" for gpu in hardware.GPUS)
+    names = ", ".join(f"{gpu.arch} ({gpu.devices})" for gpu in hardware.GPUS)
     parser.add_argument("--arch", nargs="+", metavar="X.Y", help=f"compute capabilities: {names}")
 
 
@@ -120,7 +120,9 @@ def shapes(
 def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
     """Why the emulator should not be given that shape, by estimated time and memory; None if it can be."""
     spec = kernel.stage.spec
-    seconds = spec.flops(shape, kernel.variants) * SECONDS_PER_FLOP.get(kernel.stage.unit, 2e-9)
+    seconds = spec.flops(shape, kernel.variants) * (
+        SECONDS_PER_FLOP_BY_FMA if kernel.stage.unit == "FMA" else SECONDS_PER_FLOP
+    )
     if seconds > PATIENCE:
         return f"would keep the emulator busy for about {seconds / 60:,.0f} minutes"
     needed = spec.bytes(shape, kernel.dtype, kernel.variants) * BYTES_PER_BYTE

@@ -27,6 +27,7 @@ from common.stage import Kernel, Stage
 from common.verbs import options
 from cudaemu import Trace, hardware
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 EXAMPLES = ("--sizes SIZE SIZE --json profile.json", "--dtype {dtype}")
 LADDER_EXAMPLES = ("02 03 # some stages", "--json profile.json")
@@ -112,7 +113,7 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
     return {
         "name": stage.name,
         "label": kernel.label,
-        "number": stage.number,
+        "ladder": stage.ladder,
         "part": spec.part,
         "problem": spec.name,
         "dtype": kernel.dtype,
@@ -129,10 +130,10 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
     }
 
 
-def _arch(stage: Stage) -> str:
-    """What the emulator compiles for: the GPU's own compute capability, if it models that one."""
+def _arch(stage: Stage) -> Arch:
+    """The compute capability that the emulator stands in for: the GPU's own, if it has its limits."""
     here = gpu.capability()
-    return here if here in {each.capability for each in hardware.GPUS} else stage.min_arch
+    return here if here in {each.arch for each in hardware.GPUS} else stage.arch
 
 
 def tables(row: dict, where: str) -> list[Group]:

@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
-    gpus = [gpu for gpu in hardware.select(args.arch) if hardware.runs_on(stage.min_arch, gpu.capability)]
+    gpus = [gpu for gpu in hardware.select(args.arch) if stage.arch.runs_on(gpu.arch)]
     if not gpus:
-        raise UserError(f"{stage.name} needs compute capability {stage.min_arch} or newer")
+        raise UserError(f"{stage.name} needs {stage.needs}, got {' '.join(args.arch)}")
     for kernel in options.kernels(stage, args):
         asked = options.shapes(kernel, args, (), "emulator")
         found: dict[str, list[tuple[Gpu, Taken]]] = {}  # by function
         for gpu in gpus:
-            with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
+            with terminal.progress(f"compiling {kernel.label} for {stage.target(gpu.arch)}"):
                 for name, taken in measure(kernel, gpu, asked).items():
                     found.setdefault(name, []).append((gpu, taken))
         for name, rows in found.items():
@@ -69,7 +69,7 @@ def table(rows: Sequence[tuple[Gpu, Taken]]) -> Table:
         spilled = usage.spill_stores + usage.spill_loads
         cells = [str(usage.registers)]
         cells += [f"[red]{spilled}" if spilled else "0", str(usage.stack)] if local else []
-        device = f"{gpu.capability} {gpu.devices.split(',')[0]}"
+        device = f"{gpu.arch} {gpu.devices.split(',')[0]}"
         if launch is None:
             made.add_row(device, "–", *cells, *["–"] * 4, taken.why)
             continue
@@ -93,7 +93,7 @@ def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> 
     """What each kernel function of the source, template instances apart, takes on this GPU, by its readable name.
 
     How it is launched comes from running the launcher at the shapes `asked` for, or at those that a test visits."""
-    found = ptxas.usages(kernel.source, kernel.defines, gpu.arch)
+    found = ptxas.usages(kernel.source, kernel.defines, kernel.stage.target(gpu.arch))
     shapes = asked or list(kernel.test_shapes().values())[: None if len(found) > 1 else 1]
     launches: dict[str, Launch] = {}
     refusals = []
@@ -104,7 +104,7 @@ def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> 
             report = counts.emulate(
                 kernel,
                 shape,
-                arch=gpu.capability,
+                arch=gpu.arch,
                 multiprocessors=None if asked else hardware.SLICE,  # which the shapes of a test are made for
                 sanitize=False,
                 counters=False,
@@ -116,6 +116,6 @@ def measure(kernel: Kernel, gpu: Gpu, asked: Sequence[tuple[int, ...]] = ()) -> 
             continue
         launches |= {launch.kernel: launch for launch in report.launches}
     for said in dict.fromkeys(refusals):
-        terminal.err.print(f"{gpu.capability}: {said}", style="yellow", markup=False)
+        terminal.err.print(f"{gpu.arch}: {said}", style="yellow", markup=False)
     why = "the launcher refuses" if refusals and not launches else "not launched"
     return {name: Taken(usage, launches.get(name), "" if name in launches else why) for name, usage in found.items()}

@@ -11,7 +11,6 @@ from rich.console import Group
 from common import terminal
 from common.stage import Stage
 from common.verbs import options
-from cudaemu import hardware
 from cudaemu.compiler import sass
 from cudaemu.compiler.sass import Instruction
 from cudaemu.compiler.symbols import readable
@@ -36,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
-    gpus = hardware.select(args.arch or [stage.min_arch.rstrip("a")])
+    targets = [stage.target(arch) for arch in args.arch or [stage.arch]]
     for kernel in options.kernels(stage, args):
-        for gpu in gpus:
-            with terminal.progress(f"compiling {kernel.label} for {gpu.capability}"):
-                functions = sass.functions(kernel.source, kernel.defines, gpu.arch)
+        for target in targets:
+            with terminal.progress(f"compiling {kernel.label} for {target}"):
+                functions = sass.functions(kernel.source, kernel.defines, target)
             for name, instructions in functions.items():
-                title = f"{kernel.label}, {readable(name)} for {gpu.capability}"
+                title = f"{kernel.label}, {readable(name)} for {target}"
                 if args.full or args.grep:
                     _print_listing(title, select(instructions, args.grep))
                 else:

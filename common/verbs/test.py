@@ -26,6 +26,7 @@ from common.verbs import options
 from cudaemu import hardware
 from cudaemu.compiler import passes, toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from common.accuracy import Result
@@ -92,16 +93,16 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
         kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
     else:
         kernels = stage.kernels(dtypes, args.source)
-    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).capability  # where less fits, launchers choose otherwise
-    builds = [(kernel, stage.min_arch) for kernel in kernels if args.device != "gpu"]
-    if builds and not args.sizes and hardware.runs_on(stage.min_arch, small):
+    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose otherwise
+    builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
+    if builds and not args.sizes and stage.arch.runs_on(small):
         also = kernels[0], kernels[0].compiled_for(small)
         builds += [also] if also not in builds else []
     with _building(builds):
         return _check(stage, kernels, small, args)
 
 
-def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.Namespace) -> int:
+def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.Namespace) -> int:
     """Check them, the first also on a GPU of the compute capability `small`."""
     from common import accuracy  # it imports torch, by which time the first kernel is compiled
 
@@ -116,7 +117,7 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.N
         for pattern in _patterns(kernel, shape)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
-    if "emulator" in devices and not args.sizes and hardware.runs_on(stage.min_arch, small):
+    if "emulator" in devices and not args.sizes and stage.arch.runs_on(small):
         first = kernels[0]
         found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in first.test_shapes().items()]
     results = []
@@ -141,7 +142,7 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: str, args: argparse.N
 
 
 @contextmanager
-def _building(builds: Sequence[tuple[Kernel, str]]) -> Iterator[None]:
+def _building(builds: Sequence[tuple[Kernel, Arch]]) -> Iterator[None]:
     """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
         begun = [pool.submit(kernel.prepare, arch) for kernel, arch in builds]

@@ -58,7 +58,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         said = tiles.key(chosen[settings])
         note = f"µs, median of {ROUNDS} rounds; best: {said}"
         terminal.out.print(terminal.titled(title, table(kernels[settings], times, chosen[settings]), note))
-    entry = {"gpu": about["gpu"], "capability": gpu.capability(), "date": about["date"], "choices": chosen}
+    entry = {"gpu": about["gpu"], "capability": str(gpu.capability()), "date": about["date"], "choices": chosen}
     terminal.err.print(f"saved {tiles.save(stage, entry, record=args.record)}", markup=False)
     return 0
 

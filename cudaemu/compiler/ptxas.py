@@ -10,6 +10,7 @@ from pathlib import Path
 from cudaemu.compiler import passes, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Usage:
     static_shared: int  # per block
 
 
-def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str = "80") -> Cubin:
-    """Compile a kernel's device code for the GPUs of compute capability `arch` ("80", "90a" ...), as a GPU build would.
+def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str | Arch = "8.0") -> Cubin:
+    """Compile a kernel's device code for the GPUs of compute capability `arch`, as a GPU build would.
 
     UserError with the compiler's own message if it does not compile."""
     nvcc, cxx, source = toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
     macros = toolchain.define_flags(defines)
-    flags = ["-O3", "-lineinfo", "-std=c++17", *macros, f"-arch=sm_{arch}", "-Xptxas=-v", "-cubin"]
+    flags = ["-O3", "-lineinfo", "-std=c++17", *macros, f"-arch=sm_{Arch.of(arch).nvcc}", "-Xptxas=-v", "-cubin"]
 
     def build(out: Path) -> None:
         kept = ["--keep", "--keep-dir", "."]
@@ -69,7 +70,7 @@ def parse(log: str) -> list[Usage]:
     return usages
 
 
-def usages(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, Usage]:
+def usages(source: Path, defines: Mapping[str, str], arch: str | Arch) -> dict[str, Usage]:
     """ptxas' report of each __global__ function of the source, template instances apart, by its readable name."""
     log = cubin(source, defines, arch).log
     return {readable(usage.kernel): usage for usage in parse(log)}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cudaemu.compiler import ptxas, toolchain
+from cudaemu.hardware import Arch
 
 # What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
@@ -122,12 +123,12 @@ def main_loop(instructions: Sequence[Instruction]) -> list[Instruction]:
     return max((body for body in found if tensor(body)), key=lambda body: (tensor(body), -len(body)), default=[])
 
 
-def functions(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[Instruction]]:
-    """The machine code of a kernel source for `arch` ("90"): function (mangled name) -> its instructions."""
+def functions(source: Path, defines: Mapping[str, str], arch: str | Arch) -> dict[str, list[Instruction]]:
+    """The machine code of a kernel source for a compute capability: function (mangled name) -> its instructions."""
     return parse(toolchain.disassemble(ptxas.cubin(source, defines, arch).path))
 
 
-def by_line(source: Path, defines: Mapping[str, str], arch: str) -> dict[str, list[tuple[int, Instruction]]]:
+def by_line(source: Path, defines: Mapping[str, str], arch: str | Arch) -> dict[str, list[tuple[int, Instruction]]]:
     """Likewise, each instruction behind the line of the source that it comes from (0: none)."""
     listing = toolchain.disassemble_with_lines(ptxas.cubin(source, defines, arch).path)
     return parse_lines(listing, source.resolve())

@@ -76,6 +76,8 @@ enum class Request : uint32_t {
   NOTE,
   MEMORY,
   EXTENSION,
+  OCCUPANCY,
+  SHARED_ROOM,
 };
 
 struct Device {
@@ -171,6 +173,7 @@ struct Function {
   unsigned max_threads = MAX_THREADS, launch_bounds = 0;
   std::vector<std::pair<uint32_t, uint32_t>> params;  // offset and size
   uint32_t param_bytes = 0;
+  int ptx_version = 0;  // 80: compiled for compute capability 8.0
   std::string readable;
   long long max_dynamic = -1;  // opted in to; -1: never asked
   size_t dynamic_limit() const {
@@ -232,6 +235,9 @@ cudaError_t last_error = cudaSuccess;
 bool sticky = false;        // after a fault nothing works any more, as in a CUDA context
 bool managed_busy = false;  // a kernel may still use managed memory: host code that touches it faults
 Stream *given = nullptr;    // the stream that the launcher was given
+// The stream of the last launch (null: none), until something else is put into a stream or the host waits. The next
+// launch in that stream may begin before it has ended: programmatic dependent launch.
+cudaStream_t in_flight = nullptr;
 
 bool in_arena(uint64_t address) { return address - device.base < device.bytes; }
 void *own(uint64_t address) {
@@ -406,6 +412,7 @@ Function *find(const void *host) {
     function.launch_bounds = answer.take<uint32_t>();
     function.max_threads = function.launch_bounds ? function.launch_bounds : MAX_THREADS;
     function.param_bytes = answer.take<uint32_t>();
+    function.ptx_version = answer.take<uint32_t>();
     for (uint32_t left = answer.take<uint32_t>(); left; --left) {
       const uint32_t offset = answer.take<uint32_t>(), size = answer.take<uint32_t>();
       function.params.push_back({offset, size});
@@ -419,12 +426,10 @@ cudaError_t unknown_function(const char *call) {
   return refuse(cudaErrorInvalidDeviceFunction, format("%s: its argument is no kernel of this file", call));
 }
 
+// How many such blocks a multiprocessor holds, as far as threads and shared memory go: registers are ptxas's business.
 int occupancy(const Function &function, int threads, size_t dynamic_shared) {
-  // Registers are ptxas's business and not known here: this counts threads, blocks and shared memory.
-  const size_t shared = function.static_shared + dynamic_shared + 1024;  // 1 KB per block is the system's
-  int blocks = device.blocks_per_multiprocessor;
-  blocks = std::min(blocks, device.threads_per_multiprocessor / ((threads + 31) / 32 * 32));
-  return std::min<int>(blocks, device.shared_per_multiprocessor / shared);
+  const Packet packet = Packet().add(uint32_t(threads)).add(uint64_t(function.static_shared + dynamic_shared));
+  return ask(Request::OCCUPANCY, packet).take<int32_t>();
 }
 
 // What is wrong with a configuration, or nothing.
@@ -466,6 +471,7 @@ void note(const char *kind, const std::string &message) {
 
 // The order of a stream is that of the calls, for each is done when it returns. What is checked is the handle.
 cudaError_t check(cudaStream_t stream, const std::string &what) {
+  in_flight = nullptr;
   const bool standard = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
   if (!standard && !streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, what + ": the stream does not exist (or no longer)");
@@ -475,7 +481,7 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
 }
 
 cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
-                   void **arguments, bool cooperative = false) {
+                   void **arguments, bool cooperative = false, bool may_begin_early = false) {
   std::lock_guard lock(guard);
   if (sticky) return last_error;
   if (channel < 0) return record(cudaErrorNoDevice);
@@ -484,6 +490,8 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   // manual has cudaErrorInvalidConfiguration.
   const std::string wrong = too_much(*function, grid, block, shared);
   if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
+  const cudaStream_t here = stream ? stream : cudaStreamLegacy;
+  const bool early = may_begin_early && in_flight == here;
   if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
   if (cooperative) {
     const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
@@ -498,7 +506,7 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
     memcpy(&params[function->params[i].first], arguments[i], function->params[i].second);
   Packet packet;
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
-  packet.add(uint32_t(cooperative)).add(uint64_t(shared)).text(function->name).text(params);
+  packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
   Answer answer = ask(Request::LAUNCH, packet);
   const auto error = cudaError_t(answer.take<int32_t>());
   const bool fatal = answer.take<uint32_t>();
@@ -508,12 +516,14 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
     fflush(stdout);
   }
   protect_managed(true);
+  in_flight = here;
   record(error);
   sticky |= fatal;
   return error;
 }
 
 cudaError_t synchronised() {
+  in_flight = nullptr;
   protect_managed(false);
   return last_error;
 }
@@ -539,6 +549,7 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
 }
 
 cudaError_t release(void *address, bool pinned, const char *call) {
+  in_flight = nullptr;
   if (!address) return cudaSuccess;
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const auto found = mapped().find(at);
@@ -561,6 +572,7 @@ cudaError_t wild(const char *call, const void *address, size_t bytes) {
 cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
   if (sticky) return last_error;
   if (channel < 0) return record(cudaErrorNoDevice);
+  in_flight = nullptr;
   if (!bytes) return cudaSuccess;
   const uint64_t target = reinterpret_cast<uint64_t>(to), source = reinterpret_cast<uint64_t>(from);
   // Memory that both sides may touch counts as what the direction says.
@@ -605,6 +617,7 @@ cudaError_t copy_2d(const char *call, void *to, size_t to_pitch, const void *fro
 cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (sticky) return last_error;
   if (channel < 0) return record(cudaErrorNoDevice);
+  in_flight = nullptr;
   if (!bytes) return cudaSuccess;
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const Packet packet = Packet().add(at).add(uint64_t(bytes)).text(call);
@@ -808,15 +821,17 @@ cudaError_t cudaLaunchCooperativeKernel(
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *host, void **arguments) {
   CALL(cudaLaunchKernelEx);
   dim3 cluster(1);
-  bool cooperative = false;
+  bool cooperative = false, may_begin_early = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute &attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension)
       cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
     if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative;
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)  // a permission: older GPUs do not use it
+      may_begin_early = attribute.val.programmaticStreamSerializationAllowed && device.major >= 9;
   }
   return launch(find(host), config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, config->stream,
-                arguments, cooperative);
+                arguments, cooperative, may_begin_early);
 }
 
 // With --default-stream per-thread the headers rename the calls: here both streams are in order anyway.
@@ -890,7 +905,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   attributes->localSizeBytes = function->local;
   attributes->maxThreadsPerBlock = function->max_threads;
   attributes->numRegs = 0;  // ptxas's business
-  attributes->ptxVersion = attributes->binaryVersion = device.major * 10 + device.minor;
+  attributes->ptxVersion = function->ptx_version;
+  // nvcc's machine code, for all GPUs of that generation; newer ones compile the PTX.
+  const bool native = function->ptx_version / 10 == device.major;
+  attributes->binaryVersion = native ? function->ptx_version : device.major * 10 + device.minor;
   attributes->maxDynamicSharedSizeBytes = function->dynamic_limit();
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;
@@ -915,8 +933,8 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void 
   const Function *function = find(host);
   if (!function) return unknown_function("cudaOccupancyAvailableDynamicSMemPerBlock");
   if (blocks < 1 || threads < 1) return record(cudaErrorInvalidValue);
-  const size_t each = device.shared_per_multiprocessor / blocks, taken = function->static_shared + 1024;
-  *bytes = std::min<size_t>(each > taken ? each - taken : 0, device.shared_per_block - function->static_shared);
+  const size_t each = ask(Request::SHARED_ROOM, Packet().add(uint32_t(blocks))).take<uint64_t>();
+  *bytes = each > function->static_shared ? each - function->static_shared : 0;
   return cudaSuccess;
 }
 
@@ -1236,6 +1254,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   CALL(cudaEventRecord);
   if (!events().count(reinterpret_cast<Event *>(event)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaEventRecord: the event was not created (or is destroyed)");
+  in_flight = nullptr;
   if (stream) {
     if (const cudaError_t error = check(stream, "cudaEventRecord")) return error;
   }

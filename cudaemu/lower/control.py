@@ -72,10 +72,16 @@ def _trap(lowering: Lowering, form: Form) -> Lowered:
 
 
 @rule(
-    *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "griddepcontrol", "setmaxnreg"],
+    *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "setmaxnreg"],
 )
 def _nothing(lowering: Lowering, form: Form) -> Lowered:
     return Lowered(category="control")
+
+
+@rule("griddepcontrol")
+def _griddepcontrol(lowering: Lowering, form: Form) -> Lowered:
+    action = form.choose("wait", "launch_dependents")
+    return Lowered(f"griddepcontrol.{action}", category="control")
 
 
 # ---- calls ----

@@ -96,10 +96,10 @@ class Unsupported(Exception):
 # What to do instead, by the beginning of the opcode; the longest that fits counts.
 WAYS_ROUND = {
     "": "Write it with instructions that the emulator has (docs/emulator.md lists them), or run the kernel on a GPU",
-    "wgmma": "mma.sync computes the same (kernels/05_mma_ptx); or run the kernel on a GPU of compute capability 9.0",
-    "tcgen05": "mma.sync computes the same (kernels/05_mma_ptx); or run the kernel on a GPU that has it",
+    "wgmma": "mma.sync computes the same; or run the kernel on a GPU of compute capability 9.0",
+    "tcgen05": "mma.sync computes the same; or run the kernel on a GPU that has it",
     "mma": "mma.m16n8k16 with fp16 or bf16 is the usual form; or run the kernel on a GPU",
-    "cp.async.bulk": "cp.async in pieces of 16 bytes does the same (kernels/07_cp_async); or run the kernel on a GPU",
+    "cp.async.bulk": "cp.async in pieces of 16 bytes does the same; or run the kernel on a GPU",
     "cp.async.mbarrier": "cp.async.commit_group and wait_group do the same; or run the kernel on a GPU",
     "mbarrier": "bar.sync, named barriers, and cp.async groups do the same; or run the kernel on a GPU",
     "tex": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
@@ -161,6 +161,7 @@ class Lowered:
     category: str = "move"
     access: int = 0  # bytes of shared memory that one thread touches at once
     global_store: int = 0  # bytes of global memory that one thread writes at once
+    global_load: int = 0  # ... or reads
     guard: Register | None = None
     negated: bool = False
     text: str = ""
@@ -213,6 +214,7 @@ class Template:
             made.category,
             made.access,
             made.global_store,
+            made.global_load,
             guard,
             instruction.negated,
             instruction.text,

@@ -348,6 +348,7 @@ def encode(lowering: Lowering) -> Program:
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
     granule = min({lowered.access for lowered in code} - {0}, default=16)
     stores = {lowered.global_store for lowered in code} - {0}
+    touched = stores | {lowered.global_load for lowered in code} - {0}
     ordered = "fence" in names or any(flags & (ACQUIRE | RELEASE) for flags in {lowered.flags for lowered in code})
     header = array(
         "I",
@@ -365,6 +366,7 @@ def encode(lowering: Lowering) -> Program:
             stack,
             int(ordered),
             int(math.log2(min(stores))) if stores else NO_GRANULE,
+            int(math.log2(min(touched))) if touched else NO_GRANULE,
             len(functions),
             *functions,
         ),

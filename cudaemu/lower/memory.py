@@ -70,11 +70,11 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     access = size * count if machine in ("shared", "generic") else 0
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
+    globally = size * count if machine in ("global", "generic") else 0
     if load:
-        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access)
+        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access, global_load=globally)
     flags |= SIGNAL * (flags & STRONG != 0)
-    store = size * count if machine in ("global", "generic") else 0
-    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=store)
+    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=globally)
 
 
 def _is_kernel_parameter(lowering: Lowering, where) -> bool:
@@ -166,4 +166,4 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
             take = lowering.use(extra, 4, "u32")
     places = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide))]
     out = [*places, Raw(size), take, ignore, Raw(int(past_l1))]
-    return Lowered("cp.async", out, flags, category="cp.async", access=size)
+    return Lowered("cp.async", out, flags, category="cp.async", access=size, global_load=size)

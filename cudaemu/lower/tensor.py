@@ -126,11 +126,12 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     kind = "ldmatrix" if by_rows else f"{what}.{space}"
     access = 16 if by_rows else 2 if operand == 2 and halves else 1 if type_ in ("s8", "u8") else 4
     out = [base, Raw(offset), *map(Raw, numbers), stride, Raw(len(slots)), *slots]
-    store = access if space in ("global", "generic") and not load else 0
-    access = access if space in ("shared", "generic") else 0
-    return Lowered(
-        f"wmma.{what}", out, kind=TOGETHER, target=EVERYONE, category=kind, access=access, global_store=store
-    )
+    made = Lowered(f"wmma.{what}", out, kind=TOGETHER, target=EVERYONE, category=kind)
+    if space in ("shared", "generic"):
+        made.access = access
+    if space in ("global", "generic"):
+        made.global_load, made.global_store = (access, 0) if load else (0, access)
+    return made
 
 
 def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:

@@ -40,6 +40,7 @@ struct Program {
   u32 stack = NO_PC;                     // where the frame has the thread's place in its stack, if there is one
   bool fences = false;                   // it has fences, or acquires and releases
   u32 global_granule_log2 = NO_GRANULE;  // of the smallest store to global memory
+  u32 global_access_log2 = NO_GRANULE;   // ... and of the smallest access
   std::vector<u32> functions;            // pc of each function of the module that can be called through a pointer
 
   bool tracked = false;                 // some registers may be undefined
@@ -89,7 +90,11 @@ class Epochs {
   u64 chunks = 0;
 };
 
-// Who touched the granules of one allocation: three words for each.
+// Who touched the granules of one allocation: three words for each, of who wrote it last, and of two who read it since.
+//   epoch | volatile or atomic, within its block only, nothing changed | lane | pc
+constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
+constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
+
 class Cells {
  public:
   Cells(u64 base, u64 bytes, u32 granule_log2);
@@ -133,6 +138,13 @@ struct Launch {
   std::unordered_map<u64, PastPointer> flags;
   std::atomic<u64> flag_count{0};
   std::atomic_flag atomics = ATOMIC_FLAG_INIT;  // held while an atomic is noted and done
+  // Programmatic dependent launch: dependent.cpp.
+  bool kept = false;                                   // it is looked at when the next launch runs
+  const Launch *before = nullptr;                      // kept, and may still run when this one begins
+  bool waited = false, waited_first = false;           // some thread for `before`; before its block let the next begin
+  std::mutex trigger_mutex;                            // guards these
+  std::unordered_map<u64, std::vector<u32>> triggers;  // of a block that let the next begin: what its warp knew then
+  void keep();
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 budget;  // instructions that a block's warps may execute together
@@ -234,7 +246,7 @@ struct Block {
 
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
   void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS, u32 other_pc = NO_PC,
-              u64 other_block = SAME_BLOCK);
+              u64 other_block = SAME_BLOCK, u64 other_launch = 0);
   void halt() { stopped = true; }  // this block ends here, and with it the launch
 
   // Shared memory: shadow.cpp.
@@ -250,6 +262,9 @@ struct Block {
   void note_seen(u32 mask, const u64 *address);
   void race_write(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32], bool atomic);
   bool race_write_row(Warp &, const Instr &, u64 address, u32 bytes);
+  // The launch before, if this one may begin early: dependent.cpp.
+  void wait_for_launch(Warp &, u32 mask);
+  void let_next_begin(Warp &);
   // What has happened before what: order.cpp.
   void meet_lanes(Warp &, u32 mask);
   void fence(Warp &, bool beyond);
@@ -291,6 +306,12 @@ struct Block {
   bool ordered(const Warp &, int lane, u64 word) const;
   void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, u64 mine);
   void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, u64 mine, bool same_value);
+  void learn_waited(Warp &);
+  bool early(const Warp &w, u32 mask) const {  // may a launch before this one still run, for all that these lanes know?
+    const Launch *before = launch.before;
+    return before && (mask & ~w.waited || (before->before && !before->waited));
+  }
+  void check_early(const Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool writes, bool strong);
   u32 epoch(Warp &);
   bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine) const;
   void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word);

@@ -155,7 +155,7 @@ void Block::start(u64 block_index) {
     w.knows = {std::vector<u32>(launch.warps, 1), nullptr};
     for (Clock &fenced : w.fenced) fenced = {};
     w.lanes.reset();
-    w.epoch = 0;
+    w.epoch = w.waited = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     for (const Constant &c : program.constants)
@@ -164,9 +164,10 @@ void Block::start(u64 block_index) {
 }
 
 void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread, u32 other_pc,
-                   u64 other_block) {
-  if (other_block == index) other_block = SAME_BLOCK;
-  const Finding finding{u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc, other_block};
+                   u64 other_block, u64 other_launch) {
+  if (other_block == index && !other_launch) other_block = SAME_BLOCK;
+  const Finding finding{
+      u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc, other_block, other_launch};
   auto [at, fresh] = worker->findings.try_emplace({u32(problem), pc}, finding);
   const u64 count = at->second.count + 1;
   if (index < at->second.block) at->second = finding;

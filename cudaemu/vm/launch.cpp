@@ -10,7 +10,6 @@
 
 namespace vm {
 
-constexpr u32 SHARED_UNIT = 128;               // bytes in which blocks are given shared memory
 constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
 constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of blocks that have begun
 constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of blocks that only poll while nothing happens: then it is a deadlock
@@ -164,7 +163,7 @@ using namespace vm;
 
 struct LaunchSpec {
   u32 grid[3], block[3];
-  u32 dynamic_shared, threads;
+  u32 dynamic_shared, shared_window, threads;
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
   const u8 *params;
@@ -173,6 +172,8 @@ struct LaunchSpec {
   u64 resident;
   u32 multiprocessors, cooperative;
   Heap *heap;
+  const Launch *before;
+  u32 kept;
 };
 
 static const Registry &registry() {
@@ -187,6 +188,7 @@ static const Registry &registry() {
     register_tensor(r);
     register_call(r);
     register_video(r);
+    register_dependent(r);
     return r;
   }();
   return all;
@@ -233,8 +235,8 @@ const char *vm_problems() {
 // names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
-// bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the global granule; number of
-// functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
+// bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the smallest store to global
+// memory, and of the smallest access; number of functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
 // are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
 // and their places. constants: offset, width, special, value of each. tables: length and entries of each.
 Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
@@ -255,8 +257,8 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   std::copy(header + 7, header + 12, p->bounds);
   p->bounds[5] = p->frame_bytes;
   p->entry = header[12], p->local_static = header[13], p->stack = header[14];
-  p->fences = header[15], p->global_granule_log2 = header[16];
-  p->functions.assign(header + 18, header + 18 + header[17]);
+  p->fences = header[15], p->global_granule_log2 = header[16], p->global_access_log2 = header[17];
+  p->functions.assign(header + 19, header + 19 + header[18]);
   u64 size = 0;
   for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
   p->words.assign(words, words + size);
@@ -321,7 +323,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->warps = (l->threads + LANES - 1) / LANES;
   l->dynamic_shared = spec->dynamic_shared;
   l->shared_bytes = program->static_shared + spec->dynamic_shared;
-  l->shared_window = (l->shared_bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT;
+  l->shared_window = spec->shared_window;
   l->params.assign(spec->params, spec->params + spec->param_bytes);
   for (u64 n = 0; n < spec->allocation_count; ++n) {
     const u64 *row = spec->allocations + 3 * n;
@@ -336,10 +338,13 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->budget = spec->budget;
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
-  if (l->sanitize && program->global_granule_log2 != NO_GRANULE && l->blocks * l->warps > 1) {
+  l->kept = spec->kept, l->before = spec->before;
+  const bool alone = program->global_granule_log2 == NO_GRANULE || l->blocks * l->warps == 1;  // it has no races
+  const u32 granule_log2 = l->kept ? program->global_access_log2 : program->global_granule_log2;
+  if (l->sanitize && granule_log2 != NO_GRANULE && (l->kept || !alone)) {
     l->races = true;
     const auto watch = [&](u64 base, u64 bytes) {
-      l->cells.push_back(std::make_unique<Cells>(base, bytes, program->global_granule_log2));
+      l->cells.push_back(std::make_unique<Cells>(base, bytes, granule_log2));
       return l->cells.back()->words ? l->cells.back().get() : nullptr;
     };
     for (Allocation &a : l->allocations) a.cells = watch(a.base, a.size);
@@ -382,6 +387,14 @@ const char *vm_output(Launch *l) {
   l->all_output.clear();
   for (const auto &[block, text] : l->output) l->all_output += text;
   return l->all_output.c_str();
+}
+
+// Of a launch that is over, keep where it touched global memory, for the one after it to be checked against. `alone`: the
+// one before it counts as over. 0: so it does.
+int vm_keep(Launch *l, u32 alone) {
+  l->keep();
+  if (alone) l->before = nullptr;
+  return l->before != nullptr;
 }
 
 void vm_free_launch(Launch *l) {

@@ -95,6 +95,7 @@ void Block::meet_all() {
     w.knows.others = others;
     for (int reach = 0; program.fences && reach < 2; ++reach) w.fenced[reach] = fenced[reach];
     w.lanes.reset();
+    learn_waited(w);
   }
 }
 
@@ -110,12 +111,14 @@ void Block::take(Warp &w, const Barrier &b) {
   join(w.knows, b.knows);
   for (int reach = 0; reach < 2; ++reach) join(w.fenced[reach], b.fenced[reach]);
   w.lanes.reset();
+  learn_waited(w);
   settle(w);
 }
 
 // __syncwarp: the lanes of `mask` know what each of them knew, and did until now.
 void Block::meet_lanes(Warp &w, u32 mask) {
   const u32 before = w.knows.time[w.index], now = advance(w);
+  if (mask & w.waited) w.waited |= mask;
   if (!(w.live & ~mask)) {
     w.lanes.reset();
     w.knows.time[w.index] = now;
@@ -166,6 +169,7 @@ static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) 
 
 void Block::learn(Warp &w, const Clock &clock) {
   join(w.knows, clock);
+  learn_waited(w);
   if (w.lanes)
     for (auto &of : w.lanes->of)
       for (u32 &time : of) time = std::max(time, clock.time[w.index]);

@@ -14,10 +14,6 @@
 
 namespace vm {
 
-// A word: epoch | volatile or atomic, within its block only, nothing changed | lane | pc
-constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
-constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
-
 constexpr u64 MOST_HUGE = 4 << 20;  // granules: 96 MB of words
 
 Cells::Cells(u64 base, u64 bytes, u32 granule_log2)
@@ -216,6 +212,7 @@ const Cells *Block::cells_of(u64 address, u32 bytes) const {
 }
 
 void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const Pattern &p) {
+  if (early(w, mask)) check_early(w, i, mask, address, bytes, false, i.flags & STRONG);
   if (!launch.races.load(std::memory_order_relaxed)) return;
   const u32 now = epoch(w);
   const bool strong = i.flags & (STRONG | PAST_L1 | TENTATIVE);
@@ -237,6 +234,7 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
 
 // The usual store: of a row that nobody else has touched. False if it needs a closer look.
 bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
+  if (early(w, ALL)) return false;
   if (!launch.races.load(std::memory_order_relaxed)) return true;
   const Cells *cells = cells_of(address, bytes);
   if (!cells) return true;
@@ -258,6 +256,7 @@ bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
 
 void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],
                        bool atomic) {
+  if (early(w, mask)) check_early(w, i, mask, address, bytes, true, atomic || i.flags & STRONG);
   if (!launch.races.load(std::memory_order_relaxed)) return;
   const u32 now = epoch(w);
   for (u32 rest = mask; rest; rest &= rest - 1) {

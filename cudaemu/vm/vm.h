@@ -92,42 +92,45 @@ struct Instr {
 // What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
 // if it goes on. findings.py has the sentences. Reports keep this order, causes before what comes of them: what a missing
 // barrier lets somebody read too early is a race, and often also a value that nobody has written yet.
-#define PROBLEMS(X)                                       \
-  X(GLOBAL_BOUNDS, "out of bounds global", 700)           \
-  X(SHARED_BOUNDS, "out of bounds shared", 700)           \
-  X(LOCAL_BOUNDS, "out of bounds local", 700)             \
-  X(NULL_POINTER, "null pointer", 700)                    \
-  X(MISALIGNED, "misaligned", 716)                        \
-  X(BAD_FREE, "bad free", 719)                            \
-  X(STACK_OVERFLOW, "stack overflow", 700)                \
-  X(WILD_CALL, "call of no function", 700)                \
-  X(ASSERTION, "assertion failed", 710)                   \
-  X(TRAP, "trap", 719)                                    \
-  X(BARRIER_DEADLOCK, "barrier divergence", 719)          \
-  X(DEADLOCK_MEMORY, "deadlock", 702)                     \
-  X(DEADLOCK_BARRIER, "deadlock", 702)                    \
-  X(ENDLESS, "endless loop", 702)                         \
-  X(WATCHDOG, "endless loop", 702)                        \
-  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)      \
-  X(SHARED_PAST_END, "out of bounds shared", 0)           \
-  X(BARRIER_DIVERGENCE, "barrier divergence", 0)          \
-  X(BARRIER_SKIPPED, "barrier divergence", 0)             \
-  X(WARP_DIVERGENCE, "warp divergence", 0)                \
-  X(OUTSIDE_MASK, "lane outside its mask", 0)             \
-  X(COPY_IN_FLIGHT, "copy in flight", 0)                  \
-  X(RACE_READ_AFTER_WRITE, "shared race", 0)              \
-  X(RACE_WRITE_AFTER_READ, "shared race", 0)              \
-  X(RACE_WRITE_AFTER_WRITE, "shared race", 0)             \
-  X(GLOBAL_READ_AFTER_WRITE, "global race", 0)            \
-  X(GLOBAL_WRITE_AFTER_READ, "global race", 0)            \
-  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)           \
-  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0) \
-  X(SHARED_UNINITIALISED, "uninitialised shared read", 0) \
-  X(UNDEFINED_PRODUCT, "undefined value", 0)              \
-  X(UNDEFINED_ADDRESS, "undefined value", 0)              \
-  X(UNDEFINED_BRANCH, "undefined value", 0)               \
-  X(UNDEFINED_STORE, "undefined value", 0)                \
-  X(SHARED_UNDEFINED, "undefined value", 0)               \
+#define PROBLEMS(X)                                            \
+  X(GLOBAL_BOUNDS, "out of bounds global", 700)                \
+  X(SHARED_BOUNDS, "out of bounds shared", 700)                \
+  X(LOCAL_BOUNDS, "out of bounds local", 700)                  \
+  X(NULL_POINTER, "null pointer", 700)                         \
+  X(MISALIGNED, "misaligned", 716)                             \
+  X(BAD_FREE, "bad free", 719)                                 \
+  X(STACK_OVERFLOW, "stack overflow", 700)                     \
+  X(WILD_CALL, "call of no function", 700)                     \
+  X(ASSERTION, "assertion failed", 710)                        \
+  X(TRAP, "trap", 719)                                         \
+  X(BARRIER_DEADLOCK, "barrier divergence", 719)               \
+  X(DEADLOCK_MEMORY, "deadlock", 702)                          \
+  X(DEADLOCK_BARRIER, "deadlock", 702)                         \
+  X(ENDLESS, "endless loop", 702)                              \
+  X(WATCHDOG, "endless loop", 702)                             \
+  X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)           \
+  X(SHARED_PAST_END, "out of bounds shared", 0)                \
+  X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
+  X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
+  X(WARP_DIVERGENCE, "warp divergence", 0)                     \
+  X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
+  X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
+  X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
+  X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
+  X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
+  X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
+  X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
+  X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \
+  X(EARLY_READ_AFTER_WRITE, "race with the kernel before", 0)  \
+  X(EARLY_WRITE_AFTER_READ, "race with the kernel before", 0)  \
+  X(EARLY_WRITE_AFTER_WRITE, "race with the kernel before", 0) \
+  X(GLOBAL_UNINITIALISED, "uninitialised global read", 0)      \
+  X(SHARED_UNINITIALISED, "uninitialised shared read", 0)      \
+  X(UNDEFINED_PRODUCT, "undefined value", 0)                   \
+  X(UNDEFINED_ADDRESS, "undefined value", 0)                   \
+  X(UNDEFINED_BRANCH, "undefined value", 0)                    \
+  X(UNDEFINED_STORE, "undefined value", 0)                     \
+  X(SHARED_UNDEFINED, "undefined value", 0)                    \
   X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
@@ -135,12 +138,13 @@ enum class Problem : u32 {
 #undef X
 };
 
-// One finding. `other_*` is the earlier access of a race, or the other place of a divergence.
+// One finding. `other_*` is the earlier access of a race, or the other place of a divergence; `other_launch`: how many
+// launches before this one.
 struct Finding {
   u32 problem, pc;
   u64 count, block, address;
   u32 thread, size, other_thread, other_pc;
-  u64 other_block;
+  u64 other_block, other_launch;
 };
 constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
 constexpr u64 SAME_BLOCK = ~0ull;
@@ -269,6 +273,7 @@ struct Warp {
   u32 oldest = 1, newest = 1;              // of what it knows: of all, and of all others
   std::unique_ptr<LaneTimes> lanes;        // where its lanes know different things of each other
   u32 epoch = 0, epoch_time = 0;           // races.cpp
+  u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
@@ -357,5 +362,6 @@ void register_print(Registry &);
 void register_tensor(Registry &);
 void register_call(Registry &);
 void register_video(Registry &);
+void register_dependent(Registry &);
 
 }  // namespace vm

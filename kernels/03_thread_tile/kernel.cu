@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_kernel(
     // 3. Shared -> registers -> outer product: 4 reads of 128 bits, 64 multiplications.
 #pragma unroll
     for (int k = 0; k < BLOCK_K; ++k) {
-      float a[THREAD_M], b[THREAD_N];
+      alignas(16) float a[THREAD_M], b[THREAD_N];
       *reinterpret_cast<float4 *>(&a[0]) = *reinterpret_cast<const float4 *>(&A_tile[k][thread_row]);
       *reinterpret_cast<float4 *>(&a[QUAD]) = *reinterpret_cast<const float4 *>(&A_tile[k][thread_row + WARP_M / 2]);
       *reinterpret_cast<float4 *>(&b[0]) = *reinterpret_cast<const float4 *>(&B_tile[k][thread_col]);

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemm_kernel(
       __syncwarp();  // the warp waits for its own writers: the patch is complete
       const int patch_row = lane / 2;
       const int patch_col = lane % 2 * VECTOR;
-      float value[VECTOR];
+      alignas(16) float value[VECTOR];
 #pragma unroll
       for (int v = 0; v < VECTOR; v += 4) {
         *reinterpret_cast<float4 *>(&value[v]) =

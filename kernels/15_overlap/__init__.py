@@ -4,10 +4,11 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="A warp with 32 queries reads keys and values half as often. Each product runs in 16 steps, which load the "
-    "next step's fragments and copy a part of a later tile; one barrier per tile; O is corrected only when it "
+    idea="Follows 13: a warp with 32 queries reads keys and values half as often. Each product runs in 16 steps, which "
+    "load the next step's fragments and copy a part of a later tile; one barrier per tile; O is corrected only when it "
     "must be.",
     problem="attention",
+    follows="13_split_q",
     dtypes=("fp16", "bf16"),
     variants={
         "HEAD_DIM": (64, 128),

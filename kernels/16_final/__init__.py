@@ -7,6 +7,7 @@ stage = Stage(
     idea="Stage 15's loop, for any lengths: edges masked, hidden tiles skipped, grouped heads packed, few queries "
     "against many keys split over blocks and combined by log-sum-exp.",
     problem="sdpa",
+    ladder="attention",
     dtypes=("fp16", "bf16"),
     variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32)},
     alignment=16,

@@ -119,15 +119,13 @@ class Plan:
         if launcher is None:
             return
         shape = (b, h, h_kv, n, n_kv, d)
-        splits = sdpa.splits_of(shape, bool(is_causal), sdpa.multiprocessors(device))
+        chosen = self.kernel.choices(shape, device)
         dense = self.copied[0] or self.factor is not None, *self.copied[1:]
         read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
-        numbers = (
-            stage.spec.scalars(shape, self.kernel.variants, (*read, self.outputs[0]))
-            | {"splits": splits}
-            | self.changed
+        numbers = stage.spec.scalars(shape, chosen, (*read, self.outputs[0])) | self.changed
+        self.launch = launcher.bind(
+            device, list(numbers.values()), self.outputs, sdpa.parts(shape, chosen["splits"], "meta")
         )
-        self.launch = launcher.bind(device, list(numbers.values()), self.outputs, sdpa.parts(shape, splits, "meta"))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         if self.nothing:

@@ -60,9 +60,11 @@ constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int COPY_GROUP = 2;  // parts of a tile that are copied with one step: ptxas puts three idle loads before the
                                // first LDGSTS behind an ldmatrix, none before the second; 4 at once stall the products
+constexpr long long SECTION_BYTES = 16 << 20;  // of K and V: a quarter of the L2 of the GPU that this was measured on
 constexpr float LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr float MOST = 256;                   // that a weight may be: m is the row's maximum, or at most 8 less
+constexpr float EXACT = 16777216;             // 2^24: below, m is within 1 of the product that it was rounded from
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
@@ -235,6 +237,7 @@ struct Arguments {
   Strides q, k, v, o;
   int heads, heads_kv, n, n_kv;
   int packed;        // heads whose queries share a tile
+  int section;       // CAUSAL: heads (groups of packed ones) whose tiles run together, the longest first
   float scale_log2;  // scale · log₂e
 };
 
@@ -252,6 +255,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   constexpr int TILES_Q = WARP_Q / MMA_M;
   constexpr bool SPREAD = HEAD_DIM == 128 && WARP_Q == 32;  // copies go with the steps of the products, or before them
   static_assert(WARP_Q % MMA_M == 0, "tensor tiles must fit evenly");
+  static_assert(!SPREAD || BLOCK_Q <= 2 * BLOCK_KV, "a warp that skips more than the last tile would skip its copies");
   extern __shared__ __align__(128) unsigned char shared[];
   using Tiles = Shared<BLOCK_Q>;
   Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
@@ -259,15 +263,24 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   let_next_kernel_begin();
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Row r of
-  // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys: they begin.
+  // a tile is query r / packed of head r % packed. Under a causal mask the last queries have the most keys. Those of
+  // a section of heads begin, so that the grid ends with short blocks; K and V of a section fit in L2.
   const int packed = arguments.packed;
   const int rows = arguments.n * packed;
   const int q_tiles = ceil_div(rows, BLOCK_Q);
   const int head_groups = arguments.heads / packed;
-  const int group = blockIdx.x / q_tiles;
+  int group = blockIdx.x / q_tiles;
+  int q_tile = blockIdx.x % q_tiles;
+  if (CAUSAL) {
+    const int first_group = group / arguments.section * arguments.section;
+    const int groups = min(arguments.section, (int)gridDim.x / q_tiles - first_group);
+    const int place = blockIdx.x - first_group * q_tiles;  // within the section
+    group = first_group + place % groups;
+    q_tile = q_tiles - 1 - place / groups;
+  }
   const int batch = group / head_groups;
   const int head = group % head_groups * packed;  // the first of those that are packed
-  const int tile_row = (CAUSAL ? q_tiles - 1 - blockIdx.x % q_tiles : blockIdx.x % q_tiles) * BLOCK_Q;
+  const int tile_row = q_tile * BLOCK_Q;
   const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
   const int splits = gridDim.y;  // blocks that share the keys in turn: what is read at a time lies side by side
   const int kv_tiles = ceil_div(ceil_div(n_kv, BLOCK_KV) - (int)blockIdx.y, splits);
@@ -433,8 +446,9 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 
   // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
   // it cancels in O / l. So the weights come first, and are compared as rounded, two at a time; only where one is more
-  // than 2^8 the maxima of the scores are looked for, and the weights computed again.
-  const auto weigh = [&](int m, float (&sum)[2]) {  // 16 queries; whether a weight of theirs is too large
+  // than 2^8 the maxima of the scores are looked for, and the weights computed again. Scores of 10^8 and more are as far
+  // from their products with the scale as those are rounded: there every product is rounded as the maximum was.
+  const auto weigh = [&](int m, float (&sum)[2], bool rounded) {  // 16 queries; whether a weight of theirs is too large
     unsigned largest = 0;
     sum[0] = sum[1] = 0;
 #pragma unroll
@@ -442,8 +456,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
         const float max = row_max[m][half_tile];
-        const float first = exp2_approx(fmaf(s[m][n][half_tile * 2], arguments.scale_log2, -max));
-        const float second = exp2_approx(fmaf(s[m][n][half_tile * 2 + 1], arguments.scale_log2, -max));
+        const auto exponent = [&](float score) {
+          return rounded ? __fmul_rn(score, arguments.scale_log2) - max : fmaf(score, arguments.scale_log2, -max);
+        };
+        const float first = exp2_approx(exponent(s[m][n][half_tile * 2]));
+        const float second = exp2_approx(exponent(s[m][n][half_tile * 2 + 1]));
         sum[half_tile] += first + second;
         const unsigned pair = round_pair<Element>(first, second);
         p[m][n / 2][n % 2 * 2 + half_tile] = pair;  // two tiles are one fragment
@@ -473,13 +490,16 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       }
     }
   };
+  const auto is_huge = [&](int m) {
+    return __any_sync(~0u, fmaxf(fabsf(row_max[m][0]), fabsf(row_max[m][1])) > EXACT);
+  };
   const auto softmax = [&]() {
 #pragma unroll
     for (int m = 0; m < TILES_Q; ++m) {
       float sum[2];
-      if (weigh(m, sum)) {
+      if (is_huge(m) || weigh(m, sum, false)) {  // huge is also LOWEST: the first tile's maxima are looked for at once
         raise_max(m);
-        weigh(m, sum);
+        weigh(m, sum, is_huge(m));
       }
       exact_sum[m][0] += sum[0];
       exact_sum[m][1] += sum[1];
@@ -682,10 +702,8 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  int device, major;
-  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
-  status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (status != cudaSuccess) return status;
+  cudaFuncAttributes compiled;  // a kernel that waits itself, or older code
+  if ((status = cudaFuncGetAttributes(&compiled, combine_kernel)) != cudaSuccess) return status;
   cudaLaunchAttribute early = {};  // combine_kernel's blocks are there when the last part is
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -694,8 +712,14 @@ cudaError_t launch_tiles(const Arguments &arguments, int batches, int splits, cu
   config.blockDim = dim3(THREADS);
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = major >= 9;
+  config.numAttrs = compiled.ptxVersion >= 90;
   return cudaLaunchKernelEx(&config, combine_kernel, arguments, splits);
+}
+
+// Whether each row begins at a multiple of 16 bytes. A stride that is never taken may be anything.
+bool rows_in_chunks(const Element *first, const Strides &strides, int batches, int heads, int rows) {
+  return first && reinterpret_cast<size_t>(first) % 16 == 0 && (batches == 1 || strides.batch % VECTOR == 0) &&
+         (heads == 1 || strides.head % VECTOR == 0) && (rows == 1 || strides.row % VECTOR == 0);
 }
 
 // Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
@@ -728,7 +752,15 @@ extern "C" cudaError_t launch_sdpa(
       N,
       N_KV,
       packed,
+      (int)max(SECTION_BYTES / ((long long)N_KV * ROW_BYTES * 2), 4LL),
       scale_log2};
+  if (!rows_in_chunks(Q, arguments.q, B, H, N) || !rows_in_chunks(K, arguments.k, B, H_KV, N_KV)) {
+    return cudaErrorInvalidValue;
+  }
+  if (!rows_in_chunks(V, arguments.v, B, H_KV, N_KV) || !rows_in_chunks(O, arguments.o, B, H, N)) {
+    return cudaErrorInvalidValue;
+  }
+  if (splits > 1 && !(partial_O && partial_LSE)) return cudaErrorInvalidValue;
   if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, B, splits, stream);
   return launch_tiles<MAX_WARP_Q>(arguments, B, splits, stream);
 }

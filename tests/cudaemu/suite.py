@@ -8,6 +8,7 @@ The lines before a patch's first "---" say what was broken and what must come of
     Line:   a piece of the line, after the edit, at which it is found, or which the message names
     Tool:   the tool of NVIDIA's compute-sanitizer that should find it, or "none"
     Run:    of a stage: the shape, and a dtype or variants other than its defaults; of an example: its arguments
+    Arch:   the compute capability that it is compiled for and runs on (default: the oldest that it can)
 
 `git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
 test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import cudaemu
 from common import course
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("broken")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
-OPTIONAL = ("Run",)
+OPTIONAL = ("Run", "Arch")
 TOGETHER = 12  # compiled as one source: what all would take, in a fifth of the time, and both cores have some to do
 
 
@@ -57,6 +59,7 @@ class Broken:
     line: str
     tools: frozenset[str]  # of compute-sanitizer that should find it
     run: tuple[str, ...]
+    arch: str  # "": the oldest that it can
     hunks: tuple[Hunk, ...]
 
     @property
@@ -123,6 +126,7 @@ def _read(path: Path) -> Broken:
         fields["Line"],
         frozenset(re.split(", *", fields["Tool"])) - {"none"},
         tuple(fields.get("Run", "").split()),
+        fields.get("Arch", ""),
         hunks,
     )
 
@@ -146,23 +150,25 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
 def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
     made = _compiled_together()[broken]
+    options: dict[str, Any] = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
     if isinstance(made, tuple):
         path, number = made
-        return cudaemu.program(path, [str(number), *broken.run], counters=False, timeout=60, leaks=True)
+        return cudaemu.program(path, [str(number), *broken.run], timeout=60, leaks=True, **options)
     spec, shape = made.stage.spec, broken.shape
     inputs = spec.inputs(shape, made.dtype, made.variants)
     outputs = spec.outputs(shape, made.dtype, made.variants)
-    return made.emulate(inputs, outputs, counters=False, refused_is_error=False)
+    return made.emulate(inputs, outputs, refused_is_error=False, **options)
 
 
 @lru_cache
 def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
     """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
-    groups: dict[str, list[Broken]] = {}
+    groups: dict[tuple[str, str], list[Broken]] = {}
     for broken in filter(_applies, suite()):
-        groups.setdefault("" if broken.is_program else broken.kernel(broken.path).stage.problem, []).append(broken)
+        problem = "" if broken.is_program else broken.kernel(broken.path).stage.problem
+        groups.setdefault((problem, broken.arch), []).append(broken)
     made: dict[Broken, Kernel | tuple[Path, int]] = {}
-    for problem, group in groups.items():
+    for (problem, _), group in groups.items():
         for first in range(0, len(group), TOGETHER):
             some = group[first : first + TOGETHER]
             if problem:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import subprocess
 
+import numpy as np
 import pytest
 
+import cudaemu
 from cudaemu import hardware
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import GPUS, occupancy
+from cudaemu.hardware import GPUS, Arch, occupancy
 
 A100, RTX3090, RTX4090, H100 = GPUS[:4]
 
@@ -60,13 +62,13 @@ def test_occupancy_is_what_the_toolkits_calculator_says(tmp_path):
         )
     )
     questions = "".join(
-        f"{gpu.capability.replace('.', ' ')} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
+        f"{gpu.arch.major} {gpu.arch.minor} {gpu.shared_kb} {gpu.warps} {t} {r} {s}\n" for gpu, t, r, s in cases
     )
     answers = subprocess.run([program], input=questions, capture_output=True, text=True, check=True).stdout.split()
     assert len(answers) == len(cases)
     for (gpu, threads, registers, size), answer in zip(cases, answers):
         ours = occupancy(gpu, threads, registers, size).blocks
-        assert ours == int(answer), f"{gpu.capability}, {threads} threads, {registers} registers, {size} bytes"
+        assert ours == int(answer), f"{gpu.arch}, {threads} threads, {registers} registers, {size} bytes"
 
 
 @pytest.mark.parametrize(
@@ -112,16 +114,105 @@ def test_unknown_compute_capability_is_named():
     ],
 )
 def test_whose_code_runs_where(needed, capability, runs):
-    assert hardware.runs_on(needed, capability) is runs
+    assert Arch.of(needed).runs_on(capability) is runs
 
 
-def test_capabilities_as_nvcc_spells_them():
-    assert [hardware.nvcc_arch(name) for name in ("8.0", "9.0a", "10.0")] == ["80", "90a", "100"]
-    assert [gpu.arch for gpu in GPUS] == [hardware.nvcc_arch(gpu.capability) for gpu in GPUS]
-    assert hardware.model("9.0a") is H100 and hardware.model("8.0") is A100
+@pytest.mark.parametrize(
+    "written, people, nvcc",
+    [("8.0", "8.0", "80"), ("80", "8.0", "80"), ((9, 0), "9.0", "90"), ("90a", "9.0a", "90a"), ("9.0a", "9.0a", "90a")]
+    + [("12.0", "12.0", "120"), ("103", "10.3", "103")],
+)
+def test_a_compute_capability_as_people_and_nvcc_write_it(written, people, nvcc):
+    arch = Arch.of(written)
+    assert (str(arch), arch.nvcc, arch.exact) == (people, nvcc, people.endswith("a"))
+    assert arch == Arch.of(people) == Arch.of(nvcc) == Arch.of(arch) and hash(arch) == hash(Arch.of(nvcc))
+
+
+@pytest.mark.parametrize("text", ["", "8", "9.0b", "a", "9.00", "sm_90", "9,0", "²0"])
+def test_what_is_no_compute_capability(text):
+    with pytest.raises(UserError, match="must be written like 8.0, 90 or 9.0a, got"):
+        Arch.of(text)
+
+
+def test_compute_capabilities_are_in_order_of_age():
+    names = ["12.0", "9.0a", "8.0", "10.0", "9.0"]
+    assert [str(arch) for arch in sorted(map(Arch.of, names))] == ["8.0", "9.0", "9.0a", "10.0", "12.0"]
+    assert hardware.model("9.0a") is H100 and hardware.model("80") is A100
 
 
 def test_a_block_can_have_all_shared_memory_but_what_the_system_takes():
     for gpu in GPUS:
         assert occupancy(gpu, 32, 32, gpu.shared_per_block).blocks == 1
         assert occupancy(gpu, 32, 32, gpu.shared_per_block + 1).blocks == 0
+
+
+def test_shared_room_is_the_most_with_which_so_many_blocks_fit():
+    for gpu, blocks in itertools.product(GPUS, range(1, 17)):
+        room = hardware.shared_room(gpu, blocks)
+        assert occupancy(gpu, 32, None, room).blocks >= blocks > occupancy(gpu, 32, None, room + 1).blocks
+
+
+# ---- what the stand-in runtime tells programs ------------------------------------------------------------------------
+
+ASKED = r"""
+#include <cuda_runtime.h>
+#include <vector>
+__global__ void kernel() {}
+__global__ void with_static() {
+  __shared__ volatile int all[1000];
+  all[threadIdx.x % 1000] = 1;
+}
+extern "C" int ask(int most, int step, int threads, int *blocks, int *room) {
+  std::vector<int> found, each;
+  int status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  for (int bytes = 0; bytes <= most; bytes += step) {
+    found.push_back(0);
+    status |= cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found.back(), kernel, threads, bytes);
+  }
+  for (int count = 1; count <= 16; ++count) {
+    size_t bytes;
+    status |= cudaOccupancyAvailableDynamicSMemPerBlock(&bytes, with_static, count, threads);
+    each.push_back(bytes);
+  }
+  cudaMemcpy(blocks, found.data(), found.size() * sizeof(int), cudaMemcpyHostToDevice);
+  cudaMemcpy(room, each.data(), each.size() * sizeof(int), cudaMemcpyHostToDevice);
+  return status;
+}
+extern "C" int cooperate(int grid, int shared) {
+  return cudaLaunchCooperativeKernel(kernel, grid, 32, nullptr, shared, nullptr);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    path = tmp_path_factory.mktemp("occupancy") / "asked.cu"
+    path.write_text(ASKED)
+    return path
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.capability)
+@pytest.mark.parametrize("threads", [32, 96])
+def test_a_program_is_told_the_same(gpu, threads, asked):
+    most, step = gpu.shared_per_block, 61  # bytes: a step beside every unit
+    blocks, room = np.zeros(most // step + 1, np.int32), np.zeros(16, np.int32)
+    report = cudaemu.run(asked, "ask", [most, step, threads, blocks, room], arch=gpu.capability, compiled_for="8.0")
+    assert report.status == 0, report
+    assert blocks.tolist() == [occupancy(gpu, threads, None, step * n).blocks for n in range(len(blocks))]
+    assert room.tolist() == [max(0, hardware.shared_room(gpu, count) - 4000) for count in range(1, 17)]
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.capability)
+def test_a_cooperative_launch_has_no_block_too_many(gpu, asked):
+    """Also where bytes alone would be enough for one block more, and their units are not."""
+    whole = gpu.shared_kb * 1024
+    shared = next(
+        size for size in range(4096, 40000)
+        if occupancy(gpu, 32, None, size).blocks < whole // (size + gpu.shared_system) <= gpu.blocks
+    )  # fmt: skip
+    fit = occupancy(gpu, 32, None, shared).blocks * gpu.sms
+    status = [
+        cudaemu.run(asked, "cooperate", [blocks, shared], arch=gpu.capability, compiled_for="8.0").status
+        for blocks in (fit, fit + 1)
+    ]
+    assert status == [0, 720]  # cudaErrorCooperativeLaunchTooLarge

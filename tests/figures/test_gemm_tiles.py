@@ -10,28 +10,38 @@ from common.figures import gemm_tiles
 from cudaemu.errors import UserError
 
 
+def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
+    """Groups of `group_m` rows of tiles, each walked down before a step to the right."""
+    rows = [range(top, min(top + group_m, tiles_m)) for top in range(0, tiles_m, group_m)]
+    walked = [(m, n) for group in rows for n in range(tiles_n) for m in group]
+    found = np.empty((tiles_m, tiles_n), np.int64)
+    for block, place in enumerate(walked):
+        found[place] = block
+    return found
+
+
 @pytest.mark.parametrize("group_m", [1, 8])
 def test_the_order_of_blocks_is_the_executed_one(group_m: int):
     """Ten rows of tiles: the last group is lower than the others."""
     kernel = kernels.load("09").kernel("fp16", {"GROUP_M": group_m})
     executed, tile = gemm_tiles.executed_order(kernel, (10 * 128, 2 * 256, 32))
     assert tile == (128, 256)
-    assert np.array_equal(executed, gemm_tiles.order(10, 2, group_m))
+    assert np.array_equal(executed, order(10, 2, group_m))
 
 
 def test_the_traffic_of_one_wave_is_its_outline():
     """4 × 4 tiles of 128 × 256 in one wave: all rows and all columns once, of 16 that each ask for their own."""
-    found = gemm_tiles.traffic((512, 1024, 64), (128, 256), group_m=4, running=16)
+    found = gemm_tiles.traffic(order(4, 4, 4), (128, 256), depth=64, running=16)
     assert (found.a, found.b, found.asked) == (512 * 64 * 2, 1024 * 64 * 2, 16 * (128 + 256) * 64 * 2)
-    stripes = gemm_tiles.traffic((512, 1024, 64), (128, 256), group_m=1, running=4)
+    stripes = gemm_tiles.traffic(order(4, 4, 1), (128, 256), depth=64, running=4)
     assert (stripes.a, stripes.b) == (128 * 64 * 2, 1024 * 64 * 2)
 
 
 def test_pictures_say_what_the_model_counts():
-    orders = {f"GROUP_M = {group}": gemm_tiles.order(16, 12, group) for group in (1, 12)}
+    orders = {f"GROUP_M = {group}": order(16, 12, group) for group in (1, 12)}
     picture = gemm_tiles.waves(orders, (128, 256), running=36)
     assert picture.texts[0].get_text().startswith("36 blocks at a time need 3,456 rows and columns of A and B with")
-    picture = gemm_tiles.group_sizes((4096,), (128, 256), chosen=12)
+    picture = gemm_tiles.group_sizes(order, (4096,), (128, 256), chosen=12)
     assert "GROUP_M = 12 against 1: 1% fewer at 4096" in picture.texts[0].get_text()
 
 

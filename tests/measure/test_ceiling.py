@@ -76,7 +76,7 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
             bundle.LAUNCHER,
             [number(setting), sink, stamps, steps, warps, None],
             names=["number", "sink", "stamps", "steps", "warps", "stream"],
-            arch=GPU.capability,
+            arch=GPU.arch,
             sanitize=False,
         )
         assert report.status == 0, report.error

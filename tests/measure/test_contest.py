@@ -39,7 +39,7 @@ def test_rows_say_what_was_measured(fake_gpu):
     assert (row["ms"]["median"], row["ms"]["n"]) == (1.0, 6)
     assert row["tflops"] == pytest.approx(2 * 256**3 / 1.0 / 1e9)
     assert 0 < row["check"]["error"] <= row["check"]["limit"]
-    assert (row["role"], row["number"], row["previous"], row["first"]) == ("stage", 3, "02_block_tile", "01_naive")
+    assert (row["role"], row["ladder"], row["previous"], row["first"]) == ("stage", "gemm", "02_block_tile", "01_naive")
     assert (row["dtype"], row["size"], row["limit"]) == ("fp32", "256", "FMA fp32")
     assert row["host_us"] == {"call": 9.5, "empty": 2.5}
     record = Record(made, row)

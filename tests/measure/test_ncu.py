@@ -234,7 +234,7 @@ RECORDED = [Record(run, row) for run in runs.runs(kind="profile") for row in run
 def test_recorded_counters_are_what_the_kernels_of_today_should_count(record: Record):
     """Of a kernel that has changed since, nothing can be said."""
     row = record.row
-    kernel = kernels.load(row["number"]).kernel(row["dtype"])
+    kernel = kernels.load(row["name"]).kernel(row["dtype"])
     first = kernel.stage.spec.emulator_shapes(kernel.variants)[0]
     if row["name"] != kernel.stage.name or kernel.variants != row["variants"] or tuple(row["shape"].values()) != first:
         pytest.skip("another kernel, or a size that the emulator was not given")

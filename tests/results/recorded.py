@@ -8,7 +8,7 @@ def row(
 ) -> dict:
     """A row of a bench run; a peer's has nothing of a kernel."""
     ms = 2 * size**3 / tflops / 1e9
-    own = {} if role == "peer" else {"number": int(name[:2]) if name[:2].isdigit() else 0, "source": None}
+    own = {} if role == "peer" else {"source": None}
     own |= {} if role == "peer" else {"label": f"{name} {dtype}", "variants": {}, "defaults": {}, "default": True}
     own |= {} if role == "peer" else {"limit": "mma.sync fp16"}
     case = {"part": "gemm", "problem": "gemm", "dtype": dtype, "settings": {}, "size": str(size)}

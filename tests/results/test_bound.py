@@ -16,7 +16,7 @@ TOLERANCE = 0.02  # of a measured time: clocks are sampled
 
 def ceilings(**changed: float) -> dict:
     """A ceiling run of round numbers."""
-    per_clock = {"mma.sync fp16": 2048.0, "FMA fp32": 256.0, "exp2": 16.0, "ALU": 64.0}
+    per_clock = {"mma.sync fp16": 2048.0, "wgmma fp16": 4096.0, "FMA fp32": 256.0, "exp2": 16.0, "ALU": 64.0}
     rates = {"shared load": 128.0, "shared store": 128.0, "ldmatrix": 128.0, "ldmatrix + cp.async": 128.0}
     rates |= {"L1 requests": 0.5, "L1 broadcasts": 1.0}
     rows = [
@@ -123,6 +123,15 @@ def test_a_kernel_of_fmas_has_no_tensor_work_whatever_ncu_counts(bound_of):
     assert bound.busy == {"FMA pipe": 5.0, "issue slots": 17.0}
 
 
+def test_a_kernel_of_wgmma_has_a_ceiling_of_its_own(bound_of):
+    """What its instructions do is not in their number: the computation says how many operations there are."""
+    bound = bound_of(measured(20.0, limit="wgmma fp16"), rates=ceilings(**{"wgmma fp16": 4096.0}))
+    (need,) = (need for need in bound.needs if need.resource.startswith("tensor cores"))
+    assert (need.resource, need.count, need.rate) == ("tensor cores (wgmma)", 2 * SIZE**3, 4096.0)
+    assert need.ms == pytest.approx(2 * SIZE**3 / 4096 / 1e11 * 1e3)
+    assert bound.busy == {"tensor pipe": 61.0, "issue slots": 17.0}
+
+
 def test_the_longest_stalls_are_those_of_warps_that_could_not_run(bound_of):
     bound = bound_of(measured(10.0))
     assert bound.stalls() == [
@@ -204,7 +213,7 @@ def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
 
 def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     """That is to be predicted. What is 5 % of the first one's time and more is shown, for both."""
-    earlier = measured(20.0) | {"name": "08_multi_stage", "number": 8}
+    earlier = measured(20.0) | {"name": "08_multi_stage"}
     record("bench", run(earlier, measured(10.0)))
     record("ceiling", ceilings())
     more = profile(name="08_multi_stage")

@@ -91,7 +91,7 @@ def test_a_ladder_is_of_one_part_one_dtype_and_exactly_these_settings(record):
     record("one", run(*rows))
 
     def found(*words, **settings):
-        return [(r.row["name"], r.row["tflops"]) for r in tables.ladder(*words, **settings)]
+        return [(r.row["name"], r.row["tflops"]) for r in tables.rungs(*words, **settings)]
 
     assert found("gemm", "fp16") == [("01_naive", 4.0), ("10_last", 30.0), ("cuBLAS", 400.0)]
     assert found("gemm", "fp16", B_TRANSPOSED=1) == [("10_last", 31.0), ("cuBLAS", 401.0)]

@@ -10,7 +10,7 @@ from printed import shown
 from rich.text import Text
 
 import kernels
-from common import accuracy
+from common import accuracy, course
 from common.measure import contest
 from common.results import runs
 from common.results.runs import Record
@@ -210,8 +210,8 @@ def recorded(tmp_path, monkeypatch):
     case |= {"shape": dict.fromkeys("MNK", 4096), "ms": times}
     about = {"role": "stage", "variants": {}, "defaults": {}, "default": True, "source": None, "limit": "FMA fp32"}
     rows = [
-        {"name": "01_naive", "label": "01_naive fp16", "number": 1, "tflops": 34.35, **about, **case},
-        {"name": "02_block_tile", "label": "02_block_tile fp16", "number": 2, "tflops": 68.7, **about, **case}
+        {"name": "01_naive", "label": "01_naive fp16", "tflops": 34.35, **about, **case},
+        {"name": "02_block_tile", "label": "02_block_tile fp16", "tflops": 68.7, **about, **case}
         | {"previous": "01_naive"},
         {"role": "peer", "name": "cuBLAS", "label": "cuBLAS", "tflops": 687.0, **case},
     ]
@@ -251,7 +251,7 @@ def test_the_ladder_without_a_gpu_is_one_screen(recorded, command):
 
 @pytest.mark.parametrize("number", [1, 12])
 def test_the_ladder_of_a_part_stays_whole_at_eighty_columns(number, parse):
-    stages = [stage for stage in kernels.ladder() if stage.spec.part == kernels.load(number).spec.part]
+    stages = course.ladder(kernels.load(number))
     counters = {stage.counters[0]: 1_230_000 for stage in stages}
     counted = dict.fromkeys([stage.name for stage in stages], counters)
     text = shown(bench._ladder_table(stages, counted, {s.name: Text("ok") for s in stages}, "256", parse(bench)))
@@ -270,7 +270,7 @@ def test_without_a_gpu_a_wrong_kernel_shows_no_counters(edited, command):
 @without_gpu
 def test_in_the_ladder_a_wrong_stage_is_named_and_the_others_go_on(recorded, command, monkeypatch):
     def emulated(kernel, *rest, real=bench._emulated, **more):
-        if kernel.stage.number == 1:
+        if kernel.stage.number == "01":
             raise CheckFailed("01_naive fp16, 64: wrong result")
         return real(kernel, *rest, **more)
 

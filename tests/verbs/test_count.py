@@ -8,6 +8,7 @@ import pytest
 from printed import shown
 
 import kernels
+from common import counts
 from common.verbs import count
 from cudaemu.errors import UserError
 
@@ -60,3 +61,16 @@ def test_wrong_sizes_and_places_are_refused(parse):
         count.run(kernels.load("03"), parse(count, "--sizes", "100"))
     with pytest.raises(UserError, match="cannot write"):
         count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", "/no/such/folder/c.json"))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_what_is_counted_fills_a_gpu(head_dim):
+    """Stage 16 splits the keys of a grid that leaves multiprocessors empty: more work in all, and no step of a loop."""
+    settings = {"HEAD_DIM": head_dim}
+    last, before = kernels.load("16").kernel("fp16", settings), kernels.load("15").kernel("fp16", settings)
+    shape = last.stage.spec.emulator_shapes(last.variants)[-1]
+    pair = [
+        counts.emulate(kernel, own, sanitize=False).counters[last.stage.counters[0]]
+        for kernel, own in count.takes([before, last], last.stage, shape).items()
+    ]
+    assert pair[1] * 2 == pair[0]

@@ -44,7 +44,7 @@ def test_the_launch_command_names_the_very_kernels(edited):
 
 def row(counters: dict, metrics: dict) -> dict:
     """A row of a recorded profile."""
-    about = {"name": "01_naive", "label": "01_naive fp16", "number": 1, "part": "gemm", "problem": "gemm"}
+    about = {"name": "01_naive", "label": "01_naive fp16", "part": "gemm", "problem": "gemm"}
     case = {"dtype": "fp16", "settings": {}, "shape": dict.fromkeys("MNK", 256), "size": "256"}
     kernel = {"variants": {}, "defaults": {}, "default": True, "source": None}
     return {**about, **case, **kernel, "counters": counters, "metrics": metrics}
