@@ -44,11 +44,8 @@ LADDER_VERBS = ("list", "test", "bench", "profile")
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can mend."""
-    # Most of what a short command takes is torch. A quarter of that goes into looking for garbage among its objects,
-    # which all stay, again and again and once more at the end, and into looking for plugins, which nothing here uses.
-    gc.set_threshold(100_000, *gc.get_threshold()[1:])
+    # At exit Python would look for garbage among torch's objects: 15 % of what a short command takes.
     atexit.register(gc.freeze)
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its threads would wait on processors that compilers need
     terminal.leave(lambda: _dispatch(package, list(sys.argv[1:] if argv is None else argv)))
 

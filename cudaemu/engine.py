@@ -6,13 +6,11 @@ The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import gc
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -194,26 +192,13 @@ class LaunchResult:
     past: Past | None = None
 
 
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Reading and lowering make many objects, and no garbage: the collector would only get in the way."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Module:
     """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
     `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
 
     def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
-        with _without_collection():
-            self._ptx = ptx.parse(text, lazily=True)
+        self._ptx = ptx.parse(text, lazily=True)
         self._place = place
         target = re.search(r"sm_(\d+)", self._ptx.target)
         self.ptx_version = int(target[1]) if target else 0  # 80: for compute capability 8.0
@@ -243,9 +228,8 @@ class Module:
         if name not in self._kernels:
             if name not in self.kernel_names:
                 raise PtxError(f"the module has no kernel '{name}'; it has {', '.join(self.kernel_names) or 'none'}")
-            with _without_collection():
-                self._kernels[name] = self._build(self._ptx.functions[name])
-                self._ptx.functions[name].forget()
+            self._kernels[name] = self._build(self._ptx.functions[name])
+            self._ptx.functions[name].forget()
         return self._kernels[name]
 
     def lines(self, name: str) -> set[tuple[str, int]]:
@@ -253,10 +237,9 @@ class Module:
         if name in self._kernels:
             return {(place.file, place.line) for place in self._kernels[name].instructions}
         function = self._ptx.functions[name]
-        with _without_collection():
-            reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
-            locations = {each.location for part in reached for each in part.instructions}
-            function.forget()
+        reached = [self._ptx.functions[each] for each in core.reach(self._ptx, function)]
+        locations = {each.location for part in reached for each in part.instructions}
+        function.forget()
         return {(self._ptx.files.get(at.call_file, ""), at.call_line) for at in locations if at and at.line}
 
     def parameter_types(self, name: str) -> list[tuple[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 from collections import Counter
@@ -11,12 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # there is a process of the tests for each core
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """The fixtures, where tests run: the process that only hands them out does without torch, and starts sooner."""
-    if config.getoption("dist", "no") == "no":
-        config.pluginmanager.import_plugin("tests.fixtures")
+pytest_plugins = ["tests.fixtures"]
 
 
 # ---- where the time goes: in seconds of processors, which do not depend on what else runs ----------------------------
@@ -40,20 +34,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 LONG = ("test_kernels.py", "test_notebooks.py")  # files with tests of half a minute
-# Kernels that test_kernels.py compiles are what these are about: sooner, one would wait for the other to do so.
-LATE = ("figures", "test_sdpa.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first: what is left when a process has no more to do is short."""
-    items.sort(
-        key=lambda item: (item.path.name not in LONG, not {item.path.name, item.path.parent.name}.isdisjoint(LATE))
-    )
-
-
-def pytest_collection_finish() -> None:
-    """What is imported by now, torch's million objects among it, stays: the garbage collector need not look at it."""
-    gc.freeze()
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""What tests share: kernels that are compiled together, command lines, a GPU that is made of torch, more stages."""
+"""What tests share: command lines, a GPU that is made of torch, more stages."""
 
 from __future__ import annotations
 
@@ -25,18 +25,9 @@ from common.measure import ceiling, contest, nvml, timing
 from common.problem import TORCH_DTYPES, Problem
 from common.stage import KERNELS, Kernel, Stage
 from cudaemu.compiler import toolchain
-from tests import bundle
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
 torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def compiled_together() -> Iterator[None]:
-    """A kernel, in the emulator and as machine code, comes from where it is compiled with the others of its stage."""
-    with pytest.MonkeyPatch.context() as patch:
-        bundle.compile_together(patch)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -485,10 +485,12 @@ every_gpu_kernel = pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda ker
 def built() -> None:
     """All kernels that `attention` launches on this GPU, built side by side."""
     device = torch.device("cuda", torch.cuda.current_device())
+
+    def build(kernel: Kernel) -> None:
+        MODULE._built(kernel.dtype, device, kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"]))
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for kernel in GPU_KERNELS:
-            settings = kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"])
-            pool.submit(MODULE._built, kernel.dtype, device, *settings)
+        list(pool.map(build, GPU_KERNELS))  # raises what one of them raised
 
 
 def assert_right_on_gpu(kernel: Kernel, tensors: tuple[Tensor, ...]) -> None:

@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from printed import shown
 from rich.text import Text
 
 import kernels
 from common import terminal
 from common.stage import KERNELS
 from cudaemu.terminal import NEAREST
+from tests.printed import shown
 
 ROOT = KERNELS.parent
 DIFF = "-m kernels.02_block_tile diff --context 1000"

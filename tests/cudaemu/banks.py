@@ -13,9 +13,13 @@ import json
 import random
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.measure.ncu import Launch
 
 RECORD = Path(__file__).with_suffix(".json")
 OPERATIONS = ("load 8", "load 16", "store 8", "store 16", "copy 16", "copy 16 or zeros")
@@ -209,10 +213,14 @@ def measure() -> dict[str, dict[str, int]]:
         command = ["sh", "-c", f"exec {program} < {table}"]
         launches, unknown = ncu.collect(command, [*METRICS.values()])
     assert not unknown, unknown
-    assert len(launches) == len(every), (len(launches), len(every))
+    return read(launches)
+
+
+def read(launches: Sequence[Launch]) -> dict[str, dict[str, int]]:
+    """What ncu counted in one launch of each pattern, in their order: "operation: name" -> counter -> count."""
     counted = {}
-    for pattern, launch in zip(every, launches):
-        found = {counter: int(launch[metric]) for counter, metric in METRICS.items()}
+    for pattern, launch in zip(patterns(), launches, strict=True):
+        found = {counter: int(launch.values[metric]) for counter, metric in METRICS.items()}
         found["cp_async_sectors"] -= TABLE_SECTORS * (2 if pattern.operation.startswith("copy") else 1)
         counted[f"{pattern.operation}: {pattern.name}"] = {counter: n for counter, n in found.items() if n}
     return counted

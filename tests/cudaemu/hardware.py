@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import io
 import json
 import os
@@ -30,12 +29,10 @@ from typing import Any, NamedTuple
 import cudaemu
 from common.measure import ncu
 from cudaemu import METRICS
-from cudaemu.build import compile_host
 from cudaemu.compiler import sass, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED
-from tests import bundle
 from tests.cudaemu import sanitizers, suite
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -308,30 +305,22 @@ def name_of(kernel: str) -> str:
 
 def emulated(path: Path) -> list[dict[str, Any]]:
     """The emulator's counters of every launch of an example, in the form of `counted`. UserError if it fails there."""
-    report = cudaemu.program(bundle.program(EXAMPLES), [str(EXAMPLES.index(path))], sanitize=False)
+    report = cudaemu.program(path, sanitize=False)
     if report.status:
         raise UserError(f"{path.name} ends with status {report.status} in the emulator")
     found: list[dict[str, Any]] = []
     for launch in report.launches:
         counts = launch.counters.flat()
         values = {key: counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0) for key in METRICS}
-        found.append({"kernel": bundle.bare(launch.kernel), **values})
+        found.append({"kernel": launch.kernel, **values})
     return found
 
 
 def opcodes(example: str, kernel: str) -> list[str]:
     """The opcodes of a kernel's machine code, modifiers included, as ptxas makes it for sm_90."""
-    part = bundle.mangled([path.stem for path in EXAMPLES].index(example))
-    found = machine_code().items()
-    (code,) = (code for name, code in found if name.startswith(part) and readable(name) == kernel)
-    return [instruction.opcode for instruction in code]
-
-
-@functools.cache
-def machine_code() -> dict[str, list[sass.Instruction]]:
-    """That of all examples, compiled as one program: what ptxas makes of the PTX that the emulator executes."""
-    ptx = compile_host(bundle.program(EXAMPLES)).ptx
-    return sass.parse(toolchain.disassemble(bundle.assemble(ptx, "90").path))
+    path = next(path for path in EXAMPLES if path.stem == example)
+    code = {readable(name): instructions for name, instructions in sass.functions(path, {}, "90").items()}
+    return [instruction.opcode for instruction in code[kernel]]
 
 
 def compare(example: str, ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -28,7 +28,6 @@ from common import course
 from common.problem import TORCH_DTYPES
 from common.stage import Kernel
 from cudaemu.report import Report
-from tests import bundle
 from tests.cudaemu.sources import source as kept
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,6 @@ FOLDER = Path(__file__).with_name("broken")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
-TOGETHER = 12  # compiled as one source: what all would take, in a fifth of the time, and both cores have some to do
 
 
 @dataclass(frozen=True)
@@ -149,41 +147,14 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
 
 def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
-    made = _compiled_together()[broken]
     options: dict[str, Any] = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
-    if isinstance(made, tuple):
-        path, number = made
-        return cudaemu.program(path, [str(number), *broken.run], timeout=60, leaks=True, **options)
-    spec, shape = made.stage.spec, broken.shape
-    inputs = spec.inputs(shape, made.dtype, made.variants)
-    outputs = spec.outputs(shape, made.dtype, made.variants)
-    return made.emulate(inputs, outputs, refused_is_error=False, **options)
-
-
-@lru_cache
-def _compiled_together() -> dict[Broken, Kernel | tuple[Path, int]]:
-    """Of each its kernel, or a program and its number in that: a dozen of them, of one problem, are one source."""
-    groups: dict[tuple[str, str], list[Broken]] = {}
-    for broken in filter(_applies, suite()):
-        problem = "" if broken.is_program else broken.kernel(broken.path).stage.problem
-        groups.setdefault((problem, broken.arch), []).append(broken)
-    made: dict[Broken, Kernel | tuple[Path, int]] = {}
-    for (problem, _), group in groups.items():
-        for first in range(0, len(group), TOGETHER):
-            some = group[first : first + TOGETHER]
-            if problem:
-                made |= zip(some, bundle.parts([broken.kernel(broken.path) for broken in some]))
-            else:
-                path = bundle.program([broken.path for broken in some])
-                made |= {broken: (path, number) for number, broken in enumerate(some)}
-    return made
-
-
-def _applies(broken: Broken) -> bool:
-    try:
-        return bool(broken.text)
-    except ValueError:  # told by the test of that patch alone
-        return False
+    if broken.is_program:
+        return cudaemu.program(broken.path, broken.run, timeout=60, leaks=True, **options)
+    kernel = broken.kernel(broken.path)
+    spec, shape = kernel.stage.spec, broken.shape
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
+    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
+    return kernel.emulate(inputs, outputs, refused_is_error=False, **options)
 
 
 def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, str]]:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from banks import METRICS, OPERATIONS, PROBE, RECORD, SOURCE_BYTES, Pattern, measure, patterns, recorded
 
 import cudaemu
 from common.figures import layout
 from common.measure import ncu
 from cudaemu.compiler import toolchain
+from tests.cudaemu.banks import (
+    METRICS,
+    OPERATIONS,
+    PROBE,
+    RECORD,
+    SOURCE_BYTES,
+    TABLE_SECTORS,
+    Pattern,
+    measure,
+    patterns,
+    read,
+    recorded,
+)
 
 PATTERNS = {f"{pattern.operation}: {pattern.name}": pattern for pattern in patterns()}
 
@@ -33,7 +45,7 @@ def emulated() -> dict[str, dict[str, int]]:
 
 
 def modelled(pattern: Pattern) -> dict[str, int]:
-    """What common/layout.py says."""
+    """What common/figures/layout.py says."""
     lanes = np.array([lane for lane, at in enumerate(pattern.to) if at >= 0])
     to, source = np.array(pattern.to)[lanes], np.array(pattern.source)[lanes]
     if pattern.operation.startswith("copy"):
@@ -61,6 +73,16 @@ def test_the_figures_show_what_the_gpu_counted():
         if modelled(pattern) != recorded()[name]
     }
     assert not wrong, "pattern: (layout, GPU)"
+
+
+def test_what_ncu_counts_is_read():
+    """Launch by launch; the sectors of the tables, which each launch reads too, are taken off."""
+    launches = []
+    for name, found in recorded().items():
+        counts = dict.fromkeys(METRICS, 0) | found
+        counts["cp_async_sectors"] += TABLE_SECTORS * (1 + name.startswith("copy"))
+        launches.append(ncu.Launch("probe", {METRICS[counter]: float(n) for counter, n in counts.items()}))
+    assert read(launches) == recorded()
 
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and ncu.available()), reason="needs a GPU and ncu")

@@ -17,7 +17,6 @@ import pytest
 import cudaemu
 from common import course
 from cudaemu.process import HostFinding
-from tests import bundle
 from tests.cudaemu import sanitizers, suite
 from tests.cudaemu.sources import source as kept
 from tests.cudaemu.suite import ROOT, Broken
@@ -166,14 +165,12 @@ def test_a_patch_that_applies_no_more(tmp_path):
 def test_the_drivers(name):
     """Each driver runs its kernel to the end with nothing to find, and what is broken is found the same way."""
     broken = named(name)
-    paths, macros = [], []
-    for number, text in enumerate([(ROOT / broken.source).read_text(), broken.text]):
+    reports = []
+    for text in ((ROOT / broken.source).read_text(), broken.text):
         whole, arguments, defines = suite.program(broken, text)
-        paths.append(kept(whole, f"program_{name}_{number}"))
-        symbol = course.load(Path(broken.source).parent.name).symbol
-        macros.append({**defines, symbol: f"{symbol}_{number}"})
-    both = bundle.program(paths, macros)
-    right, report = (cudaemu.program(both, [str(n), *arguments], counters=False) for n in range(2))
+        path = kept(whole, f"program_{name}_{len(reports)}")
+        reports.append(cudaemu.program(path, arguments, defines=defines, counters=False))
+    right, report = reports
     assert str(right) == "no findings"
     assert report.findings[0].kind == broken.kind
     assert {line for finding in report.findings for line in _lines(finding)} & broken.lines

@@ -191,18 +191,18 @@ def asked(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.capability)
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: str(gpu.arch))
 @pytest.mark.parametrize("threads", [32, 96])
 def test_a_program_is_told_the_same(gpu, threads, asked):
     most, step = gpu.shared_per_block, 61  # bytes: a step beside every unit
     blocks, room = np.zeros(most // step + 1, np.int32), np.zeros(16, np.int32)
-    report = cudaemu.run(asked, "ask", [most, step, threads, blocks, room], arch=gpu.capability, compiled_for="8.0")
+    report = cudaemu.run(asked, "ask", [most, step, threads, blocks, room], arch=gpu.arch, compiled_for="8.0")
     assert report.status == 0, report
     assert blocks.tolist() == [occupancy(gpu, threads, None, step * n).blocks for n in range(len(blocks))]
     assert room.tolist() == [max(0, hardware.shared_room(gpu, count) - 4000) for count in range(1, 17)]
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.capability)
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: str(gpu.arch))
 def test_a_cooperative_launch_has_no_block_too_many(gpu, asked):
     """Also where bytes alone would be enough for one block more, and their units are not."""
     whole = gpu.shared_kb * 1024
@@ -212,7 +212,7 @@ def test_a_cooperative_launch_has_no_block_too_many(gpu, asked):
     )  # fmt: skip
     fit = occupancy(gpu, 32, None, shared).blocks * gpu.sms
     status = [
-        cudaemu.run(asked, "cooperate", [blocks, shared], arch=gpu.capability, compiled_for="8.0").status
+        cudaemu.run(asked, "cooperate", [blocks, shared], arch=gpu.arch, compiled_for="8.0").status
         for blocks in (fit, fit + 1)
     ]
     assert status == [0, 720]  # cudaErrorCooperativeLaunchTooLarge

@@ -13,7 +13,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from rows import (
+
+from cudaemu import engine, lower, ptx
+from cudaemu.errors import UserError
+from tests.cudaemu.rows import (
     ARITHMETIC,
     BITS,
     BLOCK,
@@ -30,9 +33,6 @@ from rows import (
     values_of,
     vector,
 )
-
-from cudaemu import engine, lower, ptx
-from cudaemu.errors import UserError
 
 # ---- integers -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import torch
 import cudaemu
 from common import accuracy, course
 from common.problem import TORCH_DTYPES
-from tests.bundle import LAUNCHER, launcher
 from tests.cudaemu import sources
 from tests.cudaemu.suite import suite
 
@@ -176,21 +175,17 @@ PIPELINE_BREAKS = {
 }  # fmt: skip
 
 
-def pipeline(name: str = ""):
-    """The right pipeline, or a broken one: all are compiled as one source."""
-    texts = {"": PIPELINE} | {each: PIPELINE.replace(*edit[:2]) for each, edit in PIPELINE_BREAKS.items()}
-    files = [sources.source(text, f"pipeline_{each.replace(' ', '_')}") for each, text in texts.items()]
-    together = launcher([(path, {}) for path in files], "launch_gemm")
+def pipeline(text: str, name: str):
+    """A report, and whether C is right."""
     a, b = (torch.randn(size, generator=torch.Generator().manual_seed(1)).half() for size in ((64, 96), (96, 64)))
     c = torch.full((64, 64), torch.nan)
-    names = ["number", "A", "B", "C", "K", "stream"]
-    arguments = [list(texts).index(name), a, b, c, 96, None]
-    report = cudaemu.run(together, LAUNCHER, arguments, names=names, outputs=["C"])
+    path, names = sources.source(text, f"pipeline_{name.replace(' ', '_')}"), ["A", "B", "C", "K", "stream"]
+    report = cudaemu.run(path, "launch_gemm", [a, b, c, 96, None], names=names, outputs=["C"])
     return report, torch.allclose(c, a.float() @ b.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_a_correct_pipeline_is_clean():
-    report, right = pipeline()
+    report, right = pipeline(PIPELINE, "right")
     assert right and report.ok, report
     slices, warps = 96 // 16, 4
     assert report.counters["instructions.ldmatrix"] == slices * warps * (1 + 64 // 8)
@@ -204,7 +199,7 @@ def test_breaks_of_a_pipeline_are_found(name):
     old, new, kinds, at, says, is_right = PIPELINE_BREAKS[name]
     assert PIPELINE.count(old) == 1
     text = PIPELINE.replace(old, new)
-    report, right = pipeline(name)
+    report, right = pipeline(text, name)
     assert right == is_right
     assert kinds <= {finding.kind for finding in report.findings}, report
     lines = {number for number, line in enumerate(text.splitlines(), 1) if at in line}

@@ -12,8 +12,8 @@ import torch
 from cudaemu import engine
 from cudaemu.build import compile_host
 from cudaemu.kernel import Region
-from tests import bundle
 from tests.cudaemu.machine import executed, kinds, launch
+from tests.cudaemu.sources import source
 
 LANE = np.arange(32)
 GROUP, MEMBER = LANE // 4, LANE % 4
@@ -370,34 +370,42 @@ def test_mma_accumulates_in_place():
 # ---- wmma, as nvcc compiles it ----
 
 WMMA = """
-#include <mma.h>
-#include <cuda_fp16.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <mma.h>
 using namespace nvcuda;
-#if TF32
-using Part = wmma::precision::tf32;
-using Element = float;
-#else
-using Part = DTYPE;
-using Element = DTYPE;
-#endif
-extern "C" __global__ void KERNEL(const Element *A, const Element *B, const ACC *C, ACC *D) {
-  __shared__ __align__(32) Element a_tile[PADDED], b_tile[PADDED];
-  __shared__ __align__(32) ACC c_tile[PADDED];
-  for (int n = threadIdx.x; n < WM * WK; n += 32) a_tile[n / A_MINOR * A_STRIDE + n % A_MINOR] = A[n];
-  for (int n = threadIdx.x; n < WK * WN; n += 32) b_tile[n / B_MINOR * B_STRIDE + n % B_MINOR] = B[n];
-  for (int n = threadIdx.x; n < WM * WN; n += 32) c_tile[n / C_MINOR * C_STRIDE + n % C_MINOR] = C[n];
+
+template <typename T>
+struct Element { using type = T; };  // in memory, of what a fragment holds
+template <>
+struct Element<wmma::precision::tf32> { using type = float; };
+
+template <typename Layout, int ROWS, int COLUMNS>
+constexpr int minor = std::is_same_v<Layout, wmma::row_major> ? COLUMNS : ROWS;
+
+template <int M, int N, int K, typename Part, typename Acc, typename ALayout, typename BLayout, typename CLayout,
+          bool B_FROM_GLOBAL>
+__device__ void multiply(const typename Element<Part>::type *A, const typename Element<Part>::type *B, const Acc *C,
+                         Acc *D) {
+  constexpr int a_minor = minor<ALayout, M, K>, b_minor = minor<BLayout, K, N>, c_minor = minor<CLayout, M, N>;
+  constexpr int a_stride = a_minor + 8, b_stride = b_minor + 8, c_stride = c_minor + 8, PADDED = 32 * 48;
+  constexpr auto c_layout = std::is_same_v<CLayout, wmma::row_major> ? wmma::mem_row_major : wmma::mem_col_major;
+  __shared__ __align__(32) typename Element<Part>::type a_tile[PADDED], b_tile[PADDED];
+  __shared__ __align__(32) Acc c_tile[PADDED];
+  for (int n = threadIdx.x; n < M * K; n += 32) a_tile[n / a_minor * a_stride + n % a_minor] = A[n];
+  for (int n = threadIdx.x; n < K * N; n += 32) b_tile[n / b_minor * b_stride + n % b_minor] = B[n];
+  for (int n = threadIdx.x; n < M * N; n += 32) c_tile[n / c_minor * c_stride + n % c_minor] = C[n];
   __syncthreads();
-  wmma::fragment<wmma::matrix_a, WM, WN, WK, Part, wmma::A_LAYOUT> a;
-  wmma::fragment<wmma::matrix_b, WM, WN, WK, Part, wmma::B_LAYOUT> b;
-  wmma::fragment<wmma::accumulator, WM, WN, WK, ACC> c;
-  wmma::load_matrix_sync(a, a_tile, A_STRIDE);
-  wmma::load_matrix_sync(b, FROM_GLOBAL ? B : b_tile, FROM_GLOBAL ? B_MINOR : B_STRIDE);
-  wmma::load_matrix_sync(c, c_tile, C_STRIDE, C_COLUMNS ? wmma::mem_col_major : wmma::mem_row_major);
+  wmma::fragment<wmma::matrix_a, M, N, K, Part, ALayout> a;
+  wmma::fragment<wmma::matrix_b, M, N, K, Part, BLayout> b;
+  wmma::fragment<wmma::accumulator, M, N, K, Acc> c;
+  wmma::load_matrix_sync(a, a_tile, a_stride);
+  wmma::load_matrix_sync(b, B_FROM_GLOBAL ? B : b_tile, B_FROM_GLOBAL ? b_minor : b_stride);
+  wmma::load_matrix_sync(c, c_tile, c_stride, c_layout);
   wmma::mma_sync(c, a, b, c);
-  wmma::store_matrix_sync(c_tile, c, C_STRIDE, C_COLUMNS ? wmma::mem_col_major : wmma::mem_row_major);
+  wmma::store_matrix_sync(c_tile, c, c_stride, c_layout);
   __syncwarp();
-  for (int n = threadIdx.x; n < WM * WN; n += 32) D[n] = c_tile[n / C_MINOR * C_STRIDE + n % C_MINOR];
+  for (int n = threadIdx.x; n < M * N; n += 32) D[n] = c_tile[n / c_minor * c_stride + n % c_minor];
 }
 """
 
@@ -412,23 +420,24 @@ WMMAS = [  # shape, type, type of the accumulator, which of A, B, C are column-m
 ]  # fmt: skip
 
 
-def wmma_macros(number: int) -> dict[str, str]:
-    (m, n, k), kind, accumulator, columns, from_global = WMMAS[number]
-    minor = {"A": m if columns[0] else k, "B": k if columns[1] else n, "C": m if columns[2] else n}
-    types = {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char"}
-    defines = {"KERNEL": f"k{number}", "DTYPE": types[kind], "TF32": int(kind == "tf32"),
-               "ACC": {"f32": "float", "f16": "half", "s32": "int"}[accumulator],
-               "WM": m, "WN": n, "WK": k, "PADDED": 32 * 48,
-               "A_LAYOUT": ("row_major", "col_major")[columns[0]], "B_LAYOUT": ("row_major", "col_major")[columns[1]],
-               "C_COLUMNS": columns[2], "FROM_GLOBAL": from_global}  # fmt: skip
-    for tile, width in minor.items():
-        defines |= {f"{tile}_MINOR": width, f"{tile}_STRIDE": width + 8}
-    return {name: str(value) for name, value in defines.items()}
+def wmma_kernel(number: int) -> str:
+    """A kernel k0, k1 ... that multiplies as one of WMMAS says."""
+    shape, kind, accumulator, columns, from_global = WMMAS[number]
+    types = {"f16": "half", "bf16": "__nv_bfloat16", "tf32": "wmma::precision::tf32", "s8": "signed char",
+             "u8": "unsigned char", "f32": "float", "s32": "int"}  # fmt: skip
+    layouts = [("wmma::row_major", "wmma::col_major")[by_columns] for by_columns in columns]
+    words = [*shape, types[kind], types[accumulator], *layouts, str(bool(from_global)).lower()]
+    element, acc = types[kind.replace("tf32", "f32")], types[accumulator]
+    return (
+        f'extern "C" __global__ void k{number}(const {element} *A, const {element} *B, const {acc} *C, {acc} *D) {{\n'
+        f"  multiply<{', '.join(map(str, words))}>(A, B, C, D);\n}}\n"
+    )
 
 
 @pytest.fixture(scope="module")
 def wmmas() -> engine.Module:
-    return engine.Module(compile_host(bundle.copies(WMMA, [wmma_macros(n) for n in range(len(WMMAS))])).ptx)
+    text = WMMA + "".join(wmma_kernel(number) for number in range(len(WMMAS)))
+    return engine.Module(compile_host(source(text, "wmma")).ptx)
 
 
 @pytest.mark.parametrize("number", range(len(WMMAS)), ids=lambda number: " ".join(map(str, WMMAS[number])))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,31 +11,11 @@ import cudaemu
 import kernels
 from common.measure import ceiling, contest, levels
 from cudaemu import hardware
-from cudaemu.build import compile_host
-from cudaemu.compiler import sass, toolchain
-from tests import bundle
+from cudaemu.compiler import sass
 
 GPU = hardware.model("9.0")
-KINDS = list({str(each.defines): each for each in ceiling.ALL}.values())  # one for each way to compile the source
 SETTINGS = [(each, warps) for each in ceiling.ALL for warps in each.warps]
 NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
-
-
-def source() -> Path:
-    """The ceilings' source for all kinds, to be compiled as one."""
-    return bundle.launcher([(ceiling.SOURCE, each.defines) for each in KINDS], "launch_ceiling")
-
-
-def number(setting: ceiling.Ceiling) -> int:
-    """Which of its parts a ceiling is."""
-    return [each.defines for each in KINDS].index(setting.defines)
-
-
-@functools.cache
-def machine_code() -> dict[str, list[sass.Instruction]]:
-    """As ptxas makes it of the PTX that the emulator executes: it is compiled only once."""
-    ptx = compile_host(source(), arch=GPU.arch, call=bundle.LAUNCHER).ptx
-    return sass.parse(toolchain.disassemble(bundle.assemble(ptx, GPU.arch).path))
 
 
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
@@ -45,8 +23,8 @@ def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     """In SASS: one tensor instruction per tile, ldmatrix only if asked for, and nothing in local memory."""
     kernel_name = (f"mma_kernelILi{warps}E", "fma_kernel", "power_kernel", "maximum_kernel")[setting.operation]
     unit = "fp32" if setting.operation else "tensor cores"
-    part = bundle.mangled(number(setting))
-    (kernel,) = (code for name, code in machine_code().items() if name.startswith(part) and kernel_name in name)
+    found = sass.functions(ceiling.SOURCE, setting.defines, GPU.arch)
+    (kernel,) = (code for name, code in found.items() if kernel_name in name)
     jumps = ((int(i.text.split()[-1], 16), i.address) for i in kernel if i.opcode == "BRA")
     loops = [sass.histogram([i for i in kernel if to <= i.address <= jump]) for to, jump in jumps if to < jump]
     loop = max(loops, key=lambda found: found.get(unit, Counter()).total())
@@ -72,10 +50,11 @@ def test_the_operations_are_those_that_are_claimed(setting, warps):
     for steps in (1, 3):
         sink, stamps = torch.zeros(GPU.sms * warps * 32), torch.zeros(GPU.sms, levels.STAMP, dtype=torch.int64)
         report = cudaemu.run(
-            source(),
-            bundle.LAUNCHER,
-            [number(setting), sink, stamps, steps, warps, None],
-            names=["number", "sink", "stamps", "steps", "warps", "stream"],
+            ceiling.SOURCE,
+            "launch_ceiling",
+            [sink, stamps, steps, warps, None],
+            names=["sink", "stamps", "steps", "warps", "stream"],
+            defines=setting.defines,
             arch=GPU.arch,
             sanitize=False,
         )

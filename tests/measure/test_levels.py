@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import cudaemu
+from common import gpu
 from common.measure import levels
 from common.results import runs
 from cudaemu import Report
 from cudaemu.compiler import sass
 from cudaemu.errors import UserError
-from tests import bundle
 
 BLOCKS = 3
 WORDS = torch.arange(3 * (64 << 10) // 4, dtype=torch.int32) * 2654435 + 1  # of global memory, no two alike
@@ -24,7 +25,9 @@ LANES = 32
 def launch(source, symbol: str, **arguments) -> tuple[Report, dict[str, torch.Tensor]]:
     """One launcher in the emulator; a number for a tensor is so many words of 64 bits. What the tensors hold after."""
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    report = bundle.call(source, symbol, arguments, arch="9.0", sanitize=False)
+    names = list(gpu.signature(source, symbol))
+    values = [{**arguments, "stream": None}[name] for name in names]
+    report = cudaemu.run(source, symbol, values, names=names, arch="9.0", sanitize=False)
     assert report.status == 0, report.error
     return report, tensors
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from recorded import row, run
 
 from common.results import plot, runs, tables
 from common.results.bound import Bounds
 from common.results.runs import Record
+from tests.results.recorded import row, run
 
 SMS, MHZ = 100, 1000.0  # 1e11 clocks of an SM per second
 SIZE = 4096

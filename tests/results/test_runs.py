@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from recorded import row, run
 
 from common.measure.metadata import metadata
 from common.results import runs
 from common.results.runs import Record
 from cudaemu.errors import UserError
+from tests.results.recorded import row, run
 
 
 def test_a_saved_run_is_loaded_as_it_was(tmp_path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from recorded import row, run
 
 from common.results import runs, tables
 from common.results.__main__ import main
 from common.results.tables import TABLES
+from tests.results.recorded import row, run
 
 DOCUMENT = """# Title
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from printed import shown
 from rich.text import Text
 
 import kernels
@@ -16,6 +15,7 @@ from common.results import runs
 from common.results.runs import Record
 from common.verbs import bench
 from cudaemu.errors import CheckFailed, UserError
+from tests.printed import shown
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from printed import shown
 
 import kernels
 from common import counts
 from common.verbs import count
 from cudaemu.errors import UserError
+from tests.printed import shown
 
 
 def test_a_stage_is_compared_with_the_one_before_and_a_variant_with_its_default(edited):

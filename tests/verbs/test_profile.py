@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from printed import shown
 
 import kernels
 from common.measure import ncu
@@ -15,6 +14,7 @@ from common.results import runs
 from common.verbs import profile
 from cudaemu.errors import UserError
 from cudaemu.report import METRICS
+from tests.printed import shown
 
 
 def test_launches_are_told_apart_by_what_torch_launches_between_them():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from printed import shown
-
 import kernels
 from common.verbs import resources
 from cudaemu import hardware
+from tests.printed import shown
 
 TWO_INSTANCES = """
 template <int TILE>

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.compiler.test_passes import by_nvcc, compiled, ptx_of  # noqa: F401  # compiled is a fixture
 
 from cudaemu.compiler import headers, passes, toolchain
+from tests.cudaemu.compiler.test_passes import by_nvcc, compiled, ptx_of  # noqa: F401  # compiled is a fixture
 
 DECLARED = {
     "int f(int a, int b);": "f",
