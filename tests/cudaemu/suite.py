@@ -166,7 +166,7 @@ def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, 
     spec, shape = kernel.stage.spec, broken.shape
     splits = ()
     if spec.name == "sdpa":
-        inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
-        splits = (spec.scalars(shape, kernel.variants, (*inputs, inputs[0]))["splits"],)
+        tensors = [make(shape, kernel.dtype, kernel.variants) for make in (spec.inputs, spec.outputs)]
+        splits = (kernel.arguments(*tensors)["splits"],)
     driver = "\n".join((FOLDER / f"{name}.cu").read_text() for name in ("data", spec.name))
     return source + "\n" + driver, [str(n) for n in (*shape, *splits)], dict(kernel.defines)
