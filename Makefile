@@ -4,8 +4,8 @@
 # make lint     check style and types: ruff, mypy, clang-format
 # make format   write the style
 #
-# Each makes its own virtual environment first, in .venv, if there is none yet. To use a Python that has everything
-# already (see pyproject.toml), name it: make test PYTHON=python3 VENV=
+# Each makes a virtual environment in .venv first, if there is none. To use a Python that already has the packages of
+# pyproject.toml, name it: make test PYTHON=python3 VENV=
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +13,7 @@ RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 BIN := $(if $(VENV),$(VENV)/bin/)
 READY := $(if $(VENV),$(VENV)/.ready)
 LINTERS := $(if $(VENV),$(VENV)/.linters)
-CODE = $(shell find kernels common examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
+CODE = $(shell find cudaemu kernels common examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
 
 .PHONY: bench test lab lint lint-python lint-types lint-cuda format setup tools clean
 .DEFAULT_GOAL := bench
@@ -22,7 +22,7 @@ bench: $(READY)
 	@echo "== The ladder: each stage checked, then compared with the one before it"
 	$(RUN) -m kernels bench
 
-# Notebooks are tests like the others; each must run within a minute of its own processor time.
+# The notebooks run as tests; each must take less than a minute of processor time.
 test: tools $(READY)
 	@echo "== Tests: kernels, harness, emulator and notebooks, on every core"
 	$(RUN) -m pytest -q -n auto --dist worksteal --durations 15
@@ -49,28 +49,28 @@ format: $(LINTERS)
 
 setup: $(READY)
 
-# What the tests need besides what pip brings: nm (binutils) reads what compiled kernels ask of the CUDA runtime.
+# The tests need tools that pip does not install: nm (binutils) lists the symbols of compiled kernels.
 tools:
 	@missing=; for tool in bash g++ nm; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	if [ -n "$$missing" ]; then echo "error: the tests need$$missing; try: apt install bash g++ binutils"; exit 2; fi
 
-# Without a GPU torch's CPU build is enough, and 20 times smaller; where its own index cannot be reached, PyPI's has to do.
+# Without a GPU, torch's CPU build is enough and 20 times smaller. Where its index cannot be reached, PyPI's build is used.
 $(VENV)/.ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); install Python 3.10 or newer"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed"; exit 2; }
 	@command -v g++ >/dev/null || { echo "error: no g++, which nvcc and the emulator need; try: apt install g++"; exit 2; }
 	@echo "== Setting up $(VENV): torch, a CUDA compiler, Jupyter (a few minutes, once)"
-	@$(PYTHON) -m venv $(VENV) || { echo "error: no virtual environment could be made; try: apt install python3-venv"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "error: cannot make a virtual environment; try: apt install python3-venv"; exit 2; }
 	@if nvidia-smi -L >/dev/null 2>&1; then \
-	  echo "== torch, for the GPU that is here"; $(VENV)/bin/pip install -q 'torch>=2.11'; \
+	  echo "== torch, for the GPU"; $(VENV)/bin/pip install -q 'torch>=2.11'; \
 	else \
-	  echo "== torch, for the CPU: there is no GPU here"; \
+	  echo "== torch, for the CPU (no GPU found)"; \
 	  $(VENV)/bin/pip install -q --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu 'torch>=2.11' 2>/dev/null \
 	    || $(VENV)/bin/pip install -q 'torch==2.13.0'; \
 	fi
 	@echo "== the other packages"
-	@$(VENV)/bin/pip install -q -e .
-	@echo "== the emulator's machine, from its C++"
+	@$(VENV)/bin/pip install -q -e '.[course,test]'
+	@echo "== the emulator, from its C++ sources"
 	@$(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
 	@touch $@
 
@@ -80,4 +80,4 @@ $(VENV)/.linters: $(VENV)/.ready
 	@touch $@
 
 clean:
-	rm -rf .venv *.egg-info build figures
+	rm -rf .venv *.egg-info build dist figures

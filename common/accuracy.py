@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from common import terminal
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants
-from cudaemu import hardware, terminal
+from cudaemu import hardware
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Arch
 

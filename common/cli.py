@@ -24,9 +24,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from common import course, tiles
+from common import course, terminal, tiles
 from common.stage import Stage, macros
-from cudaemu import terminal
 from cudaemu.errors import UserError, pick
 
 VERBS = {

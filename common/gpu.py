@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common import torch_private
-from cudaemu import cpp, terminal
+from common import terminal, torch_private
+from cudaemu import cpp
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common import terminal
 from common.calls import Kept, check_grad, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
-from cudaemu import cpp, terminal
+from cudaemu import cpp
 from cudaemu.compiler.toolchain import asks_for_capability, read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
@@ -513,7 +514,7 @@ class Kernel:
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` those of cudaemu.run.
+        `options` fields of cudaemu.Options.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
@@ -548,7 +549,7 @@ class Kernel:
         cudaemu.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
-        """Run the launcher in the emulator with all its arguments, by name; `options` are those of cudaemu.run."""
+        """Run the launcher in the emulator with all its arguments, by name; `options` are fields of cudaemu.Options."""
         import cudaemu
 
         names, values = list(arguments), list(arguments.values())
@@ -559,7 +560,8 @@ class Kernel:
         import cudaemu
 
         arch, symbol = self.stage.arch, self.stage.symbol
-        return frozenset().union(*cudaemu.executable_lines(self.source, self.defines, arch, symbol).values())
+        found = cudaemu.executable_lines(self.source, symbol=symbol, arch=arch, defines=self.defines)
+        return frozenset().union(*found.values())
 
 
 def _stretch(argument: Any) -> Any:

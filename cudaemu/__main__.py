@@ -1,4 +1,4 @@
-"""Run a CUDA program without a GPU: `python -m cudaemu [OPTIONS] FILE.cu [ARGS...]`."""
+"""The command `cudaemu [OPTIONS] FILE.cu [ARGS...]` (or `python -m cudaemu`): run a CUDA program without a GPU."""
 
 from __future__ import annotations
 
@@ -14,30 +14,42 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cudaemu
-from cudaemu import terminal
+from cudaemu import calls, engine, hardware
+from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
+from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
+from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
 
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
-DESCRIPTION = """Compile FILE.cu, a whole CUDA program with its main, and run it with ARGS on this machine's processor.
-Options for the emulator stand before FILE; what stands behind it is the program's.
+DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
+and execute it on the CPU, with the hardware's counters and a sanitizer.
+ARGS are passed to the program; options of cudaemu go before FILE.cu.
 
-Findings are told as soon as the launch is over in which they were made, and with what the kernels executed at the end,
-all on standard error: the program's own output stays as it is."""
-STATUS = f"""exit status: the program's own (128 + the signal's number if one ended it); {FINDINGS_STATUS} if anything
-was found; 2 if it cannot be compiled or run; 130 after Ctrl-C.
+Findings are printed after the launch that made them, a summary of all kernels
+at the end, both on standard error. The program's own output is left alone."""
+EXAMPLES = f"""exit status:
+  the program's own (128 + N if signal N ended it); {FINDINGS_STATUS} if anything was found;
+  2 if the program cannot be compiled or run; 130 after Ctrl-C
 
 examples:
-  python -m cudaemu examples/reduce_shuffle.cu
-  python -m cudaemu --arch 9.0 -D TILE=32 -I include --counters mine.cu 1024 --verbose
-  python -m cudaemu --flags="-Xptxas -v --extended-lambda" mine.cu"""
+  cudaemu saxpy.cu                     run a program
+  cudaemu saxpy.cu 1024 --verbose      run it with two arguments
+  cudaemu --arch 9.0 -D TILE=32 -I include saxpy.cu
+                                       for compute capability 9.0, with a macro
+                                       and a folder of headers
+  cudaemu --flags="-std=c++20 --extended-lambda" saxpy.cu
+  cudaemu --counters --lines saxpy.cu  all counters; the main ones by source line
+  cudaemu -q --json out.json saxpy.cu  findings only; a report for other programs
+
+From Python: import cudaemu; help(cudaemu)"""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    terminal.leave(lambda: _run(_parser().parse_args(argv)))
+    leave(lambda: _run(_parser().parse_args(argv)))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,83 +57,112 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}\nSee {self.prog} --help")
 
 
+class _Version(argparse.Action):
+    """Print the versions of the emulator and of the compilers that it uses."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"cudaemu {cudaemu.__version__}")
+        for name, describe in (("nvcc", _nvcc_version), ("g++", _cxx_version)):
+            try:
+                print(f"{name} {describe()}")
+            except UserError as error:
+                print(f"{name}: {str(error).splitlines()[0].partition('. ')[0]}")
+        parser.exit()
+
+
+def _nvcc_version() -> str:
+    nvcc = toolchain.find_nvcc()
+    return f"{nvcc.release} ({nvcc.path})"
+
+
+def _cxx_version() -> str:
+    cxx = toolchain.find_cxx()
+    return f"{toolchain.run([cxx, '-dumpfullversion']).strip()} ({cxx})"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m cudaemu",
+        prog="cudaemu",
         usage="%(prog)s [OPTIONS] FILE.cu [ARGS...]",
         description=DESCRIPTION,
-        epilog=STATUS,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--arch", default="8.0", metavar="X.Y", help="compute capability to compile for (default: 8.0)")
-    parser.add_argument(
-        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
-    )
-    parser.add_argument("--defines", dest="defines", action="append", metavar="NAME[=VALUE]", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "-I", dest="include", action="append", default=[], metavar="FOLDER", help="search for headers there"
-    )
-    parser.add_argument(
-        "--flags", action="append", default=[], metavar="WORDS", help='more for nvcc: --flags="-std=c++20 -lz"'
-    )
-    parser.add_argument(
-        "--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)"
-    )
-    parser.add_argument("--leaks", action="store_true", help="memory that is never freed is a finding, too")
-    parser.add_argument("--no-counters", action="store_true", help="do not count (faster)")
-    parser.add_argument("--counters", action="store_true", help="all counters of each kernel, not only the main ones")
-    parser.add_argument("--lines", action="store_true", help="the main counters of each source line, too")
-    parser.add_argument("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
-    parser.add_argument("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
-    parser.add_argument(
-        "--trace-rows", type=int, default=4_000_000, metavar="N", help="at most so many (default: 4,000,000)"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
-    parser.add_argument(
-        "--timeout", type=float, metavar="S", help="end host code that has not called CUDA for S seconds"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="only findings, no summary")
-    parser.add_argument("file", type=Path, metavar="FILE.cu")
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.cu", help="the program's source")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="the program's arguments")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu, nvcc and g++")
+
+    compiling = parser.add_argument_group("compiling")
+    add = compiling.add_argument
+    capabilities = ", ".join(str(gpu.arch) for gpu in hardware.GPUS)
+    add("--arch", default="8.0", metavar="X.Y", help=f"compute capability (default: 8.0; there are {capabilities})")
+    add("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
+    add("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search a folder for headers")
+    add("--flags", action="append", default=[], metavar="WORDS", help='more options for nvcc: --flags="-std=c++20 -lz"')
+
+    checking = parser.add_argument_group("checking")
+    add = checking.add_argument
+    add("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
+    add("--leaks", action="store_true", help="memory that is not freed at the end is a finding, too")
+
+    running = parser.add_argument_group("running")
+    add = running.add_argument
+    add("--threads", type=int, metavar="N", help="cores to use (default: all)")
+    add("--timeout", type=float, metavar="S", help="end host code that runs for S seconds without calling CUDA")
+
+    reporting = parser.add_argument_group("reporting")
+    add = reporting.add_argument
+    add("-q", "--quiet", action="store_true", help="print findings only, no summary")
+    add("--counters", action="store_true", help="print all counters of each kernel, not only the main ones")
+    add("--lines", action="store_true", help="print the main counters of each source line")
+    add("--no-counters", action="store_true", help="do not count (faster)")
+    add("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
+    add("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
+    add("--trace-rows", type=int, default=4_000_000, metavar="N", help="how many at most (default: 4,000,000)")
     return parser
 
 
-def _run(args: argparse.Namespace) -> int:
-    sessions: list[Session] = []
-    args.arch = Arch.of(args.arch)
-    if not args.file.is_file():
-        raise UserError(
-            f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
-        )
+def _options(args: argparse.Namespace) -> Options:
     try:
         flags = [word for words in args.flags for word in shlex.split(words)]
     except ValueError as error:
         raise UserError(f"--flags: {error}") from error
-    bar = _Bar()
-    try:
-        report = cudaemu.program(
-            args.file,
-            args.args,
-            defines={word.partition("=")[0]: word.partition("=")[2] or "1" for word in args.defines},
-            arch=args.arch,
-            flags=flags,
-            include=args.include,
-            counters=not args.no_counters,
-            sanitize=not args.no_sanitize,
-            trace=Trace(max_rows=args.trace_rows) if args.trace else None,
-            threads=args.threads,
-            patience=args.timeout,
-            leaks=args.leaks,
-            own_terminal=True,
-            progress=bar,
-            on_finding=_tell,
-            on_refusal=_tell_refusal,
-            into=sessions,
+    return Options(
+        arch=args.arch,
+        defines={word.partition("=")[0]: word.partition("=")[2] or "1" for word in args.defines},
+        flags=flags,
+        include=args.include,
+        counters=not args.no_counters,
+        sanitize=not args.no_sanitize,
+        leaks=args.leaks,
+        trace=Trace(max_rows=args.trace_rows) if args.trace else None,
+        threads=args.threads,
+        timeout=args.timeout,
+        on_finding=_tell,
+        on_refusal=_tell_refusal,
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.file is None:
+        raise UserError("no program given: name a CUDA source, as in cudaemu saxpy.cu\nSee cudaemu --help")
+    if not args.file.is_file():
+        raise UserError(
+            f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
         )
+    args.arch = Arch.of(args.arch)
+    bar, sessions = _Bar(), list[Session]()
+    options = _options(args).replace(progress=bar)
+    engine.library()  # says what takes long, before the program says anything
+    try:
+        with if_slow(f"compiling {args.file.name} ..."):
+            build = calls.compiled(args.file, options)
+        command = (str(args.file.with_suffix("")), *args.args)
+        report = calls.run_program(build, command, options, own_terminal=True, into=sessions)
     except BaseException:
         bar.clear()
-        if sessions and sessions[0].launches and not args.quiet:  # what there is until then
+        if sessions and sessions[0].launches and not args.quiet:  # the launches so far
             _summary(args, sessions[0].report(0, ""))
         raise
     if not args.quiet:
@@ -146,25 +187,25 @@ class _Bar:
         if done >= blocks:
             self._since = None
             self.clear()
-        elif now - self._since > 1 and terminal.err.is_terminal:
-            sys.stderr.write(f"\r\x1b[Kemulating: {done:,} of {blocks:,} blocks")
+        elif now - self._since > 1 and is_watched():
+            sys.stderr.write(f"{CLEAR_LINE}emulating: {done:,} of {blocks:,} blocks")
             sys.stderr.flush()
             self._shown = True
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write(CLEAR_LINE)
             sys.stderr.flush()
             self._shown = False
 
 
 def _tell(finding: object) -> None:
     sys.stdout.flush()
-    terminal.err.print(f"{finding}\n", markup=False, soft_wrap=True, style="red")
+    say(f"{finding}\n", "red")
 
 
 def _tell_refusal(code: int, why: str) -> None:
-    terminal.err.print(f"CUDA error {code}: {why}", markup=False, soft_wrap=True, style="yellow")
+    say(f"CUDA error {code}: {why}", "yellow")
 
 
 MAIN_COUNTERS = {  # of --lines: column and counter
@@ -177,37 +218,35 @@ MAIN_COUNTERS = {  # of --lines: column and counter
 
 
 def _summary(args: argparse.Namespace, report: Report) -> None:
-    err = terminal.err
     kernels: dict[str, list[Any]] = {}
     for launch in report.launches:
         kernels.setdefault(launch.kernel, []).append(launch)
-    err.print()
+    say()
     for note in report.notes:
-        err.print(f"note: {note}\n", markup=False, soft_wrap=True)
+        say(f"note: {note}\n")
     for name, launches in kernels.items():
         total = _total(launches)
         grid, block = ("x".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block))
         crowd = f"{len(launches):,} launches, the last " if len(launches) > 1 else ""
-        err.print(f"{_short(name)}: {crowd}<<<{grid}, {block}>>>", style="bold", markup=False, soft_wrap=True)
+        say(f"{_short(name)}: {crowd}<<<{grid}, {block}>>>", "bold")
         if not args.no_counters:
-            err.print(f"    {_sentence(total)}", markup=False, soft_wrap=True)
+            say(f"    {_sentence(total)}")
     if args.counters:
         for name, launches in kernels.items():
-            err.print(f"\n{name}", style="bold", markup=False)
+            say(f"\n{name}", "bold")
             for key, number in _total(launches).flat().items():
                 if number:
                     metric = cudaemu.METRICS.get(key, "")
-                    err.print(f"  {key:<28} {number:>16,}  {metric}".rstrip(), markup=False, soft_wrap=True)
+                    say(f"  {key:<28} {number:>16,}  {metric}".rstrip())
     if args.lines:
         _lines(report)
     found = len(report.findings)
     said = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
     made = sum(map(len, kernels.values()))
-    err.print(
+    say(
         f"emulator, compute capability {args.arch}: {made:,} launch{'es' * (made != 1)}, {said}, "
         f"{report.seconds:.1f} s{', exit status ' + str(report.status) if report.status else ''}",
-        style="red" if found else None,
-        markup=False,
+        "red" if found else None,
     )
 
 
@@ -239,10 +278,10 @@ def _lines(report: Report) -> None:
         values = (f"{counters[key]:,}" for key in MAIN_COUNTERS.values())
         rows.append((f"{Path(file).name}:{line}", *values, linecache.getline(file, line).strip()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    terminal.err.print()
+    say()
     for first, *numbers, source in rows:
         aligned = "  ".join(number.rjust(width) for number, width in zip(numbers, widths[1:]))
-        terminal.err.print(f"{first.ljust(widths[0])}  {aligned}  {source}", markup=False, soft_wrap=True)
+        say(f"{first.ljust(widths[0])}  {aligned}  {source}")
 
 
 def _total(launches: Sequence[Any]) -> Counters:

@@ -3,120 +3,120 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cudaemu import engine, extension, hardware
+from cudaemu import engine, extension
 from cudaemu.arguments import kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch
-from cudaemu.process import Ended, Host, HostFinding, ParameterType, runner
-from cudaemu.report import Finding, Report, Trace
-from cudaemu.session import MAX_BLOCK, MAX_GRID, Progress, Session, check_launch, dimension, loaded
+from cudaemu.options import DEFAULTS, Options
+from cudaemu.process import Ended, Host, ParameterType, runner
+from cudaemu.report import Report
+from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, check_launch, dimension, loaded
+
+DEFAULTS_OF_PTX = Options(arch="9.0")
+FUNCTION_TIMEOUT = 60.0  # seconds; see Options.timeout
 
 
 def run(
-    source: Path,
+    source: Path | str,
     symbol: str,
     args: Sequence[Any],
     *,
     names: Sequence[str] | None = None,
-    defines: Mapping[str, str] | None = None,
-    arch: str | Arch = "8.0",
-    compiled_for: str | Arch | None = None,
-    multiprocessors: int | None = None,
     outputs: Sequence[str] = (),
-    counters: bool = True,
-    sanitize: bool = True,
-    trace: Trace | None = None,
-    progress: Progress | None = None,
-    threads: int | None = None,
-    flags: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
-    patience: float | None = 60,
+    options: Options = DEFAULTS,
+    **changes: Any,
 ) -> Report:
-    """Call the launcher `symbol` of a source in the emulator.
+    """Call the launcher `symbol` of a source.
 
     `args` are the launcher's, in its order: contiguous CPU tensors and NumPy arrays, which are copied to guarded memory
     and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
     checked against the launcher's own parameter types. `names`: what reports call them (default: the source's names).
-    `defines` are macros for the compiler, `flags` and `include` folders go to it as they are, `arch` is the compute
-    capability whose limits hold, `compiled_for` the one to compile for (default: the same), of which newer GPUs run the
-    code, too; `multiprocessors` is how many the GPU has (default: as many as the largest of `arch`). Tensors named in
-    `outputs` start uninitialised: a kernel that reads what it has not written is reported. `trace` asks for the
-    executed memory accesses, `threads` limits the cores.
+    Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `options`
+    say how the source is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
 
-    The launcher runs in a process of its own: whatever its host code does, it ends in a report. `patience` is how many
-    seconds it may go on without calling CUDA. A stream that the launcher takes is not the default stream; a launch on
-    the default stream then is a finding.
+    The launcher runs in a process of its own: whatever its host code does, it ends in a report. A stream that the
+    launcher takes is not the default stream; a launch on the default stream then is a finding.
 
     UserError if the source does not compile, has no such launcher, does not take such arguments, or uses an instruction
     that the emulator does not know."""
-    source, gpu = Path(source), hardware.model(arch)
-    if multiprocessors is not None:
-        if multiprocessors < 1:
-            raise UserError(f"a GPU has at least 1 multiprocessor, not {multiprocessors}")
-        gpu = replace(gpu, sms=multiprocessors)
-    target = Arch.of(compiled_for or arch)
-    if not target.runs_on(gpu.arch):
-        raise UserError(f"code for compute capability {target} does not run on a GPU of {gpu.arch}")
-    build = compile_host(source, defines, target, call=symbol, flags=flags, include=include)
-    options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
-    return call_launcher(build, symbol, args, gpu, names, outputs, patience, options)
+    options = options.replace(**changes)
+    return call_launcher(compiled(Path(source), options, call=symbol), symbol, args, options, names, outputs)
 
 
-def prepare(source: Path, symbol: str, *, defines: Mapping[str, str] | None = None, arch: str | Arch = "8.0") -> None:
-    """Compile what `run` needs for that source, so that it finds it ready; what is wrong with it, `run` will say."""
+def prepare(source: Path | str, symbol: str, *, options: Options = DEFAULTS, **changes: Any) -> None:
+    """Compile what `run` needs with these options, so that it starts at once. It is silent about errors: `run` raises
+    them."""
     with suppress(UserError):
-        compile_host(Path(source), defines, arch, call=symbol)
+        compiled(Path(source), options.replace(**changes), call=symbol)
         engine.library()
         runner()
+
+
+def compiled(source: Path, options: Options, call: str | None = None, instances: Sequence[str] = ()) -> Build:
+    """The source, compiled with these options: see `compile_host`."""
+    return compile_host(
+        source,
+        options.macros,
+        options.target,
+        call=call,
+        instances=instances,
+        flags=options.flags,
+        include=options.include,
+    )
+
+
+@contextmanager
+def _session(ptx: str, options: Options, source: Path | str = "the source") -> Iterator[Session]:
+    with loaded(ptx) as module:
+        yield Session(
+            module,
+            options.gpu,
+            counters=options.counters,
+            sanitize=options.sanitize,
+            trace=options.trace,
+            progress=options.progress,
+            threads=options.threads,
+            on_finding=options.on_finding,
+            source=str(source),
+            defines=options.macros,
+        )
 
 
 def call_launcher(
     build: Build,
     symbol: str,
     args: Sequence[Any],
-    gpu: hardware.Gpu,
-    names: Sequence[str] | None,
-    outputs: Sequence[str],
-    patience: float | None,
-    options: Mapping[str, Any],
+    options: Options,
+    names: Sequence[str] | None = None,
+    outputs: Sequence[str] = (),
 ) -> Report:
-    """`run` with a source that is compiled already; `options` are the session's."""
-    if names is not None and len(names) != len(args):
-        raise ValueError(f"{len(args)} arguments with {len(names)} names")
-    with PtxCheck(build), loaded(build.ptx) as module:
-        session = Session(module, gpu, source=str(build.source), defines=build.defines, **options)
+    """`run` with a source that is compiled already."""
+    _check_names(names, args)
+    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
 
         def pack(types: list[ParameterType]) -> bytes:
             called = names or parameter_names(source_text(build.source), symbol, len(types))
             return b"".join(session.pack(args, types, called, outputs, f"{build.source}: {symbol}"))
 
-        ended = Host(build.so, gpu, session, pack, patience=patience).run()
+        timeout = options.timeout or FUNCTION_TIMEOUT
+        ended = Host(build.so, options.gpu, session, pack, timeout=timeout, refused=options.on_refusal).run()
         session.arena.download()
         return session.report(*_outcome(ended))
 
 
 def call_extension(
-    build: Build,
-    function: str,
-    args: Sequence[Any],
-    gpu: hardware.Gpu,
-    outputs: Sequence[str],
-    patience: float | None,
-    options: Mapping[str, Any],
+    build: Build, function: str, args: Sequence[Any], options: Options, outputs: Sequence[str] = ()
 ) -> Report:
     """Call a function of a PyTorch extension; what it returns is in the report's `result`."""
     result: list[Any] = []
     torch = sys.modules.get("torch") if any("torch" in type(arg).__module__ for arg in args) else None
-    with PtxCheck(build), loaded(build.ptx) as module:
-        session = Session(module, gpu, source=str(build.source), defines=build.defines, **options)
+    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
         arena = session.arena
 
         def upload(name: str, array: Any) -> int:
@@ -134,10 +134,11 @@ def call_extension(
 
         ended = Host(
             build.so,
-            gpu,
+            options.gpu,
             session,
             argv=(function,),
-            patience=patience,
+            timeout=options.timeout or FUNCTION_TIMEOUT,
+            refused=options.on_refusal,
             extension=pack,
             returned=lambda data: result.append(extension.unpack(data, fetch, torch)),
         ).run()
@@ -146,6 +147,11 @@ def call_extension(
         report = session.report(status, error, outcome or (f"{function} threw: {error}" if status else ""))
         report.result = result[0] if result else None
         return report
+
+
+def _check_names(names: Sequence[str] | None, args: Sequence[Any]) -> None:
+    if names is not None and len(names) != len(args):
+        raise ValueError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
 
 
 def _outcome(ended: Ended) -> tuple[int, str, str]:
@@ -157,58 +163,42 @@ def _outcome(ended: Ended) -> tuple[int, str, str]:
 
 
 def program(
-    source: Path,
+    source: Path | str,
     argv: Sequence[str] = (),
     *,
-    defines: Mapping[str, str] | None = None,
-    arch: str | Arch = "8.0",
-    counters: bool = True,
-    sanitize: bool = True,
-    trace: Trace | None = None,
-    progress: Progress | None = None,
-    threads: int | None = None,
-    flags: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
-    patience: float | None = None,
-    leaks: bool = False,
     own_terminal: bool = False,
-    on_finding: Callable[[Finding | HostFinding], None] | None = None,
-    on_refusal: Callable[[int, str], None] | None = None,
-    into: list[Session] | None = None,
+    options: Options = DEFAULTS,
+    **changes: Any,
 ) -> Report:
-    """Run a whole CUDA program, a source with a `main`, with the arguments `argv`; the rest is as in `run`.
+    """Run a whole CUDA program, a source with a `main`, with the arguments `argv`.
 
-    The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `leaks`: memory that
-    is never freed is a finding too, if the program has come to its end and nothing else was found. `own_terminal`: the
-    program reads and writes this process's streams. `on_finding` and `on_refusal` (a cudaError_t and its reason) hear
-    of each at once; `into` gets the session, which has what there is even if this raises."""
-    source, gpu = Path(source), hardware.model(arch)
-    build = compile_host(source, defines, arch, flags=flags, include=include)
+    The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `own_terminal`: the
+    program reads and writes this process's streams. `options` and `changes` are as in `run`.
+
+    UserError if the source does not compile, has no `main`, or uses an instruction that the emulator does not know."""
+    source, options = Path(source), options.replace(**changes)
+    command = (str(source.with_suffix("")), *argv)
+    return run_program(compiled(source, options), command, options, own_terminal)
+
+
+def run_program(
+    build: Build, command: Sequence[str], options: Options, own_terminal: bool, into: list[Session] | None = None
+) -> Report:
+    """`program` with a source that is compiled already and all of main's argv; `into` gets the session, which has the
+    launches so far even if this raises."""
     if not build.has_main:
-        functions = ", ".join(build.exported) or "none that could be called from outside"
+        functions = ", ".join(build.exported) or "none that can be called from outside"
         raise UserError(
-            f"{source} has no main: a program has one. Its functions ({functions}) and kernels can be called "
-            "from Python: see docs/emulator.md, emulator.load"
+            f"{build.source} has no main(), so it is not a program. Its functions ({functions}) and kernels can be "
+            "called from Python: cudaemu.load"
         )
-    with PtxCheck(build), loaded(build.ptx) as module:
-        session = Session(
-            module,
-            gpu,
-            counters=counters,
-            sanitize=sanitize,
-            trace=trace,
-            progress=progress,
-            threads=threads,
-            on_finding=on_finding,
-            source=str(source),
-            defines=defines,
-        )
+    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
         if into is not None:
             into.append(session)
-        name = str(source.with_suffix(""))
-        host = Host(build.so, gpu, session, None, (name, *argv), own_terminal, patience, refused=on_refusal)
+        timeout, refused = options.timeout, options.on_refusal
+        host = Host(build.so, options.gpu, session, None, command, own_terminal, timeout, refused=refused)
         ended = host.run()
-        if leaks and not session.findings and not ended.crashed:
+        if options.leaks and not session.findings and not ended.crashed:
             host.find_leaks()
         code = 128 - ended.code if ended.code < 0 else ended.code
         ending = f"the program ended with status {code}" if code else ""
@@ -222,21 +212,17 @@ def run_ptx(
     block: Sequence[int] | int,
     args: Sequence[Any],
     *,
-    names: Sequence[str] | None = None,
     shared: int = 0,
-    arch: str | Arch = "9.0",
+    names: Sequence[str] | None = None,
     outputs: Sequence[str] = (),
-    counters: bool = True,
-    sanitize: bool = True,
-    trace: Trace | None = None,
-    progress: Progress | None = None,
-    threads: int | None = None,
+    options: Options = DEFAULTS_OF_PTX,
+    **changes: Any,
 ) -> Report:
-    """Launch one kernel of a PTX module, with `shared` bytes of dynamic shared memory; the rest is as in `run`.
+    """Launch one kernel of a PTX module, by its name there, with `shared` bytes of dynamic shared memory.
 
-    UserError for a launch that no GPU of compute capability `arch` would take."""
-    options = {"counters": counters, "sanitize": sanitize, "trace": trace, "progress": progress, "threads": threads}
-    return launch_kernel(ptx, kernel, grid, block, args, hardware.model(arch), names, shared, outputs, options)
+    `grid` and `block` are one to three sizes. The rest is as in `run`, but for the options of compiling.
+    UserError for a launch that no GPU of compute capability `arch` takes."""
+    return launch_kernel(ptx, kernel, grid, block, args, options.replace(**changes), names, shared, outputs)
 
 
 def launch_kernel(
@@ -245,23 +231,20 @@ def launch_kernel(
     grid: Sequence[int] | int,
     block: Sequence[int] | int,
     args: Sequence[Any],
-    gpu: hardware.Gpu,
+    options: Options,
     names: Sequence[str] | None,
     shared: int,
     outputs: Sequence[str],
-    options: Mapping[str, Any],
 ) -> Report:
-    """One launch of a kernel by its name in the PTX, without host code."""
-    if names is not None and len(names) != len(args):
-        raise ValueError(f"{len(args)} arguments with {len(names)} names")
+    """`run_ptx` with settled options."""
+    _check_names(names, args)
     grids, blocks = dimension(grid, "grid", MAX_GRID), dimension(block, "block", MAX_BLOCK)
-    with loaded(ptx) as module:
-        session = Session(module, gpu, **options)
-        info = module.module.kernel(kernel)
+    with _session(ptx, options) as session:
+        info = session.module.kernel(kernel)
         label = readable(kernel)
-        if refused := check_launch(label, blocks, shared, info.static_shared, info.max_threads, gpu):
+        if refused := check_launch(label, blocks, shared, info.static_shared, info.max_threads, options.gpu):
             raise UserError(refused)
-        types = kernel_types(kernel, module.module.parameter_types(kernel))
+        types = kernel_types(kernel, session.module.parameter_types(kernel))
         called = names or [f"argument {position + 1}" for position in range(len(types))]
         params = bytearray(info.param_bytes)
         packed = session.pack(args, types, called, outputs, label)
@@ -275,19 +258,21 @@ def launch_kernel(
 
 
 def executable_lines(
-    source: Path,
-    defines: Mapping[str, str] | None = None,
-    arch: str | Arch = "8.0",
+    source: Path | str,
+    *,
     symbol: str | None = None,
     file: Path | None = None,
+    options: Options = DEFAULTS,
+    **changes: Any,
 ) -> dict[str, frozenset[int]]:
     """Each kernel of a source, by its readable name, and the lines of that file, or of another `file`, that have code
     in it; kernels of the same name, in several namespaces, count as one.
 
     `symbol`: the launcher that a run calls; naming it saves compiling the source once more."""
+    source, options = Path(source), options.replace(**changes)
     found: dict[str, frozenset[int]] = {}
     path = str((file or source).resolve())
-    with loaded(compile_host(source, defines, arch, call=symbol).ptx) as module:
+    with loaded(compiled(source, options, call=symbol).ptx) as module:
         for name in module.module.kernel_names:
             lines = frozenset(line for where, line in module.module.lines(name) if where == path)
             found[readable(name)] = lines | found.get(readable(name), frozenset())

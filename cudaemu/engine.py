@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cudaemu import lower, ptx
+from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
@@ -87,7 +87,8 @@ class _Spec(ctypes.Structure):
 @lru_cache
 def library() -> ctypes.CDLL:
     """The machine, compiled if this is the first time. UserError if there is no C++ compiler."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    slow = "building the emulator from its C++ sources, once: this takes up to a minute ..."
+    with terminal.if_slow(slow), ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(
             pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES)
         )

@@ -7,36 +7,28 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cudaemu import calls, cpp, hardware
+from cudaemu import calls, cpp
 from cudaemu.arguments import parameter_list, parameter_names, source_text
-from cudaemu.build import Build, PtxCheck, compile_host
+from cudaemu.build import Build, PtxCheck
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch
+from cudaemu.options import COMPILING, DEFAULTS, Options
 from cudaemu.report import Report
 
 
-def load(
-    source: Path | str,
-    *,
-    defines: Mapping[str, str] | None = None,
-    flags: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
-    arch: str | Arch = "8.0",
-) -> Library:
-    """A CUDA source, given as a path or as its text, whose kernels and functions can be called.
+def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> Library:
+    """A CUDA source, given as a path or as its text, with kernels and functions that can be called.
 
-    `defines` are macros, `flags` and `include` folders go to nvcc, `arch` is the compute capability. UserError if there
-    is no such file or it does not compile."""
+    `options` say how it is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
+    UserError if there is no such file or it does not compile."""
     path = _text_file(source) if isinstance(source, str) and ("\n" in source or "{" in source) else Path(source)
     if not path.is_file():
         raise UserError(f"cannot read {path}: " + ("it is a folder" if path.is_dir() else "there is no such file"))
-    return Library(path, dict(defines or {}), tuple(flags), tuple(include), arch)
+    return Library(path, options.replace(**changes))
 
 
 def _text_file(text: str) -> Path:
@@ -53,19 +45,12 @@ def _text_file(text: str) -> Path:
 
 
 class Library:
-    """Kernels and functions of one source. `load` makes them."""
+    """The kernels and functions of one source. `load` makes them."""
 
-    def __init__(
-        self,
-        source: Path,
-        defines: Mapping[str, str],
-        flags: Sequence[str],
-        include: Sequence[Path | str],
-        arch: str | Arch,
-    ):
-        self.source, self.arch, self.gpu = source, Arch.of(arch), hardware.model(arch)
-        self._compile = partial(compile_host, source, defines, self.arch, flags=flags, include=include)
-        self._builds: dict[tuple, Build] = {}
+    def __init__(self, source: Path, options: Options = DEFAULTS):
+        """Compile `source`; `options` hold for all launches and calls."""
+        self.source, self.options = source, options
+        self._builds: dict[tuple[str | None, tuple[str, ...]], Build] = {}
         self._build()
 
     def __repr__(self) -> str:
@@ -74,7 +59,7 @@ class Library:
     def _build(self, call: str | None = None, instances: tuple[str, ...] = ()) -> Build:
         key = (call, instances)
         if key not in self._builds:
-            self._builds[key] = self._compile(call=call, instances=instances)
+            self._builds[key] = calls.compiled(self.source, self.options, call, instances)
         return self._builds[key]
 
     @property
@@ -91,21 +76,20 @@ class Library:
         shared: int = 0,
         names: Sequence[str] | None = None,
         outputs: Sequence[str] = (),
-        **options: Any,
+        **changes: Any,
     ) -> Report:
         """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads
         "scale(float*, int)".
 
-        `args` are its parameters: NumPy arrays and CPU tensors for pointers (changed in place), numbers, bytes or
-        ctypes structures; `shared` is dynamic shared memory in bytes. `names`, `outputs` and the other options are as
-        in `run`. UserError for a kernel, an argument or a launch that cannot be."""
+        `grid` and `block` are one to three sizes. `args` are the kernel's parameters: NumPy arrays and CPU tensors for
+        pointers (changed in place), numbers, bytes or ctypes structures; `shared` is dynamic shared memory in bytes.
+        `names` and `outputs` are as in `run`; `changes` are fields of Options for this launch, such as
+        `trace=Trace()`. UserError for a kernel, an argument or a launch that cannot be."""
+        options = self._changed(changes)
         build, symbol = self._find(kernel)
         called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
-        settings = {**_session_options(options), "defines": build.defines}
         with PtxCheck(build):
-            return calls.launch_kernel(
-                build.ptx, symbol, grid, block, args, self.gpu, called, shared, outputs, settings
-            )
+            return calls.launch_kernel(build.ptx, symbol, grid, block, args, options, called, shared, outputs)
 
     def call(
         self,
@@ -113,15 +97,21 @@ class Library:
         *args: Any,
         names: Sequence[str] | None = None,
         outputs: Sequence[str] = (),
-        patience: float | None = 60,
-        **options: Any,
+        **changes: Any,
     ) -> Report:
-        """Call a host function of the source, such as a launcher, in a process of its own: see `run`."""
+        """Call a host function of the source, such as a launcher, in a process of its own: see `run`. `changes` are
+        fields of Options for this call."""
+        options = self._changed(changes)
         build = self._build(function)
-        settings = _session_options(options)
         if build.extension and not build.exports_launcher:
-            return calls.call_extension(build, function, args, self.gpu, outputs, patience, settings)
-        return calls.call_launcher(build, function, args, self.gpu, names, outputs, patience, settings)
+            return calls.call_extension(build, function, args, options, outputs)
+        return calls.call_launcher(build, function, args, options, names, outputs)
+
+    def _changed(self, changes: Mapping[str, Any]) -> Options:
+        for name in changes:
+            if name in COMPILING:
+                raise UserError(f"{name} must be given when the source is compiled: cudaemu.load(..., {name}=...)")
+        return self.options.replace(**changes)
 
     def _find(self, kernel: str) -> tuple[Build, str]:
         build = self._build()
@@ -146,14 +136,6 @@ class Library:
         if any(declared.name == kernel for declared in cpp.kernels(cpp.code(source_text(self.source)))):
             hint = f'; if it is a template, name an instance, such as "{kernel}<float>"'
         raise UserError(f"{self.source} has no kernel {kernel}, it has {there}{hint}")
-
-
-def _session_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = ("counters", "sanitize", "trace", "progress", "threads")
-    for name in options:
-        if name not in known:
-            raise TypeError(f"there is no option '{name}': there are {', '.join(known)}")
-    return dict(options)
 
 
 def _entries(ptx: str) -> list[str]:

@@ -230,7 +230,11 @@ class Arena(AddressMap):
         if isinstance(array, np.ndarray):
             if not array.flags.c_contiguous:
                 raise ValueError(f"{name} is not a contiguous array")
-            address = start = array.ctypes.data
+            owner = array
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            address = array.ctypes.data
+            start = address - owner.ctypes.data  # where NumPy put the owner is chance
         else:
             if array.device.type != "cpu" or not array.is_contiguous():
                 raise ValueError(f"{name} is not a contiguous tensor on the CPU")

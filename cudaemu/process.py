@@ -194,19 +194,19 @@ class Host:
         arguments: Callable[[list[ParameterType]], bytes] | None = None,
         argv: Sequence[str] = ("launcher",),
         own_terminal: bool = False,
-        patience: float | None = 60,
+        timeout: float | None = 60,
         environment: Mapping[str, str] | None = None,
         refused: Callable[[int, str], None] | None = None,
         extension: Callable[[str | None], bytes] | None = None,
         returned: Callable[[bytes], None] | None = None,
     ):
         """`arguments` packs the launcher's arguments once their types are known; `argv` is main's. With `own_terminal`
-        the program has this process's streams, otherwise what it prints is printed here. `patience`: seconds of host
+        the program has this process's streams, otherwise what it prints is printed here. `timeout`: seconds of host
         code between two CUDA calls after which it is ended. `refused` hears of errors with their reasons. `extension`
         packs the arguments of a function of a PyTorch extension, given its parameters (None: there is no such
         function), and `returned` gets its result while the process still holds the memory."""
         self.so, self.gpu, self.device = so, gpu, device
-        self.arguments, self.argv, self.own_terminal, self.patience = arguments, argv, own_terminal, patience
+        self.arguments, self.argv, self.own_terminal, self.timeout = arguments, argv, own_terminal, timeout
         self.environment, self.refused = environment or {}, refused
         self.extension, self.returned = extension, returned
         self.ended = Ended()
@@ -267,11 +267,11 @@ class Host:
                     channel.sendall(struct.pack("=I", len(answer)) + answer)
                 except BrokenPipeError:
                     waiting.remove(channel)
-            if self.patience and channel in waiting and time.monotonic() - heard > self.patience:
+            if self.timeout and channel in waiting and time.monotonic() - heard > self.timeout:
                 self.ended.crashed = True
-                self._found("endless host code", KILLED_FOR_SILENCE.format(self.patience) + self._after())
+                self._found("endless host code", KILLED_FOR_SILENCE.format(self.timeout) + self._after())
                 process.kill()
-                self.patience = None
+                self.timeout = None
             if channel not in waiting and process.poll() is not None:
                 for stream, to in streams.items():  # a grandchild may hold the pipe open: take what is there
                     while select.select([stream], [], [], 0)[0] and self._pump(stream, to):

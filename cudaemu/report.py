@@ -161,13 +161,14 @@ class Trace:
 
 @dataclass
 class Report:
-    """The result of one run of a launcher.
+    """The result of a run.
 
-    `status` is what the launcher returned (a cudaError_t), `error` its text. `lines` holds the counters of each line of
-    the source, keyed by (file, line). `trace` is a structured array, one row per thread and access: `launch`, `block`
-    and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`, `space`, `kind`, `size` (bytes) and
-    `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and `source` read it. `notes` are races
-    that look harmless, because what is written is what was there: they do not count as findings.
+    `status` is what the launcher returned (a cudaError_t) or a program's exit status, `error` its text. `lines` holds
+    the counters of each line of the source, keyed by (file, line). `trace` is a structured array, one row per thread
+    and access: `launch`, `block` and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`,
+    `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and
+    `source` read it. `notes` are races that look harmless, because what is written is what was there: they do not
+    count as findings.
     """
 
     status: int
@@ -186,6 +187,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether the run ended with status 0 and without findings."""
         return self.status == 0 and not self.findings
 
     def __str__(self) -> str:
@@ -202,7 +204,7 @@ class Report:
 
     def source(self, row: np.void) -> Place:
         """The instruction of a trace row, with its source line."""
-        return self.launches[row["launch"]].code[row["pc"]]
+        return self.launches[int(row["launch"])].code[int(row["pc"])]
 
     def accesses(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The trace's accesses to the tensor `name`: its rows, and for each the (flat) index of its first element."""

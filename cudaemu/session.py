@@ -18,11 +18,11 @@ from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import Region
 from cudaemu.memory import Allocation, Arena
+from cudaemu.options import Progress
 from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
 from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain
 
 Dim = tuple[int, int, int]
-Progress = Callable[[int, int], None]  # blocks done, blocks of this launch
 
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -89,8 +89,6 @@ class Session(Device):
         source: str = "the source",
         defines: Mapping[str, str] | None = None,
     ):
-        if threads is not None and threads < 1:
-            raise UserError(f"threads is at least 1, not {threads}")
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.options: dict[str, Any] = {
             "counters": counters,

@@ -1,6 +1,5 @@
-"""What the commands print: results on stdout, everything that only accompanies them on stderr.
+"""How a command talks: results on stdout, everything that only accompanies them on stderr, in colour on a terminal.
 
-Output is made for 80 columns, and is never narrower: a terminal that wraps loses nothing, a cell that is cut does.
 Streams that cannot write a character (an ASCII terminal) get the nearest that they can.
 """
 
@@ -9,57 +8,17 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
-
-from rich.console import Console, ConsoleDimensions, Group
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from typing import NoReturn
 
 from cudaemu.errors import CheckFailed, UserError
 
-WIDTH = 80  # columns
-
-
-class _Console(Console):
-    """A console without two of rich's habits: it does not cut cells, nor end the program at a broken pipe."""
-
-    least = WIDTH
-
-    @property  # type: ignore[misc]
-    def size(self) -> ConsoleDimensions:
-        width, height = super().size
-        return ConsoleDimensions(max(self.least, width), height)
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise  # called while the error is handled: the caller is to know
-
-
-class _Accompaniment(_Console):
-    """stderr: its lines wrap by themselves, and progress bars have to fit a narrow terminal."""
-
-    least = 20
-
-
-out = _Console(highlight=False)
-err = _Accompaniment(stderr=True, highlight=False)
-
 NEAREST = str.maketrans("→×÷–−▸·…µ±√≤≥“”’█━╸╺", '>x/-->*.u~v<>""\'#---')
-_announced: set[str] = set()
-_display = threading.Lock()  # rich shows one live display at a time: an inner one, or another thread's, stays silent
+STYLES = {"bold": "1", "red": "31", "yellow": "33"}  # of ANSI's escape codes
+CLEAR_LINE = "\r\x1b[K"
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
@@ -84,64 +43,43 @@ def finish() -> None:
 
 
 def abandon() -> None:
-    """Send what is still to come to nowhere: stdout takes no more."""
+    """Send the rest of the output to nowhere: stdout takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def announce(text: str) -> None:
-    """Say something on stderr that is worth saying once per process."""
-    if text not in _announced:
-        _announced.add(text)
-        err.print(text, style="yellow", markup=False, soft_wrap=True)
+def is_watched() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
-def table(gap: int = 2) -> Table:
-    """An empty table without lines, its columns `gap` apart."""
-    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+def styled(text: str, style: str | None) -> str:
+    """`text` in one of STYLES if stderr is a terminal that shows them; NO_COLOR (no-color.org) turns them off."""
+    if style is None or not is_watched() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
 
 
-def titled(title: str, body: Table, *notes: str) -> Group:
-    """A table under its title, with notes below it; a blank line goes before."""
-    return Group(Text(f"\n{title}", style="bold"), body, *(Text(note) for note in notes))
-
-
-def fold(label: str, width: int = 14) -> str:
-    """A kernel's label in lines of `width` at most, for a head of a column: new ones begin at blanks, or behind a _."""
-    lines = []
-    for word in label.split():
-        lines.append("")
-        for piece in re.findall(r"[^_]*_?", word):
-            if len(lines[-1]) + len(piece) > width:
-                lines.append("")
-            lines[-1] += piece
-    return "\n".join(filter(None, lines))
-
-
-@contextmanager
-def progress(text: str, total: float | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, or a spinner if the total is unknown; nothing if stderr is no terminal.
-
-    Yields `update(text=None, advance=0, completed=None, total=None)`, which may be called from other threads."""
-    if not err.is_terminal or not _display.acquire(blocking=False):
-        yield lambda *_, **__: None
-        return
-    try:
-        measure: tuple[ProgressColumn, ...] = () if total is None else (BarColumn(), MofNCompleteColumn())
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
-        with Progress(*columns, console=err, transient=True) as display:
-            task = display.add_task(text, total=total)
-
-            def update(text: str | None = None, **change: Any) -> None:
-                display.update(task, description=text, **change)
-
-            yield update
-    finally:
-        _display.release()
+def say(text: str = "", style: str | None = None) -> None:
+    """Print a line on stderr; `style` is one of STYLES."""
+    if sys.stderr is not None:
+        print(styled(text, style), file=sys.stderr, flush=True)
 
 
 def complain(error: UserError) -> None:
     """Say what is wrong with what the user gave."""
-    err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+    say(f"{styled('error:', 'red')} {error}")
+
+
+@contextmanager
+def if_slow(text: str, after: float = 1.0) -> Iterator[None]:
+    """Say `text` on stderr if the block takes longer than `after` seconds."""
+    timer = threading.Timer(after, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def leave(run: Callable[[], int]) -> NoReturn:
@@ -157,7 +95,7 @@ def leave(run: Callable[[], int]) -> NoReturn:
         complain(error)
         status = 2
     except CheckFailed as failure:
-        err.print(str(failure), markup=False, soft_wrap=True)
+        say(str(failure))
         status = 1
     except KeyboardInterrupt:
         status = 130
@@ -169,6 +107,6 @@ def leave(run: Callable[[], int]) -> NoReturn:
             raise
         abandon()
         where = f" {error.filename}" if error.filename else ""
-        err.print(f"error: cannot write{where}: {error.strerror}", markup=False, soft_wrap=True)
+        say(f"error: cannot write{where}: {error.strerror}")
         status = 2
     raise SystemExit(status)

@@ -156,7 +156,7 @@ def pretend(monkeypatch, major: int, minor: int) -> None:
 
 def test_without_a_gpu_the_emulator_runs_and_says_so(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("cudaemu.terminal._announced", set())
+    monkeypatch.setattr("common.terminal._announced", set())
     for _ in range(2):
         assert device(NAIVE, SimpleNamespace(device="auto")) == "emulator"
     assert capsys.readouterr().err.count("No GPU: running in the emulator") == 1

@@ -26,6 +26,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     ),
     "compilers": ("cudaemu/compiler/",),
     "the emulator": ("cudaemu/",),
+    "the course's tables": ("common/terminal.py",),
     "the GPU's loader": ("common/gpu.py", "common/torch_private.py"),
     "what is computed": ("common/dtypes.py", "common/problem.py", "common/problems/"),
     "stages": ("common/calls.py", "common/stage.py"),

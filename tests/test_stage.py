@@ -13,10 +13,9 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu, torch_private
+from common import accuracy, gpu, terminal, torch_private
 from common.calls import Kept
 from common.stage import Macro, Prepared, Stage, macros
-from cudaemu import terminal
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch

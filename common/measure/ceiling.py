@@ -22,12 +22,11 @@ from pathlib import Path
 import torch
 from rich.console import Group
 
-from common import gpu
+from common import gpu, terminal
 from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
-from cudaemu import terminal
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 

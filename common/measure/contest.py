@@ -16,11 +16,10 @@ from functools import partial
 
 import torch
 
-from common import accuracy, gpu
+from common import accuracy, gpu, terminal
 from common.measure import ceiling, nvml, timing
 from common.measure.metadata import metadata
 from common.stage import Kernel, Stage
-from cudaemu import terminal
 from cudaemu.errors import UserError
 
 DEVICE = "cuda"

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from common import accuracy, counts, course
+from common import accuracy, counts, course, terminal
 from common.results import plot, runs, tables
 from common.results.runs import Record
 from common.stage import Kernel, Stage
 from common.verbs import count, options
-from cudaemu import terminal
 from cudaemu.errors import CheckFailed, UserError
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from common import counts, course
+from common import counts, course, terminal
 from common.counts import DERIVED, Counts, change, number, rows
 from common.stage import Kernel, Stage
 from common.verbs import options
-from cudaemu import terminal
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from common import course
+from common import course, terminal
 from common.stage import Stage
-from cudaemu import terminal
 from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError
 

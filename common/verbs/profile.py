@@ -19,13 +19,13 @@ import torch
 from rich.console import Group
 from rich.text import Text
 
-from common import counts, course, gpu
+from common import counts, course, gpu, terminal
 from common.measure import contest, ncu, shared_loads
 from common.measure.metadata import metadata
 from common.results import runs
 from common.stage import Kernel, Stage
 from common.verbs import options
-from cudaemu import Trace, hardware, terminal
+from cudaemu import Trace, hardware
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 

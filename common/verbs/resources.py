@@ -11,10 +11,10 @@ from math import prod
 
 from rich.table import Table
 
-from common import counts
+from common import counts, terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
-from cudaemu import Launch, hardware, terminal
+from cudaemu import Launch, hardware
 from cudaemu.compiler import ptxas
 from cudaemu.compiler.ptxas import Usage
 from cudaemu.errors import UserError

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from rich.console import Group
 
+from common import terminal
 from common.stage import Stage
 from common.verbs import options
-from cudaemu import terminal
 from cudaemu.compiler import sass
 from cudaemu.compiler.sass import Instruction
 from cudaemu.compiler.symbols import readable

@@ -18,12 +18,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from common import terminal
 from common.figures import layout, trace
 from common.figures.trace import FIGURES
 from common.results import plot
 from common.stage import Stage
 from common.verbs import options
-from cudaemu import terminal
 from cudaemu.errors import UserError, pick
 
 EXAMPLES = ("threads --block 1", "banks --warp 1 --dtype {dtype} --output figures", "rhythm --output mine.svg")

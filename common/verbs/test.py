@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.markup import escape
 from rich.table import Table
 
+from common import terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
-from cudaemu import hardware, terminal
+from cudaemu import hardware
 from cudaemu.compiler import passes, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch

@@ -15,10 +15,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from common import accuracy, course, tiles
+from common import accuracy, course, terminal, tiles
 from common.stage import Kernel, Stage
 from common.tiles import Choice
-from cudaemu import terminal
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
 
-OLDEST_NVCC = (12, 0)  # C++17 as the kernels use it, and compute capability 9.0
+OLDEST_NVCC = (13, 0)  # the oldest that is tested
 MANIFEST, FAILURE = ".manifest", ".failure"  # in a product's folder: hashes of its files; why it could not be built
 
 
@@ -100,7 +100,7 @@ def describe_nvcc(path: Path) -> Nvcc:
     if (int(release[1]), int(release[2])) < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))
         raise UserError(
-            f"{path} is of CUDA {release[1]}.{release[2]}, and the course needs {oldest} or newer\n{elsewhere}"
+            f"{path} is of CUDA {release[1]}.{release[2]}, and cudaemu needs {oldest} or newer\n{elsewhere}"
         )
     home = path.resolve().parent.parent
     if not (home / "include" / "cuda_runtime.h").exists():

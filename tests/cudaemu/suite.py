@@ -149,7 +149,7 @@ def emulate(broken: Broken) -> Report:
     """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
     options: dict[str, Any] = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
     if broken.is_program:
-        return cudaemu.program(broken.path, broken.run, patience=60, leaks=True, **options)
+        return cudaemu.program(broken.path, broken.run, timeout=60, leaks=True, **options)
     kernel = broken.kernel(broken.path)
     spec, shape = kernel.stage.spec, broken.shape
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants)

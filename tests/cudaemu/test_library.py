@@ -218,7 +218,10 @@ ARRAY, INTS = np.zeros(8, np.float32), np.zeros(8, np.int32)
         (lambda lib: lib.launch("bounded", 1, 5000, INTS), "the block has 5000 along x: it takes 1 to 1,024"),
         (lambda lib: lib.launch("bounded", 1, (8, 8, 8, 8), INTS), "the block is one to three whole numbers"),
         (lambda lib: lib.launch("bounded", 1.5, 8, INTS), "the grid is one to three whole numbers"),
-        (lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3), "threads is at least 1, not -3"),
+        (
+            lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3),
+            "threads must be a whole number, at least 1",
+        ),
         (
             lambda lib: lib.launch("bounded", 1, 8, INTS, outputs=["nobody"]),
             "bounded has no argument 'nobody', it has out",
@@ -258,7 +261,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .
         (1, (32, 64), {}, "2048 threads per block, at most 1024"),
         (1, 1, {"shared": -1}, "-1 bytes of dynamic shared memory"),
         (1, 1, {"shared": 2**40}, "1099511627776 bytes"),
-        (1, 1, {"threads": -3}, "threads is at least 1"),
+        (1, 1, {"threads": -3}, "threads must be a whole number, at least 1"),
     ],
 )
 def test_run_ptx_refuses_absurd_launches(grid, block, options, said):
@@ -331,3 +334,19 @@ extern "C" void launch(int *p) { many<5><<<1, 1>>>(p), many<3><<<1, 1>>>(p), man
     assert ptx.count("xor.b32") == 1 and ptx.count("add.s32") == 3
     with pytest.raises(UserError, match=r"source\.cu\(9\): ptxas refuses the inline assembly"):
         cudaemu.load(text.replace("OTHER", "mov.s32 %0, 5, 6;")).launch("many<4>", 1, 1, np.zeros(1, np.int32))
+
+
+def test_what_numpy_arrays_cost_is_no_chance(library):
+    """A fresh array is aligned as cudaMalloc aligns, wherever NumPy has put it; a view keeps its misalignment."""
+    sectors = []
+    for first in (0, 4, 12, 20):
+        place = np.zeros(4096 + 64, np.uint8)
+        at = (64 * 2 - place.ctypes.data % 64 + first) % 64
+        foreign = np.frombuffer(memoryview(place)[at : at + 400], np.float32)  # at an address that ends in `first`
+        assert foreign.ctypes.data % 64 == first and not isinstance(foreign.base, np.ndarray)
+        report = library.launch("saxpy", 2, 64, 2.0, foreign, np.zeros(100, np.float32), 100)
+        sectors.append(report.counters["global_load_sectors"])
+    assert set(sectors) == {26}, "13 of x, 13 of y"
+    view = np.zeros(101, np.float32)[1:]
+    report = library.launch("saxpy", 2, 64, 2.0, view, np.zeros(100, np.float32), 100)
+    assert report.counters["global_load_sectors"] == 26 + 3, "three of four warps cross one more boundary"

@@ -221,7 +221,7 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
         ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
         ((), "void elsewhere(); int main() { elsewhere(); }", r"elsewhere\(\), which it does not define"),
-        (("--threads", "0"), "int main() {}", "threads is at least 1"),
+        (("--threads", "0"), "int main() {}", "threads must be a whole number, at least 1"),
         (("--nonsense",), "int main() {}", "--help"),
     ],
 )
@@ -384,7 +384,7 @@ def test_a_crash_in_a_constructor(monkeypatch):
 
 def test_an_endless_loop_on_the_host_is_ended():
     started = time.monotonic()
-    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [7], patience=1)
+    report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [7], timeout=1)
     assert "has run for 1 s without calling CUDA" in str(report) and time.monotonic() - started < 30
 
 

@@ -1,109 +1,66 @@
-"""What the commands print, whatever they print to."""
+"""How the emulator's command talks: what is coloured, when it asks for patience."""
 
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
-from rich.text import Text
 
-import kernels
-from common.stage import KERNELS
 from cudaemu import terminal
-from tests.printed import shown
 
-ROOT = KERNELS.parent
-DIFF = "-m kernels.02_block_tile diff --context 1000"
-
-
-def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A script of bash in which `python` is ours; its output as the bytes that they are, read as UTF-8."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "PYTHONIOENCODING")}
-    script = f'set -o pipefail; python() {{ {sys.executable} "$@"; }}; {script}'
-    return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, env=kept | environment, timeout=60
-    )
+ROOT = Path(__file__).parents[2]
+RED = "\x1b[31m"
 
 
-def test_a_narrow_terminal_cuts_nothing():
-    wide = shell("python -m kernels list").stdout
-    assert all(stage.name in wide and stage.summary in wide for stage in kernels.ladder())
-    for columns in ("0", "1", "40", "nonsense"):
-        assert shell("python -m kernels list", COLUMNS=columns).stdout == wide, columns
+def on_a_terminal(script: str, **environment: str) -> str:
+    """What a script writes to stderr if that is a terminal."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    words = [sys.executable, "-c", f"from cudaemu import terminal\n{script}"]
+    subprocess.run(words, cwd=ROOT, stderr=theirs, env=plain | environment, timeout=60, check=False)
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            said += piece
+    except OSError:  # EIO: the other end is closed
+        pass
+    os.close(ours)
+    return said.decode().replace("\r\n", "\n")
 
 
-def test_tables_use_what_a_wide_terminal_has():
-    made = terminal.table()
-    made.add_column("x" * 100)
-    assert shown(made, width=120) == "x" * 100
-
-
-def test_a_title_is_as_wide_as_the_terminal_not_as_its_table():
-    made = terminal.table()
-    made.add_column("a")
-    made.add_row("1")
-    title, note = "a title of some words", "a note of some words, too"
-    assert shown(terminal.titled(title, made, note)) == f"\n{title}\na\n1\n{note}"
-
-
+@pytest.mark.parametrize("script", ["terminal.say('found', 'red')", "terminal.complain(ValueError('wrong'))"])
 @pytest.mark.parametrize(
-    "label, lines",
+    ("environment", "coloured"),
     [
-        ("02_block_tile fp16", ["02_block_tile", "fp16"]),
-        ("10_register_double_buffer fp16 STAGES=2", ["10_register_", "double_buffer", "fp16", "STAGES=2"]),
-        ("x fp16 (/a/very/long/name.cu)", ["x", "fp16", "(/a/very/long/name.cu)"]),
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),  # no-color.org: "when present and not an empty string"
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
     ],
 )
-def test_labels_are_folded_at_blanks_and_underscores(label: str, lines: list[str]):
-    assert terminal.fold(label).split("\n") == lines
+def test_a_terminal_gets_colour_unless_it_is_unwanted(script, environment, coloured):
+    said = on_a_terminal(script, **environment)
+    assert (RED in said) == coloured and ("found" in said or "wrong" in said)
+    assert coloured or "\x1b" not in said
 
 
-def test_an_ascii_stream_gets_the_nearest_characters():
-    text = shell("python -m kernels.07_cp_async; python -m kernels.07_cp_async test --help", PYTHONIOENCODING="ascii")
-    assert (text.returncode, text.stderr) == (0, "")
-    assert text.stdout.isascii() and "Stage 07_cp_async" in text.stdout
-    listed = shell("python -m kernels list", PYTHONIOENCODING="ascii").stdout
-    assert "8 x 8 outputs per thread" in listed and "global > shared" in listed, "one for one: columns stay columns"
+def test_what_is_no_terminal_gets_plain_text(capsys):
+    terminal.say("found", "red")
+    terminal.complain(ValueError("wrong"))
+    assert capsys.readouterr() == ("", "found\nerror: wrong\n")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    done = shell(f"python {DIFF} | true")  # true ends before python has started
-    assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize("command", [DIFF, "-m kernels list", "-m kernels.01_naive test --help"])
-def test_a_full_disk_is_named(command: str):
-    done = shell(f"python {command} > /dev/full")
-    assert (done.returncode, done.stderr) == (2, "error: cannot write: No space left on device\n")
-
-
-@pytest.mark.parametrize("command", [DIFF, "-m kernels list", "-m kernels.01_naive test --help"])
-def test_a_closed_stdout_is_no_traceback(command: str):
-    done = shell(f"python {command} >&-")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_all_that_may_be_closed_may_be():
-    done = shell("python -m kernels.99_nope test >&- 2>&-; python -m kernels.01_naive nope >&- 2>&-")
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
-
-
-def test_announcements_are_made_once(capsys, monkeypatch):
-    monkeypatch.setattr(terminal, "_announced", set())
-    for _ in range(2):
-        terminal.announce("a sentence [of] words " * 10)
-    assert capsys.readouterr().err == "a sentence [of] words " * 10 + "\n"
-
-
-def test_progress_is_silent_where_nobody_watches(capsys):
-    with terminal.progress("outer", total=2) as update, terminal.progress("inner") as inner:
-        update("text", advance=1)
-        inner(completed=3)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_the_table_of_nearest_characters_has_no_other_ones():
-    assert all(0 < code < 128 for code in terminal.NEAREST.values())
-    assert shown(Text("→ × ÷").copy()).translate(terminal.NEAREST) == "> x /"
+def test_patience_is_asked_for_only_if_something_is_slow(capsys):
+    with terminal.if_slow("compiling", after=0.2):
+        pass
+    time.sleep(0.4)
+    assert capsys.readouterr().err == ""
+    with terminal.if_slow("compiling", after=0.01):
+        time.sleep(0.2)
+    assert capsys.readouterr() == ("", "compiling\n")

@@ -209,7 +209,7 @@ def script(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("echo 'release 9.1, V9.1.85'", "is of CUDA 9.1, and the course needs 12.0 or newer"),
+        ("echo 'release 9.1, V9.1.85'", "is of CUDA 9.1, and cudaemu needs 13.0 or newer"),
         ("echo broken; exit 3", "--version fails: broken"),
         ("exit 1", "--version fails: .*exit status 1"),
         ("echo hello", "does not say which CUDA release it is"),
