@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 
   // 5. Online softmax, of rows that lie in a quad. Any number that is no more than 8 below a row's maximum serves as m:
   // it cancels in O / l. So the weights come first, and are compared as rounded, two at a time; only where one is more
-  // than 2^8 the maxima of the scores are looked for, and the weights computed again. Scores of 10^8 and more are as far
+  // than 2^8 the maxima of the scores are looked for, and the weights computed again. Scores of 10^8 or more are as far
   // from their products with the scale as those are rounded: there every product is rounded as the maximum was.
   const auto weigh = [&](int m, float (&sum)[2], bool rounded) {  // 16 queries; whether a weight of theirs is too large
     unsigned largest = 0;
