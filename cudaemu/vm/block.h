@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cell.h"
 #include "heap.h"
-#include "vm.h"
 
 namespace vm {
 
@@ -60,14 +60,6 @@ struct Program {
     return n ? 1u << n : 0;
   }
 };
-
-// Who touched a granule of shared memory, and when, in one word (0: nobody):
-//   in flight | time | by many warps | by atomics or flags | by volatile accesses | undefined | warp | lane | another lane | pc
-constexpr u64 PC_MASK = (1u << 19) - 1, LANE_MASK = 31, WARP_MASK = 31, TIME_MASK = (1u << 25) - 1;
-constexpr u32 OTHER_SHIFT = 19, LANE_SHIFT = 24, WARP_SHIFT = 29, TIME_SHIFT = 38;
-constexpr u64 UNDEFINED = 1ull << 34, BY_VOLATILE = 1ull << 35, BY_STRONG = 1ull << 36, BY_MANY_WARPS = 1ull << 37;
-constexpr u64 IN_FLIGHT = 1ull << 63;  // a cp.async will write here
-constexpr u32 LAST_TIME = TIME_MASK - 1;
 
 // What one warp does between two events that order: races.cpp.
 struct Epoch {
@@ -212,9 +204,9 @@ struct Block {
   u8 *local_undefined = nullptr;  // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
-  std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
-  Flags flags;                           // in shared memory
-  u64 seen[64] = {};                     // a bit for each address of which a strong load or atomic has seen a value
+  std::vector<Cell> written_by, read_by;  // of each granule of shared memory
+  Flags flags;                            // in shared memory
+  u64 seen[64] = {};                      // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
   std::vector<std::pair<u32, u32>> ended;  // barriers that a thread went round and then ended: pc, thread
   u64 changes = 0;                         // of shared memory, and meetings at barriers
@@ -303,9 +295,9 @@ struct Block {
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
-  bool ordered(const Warp &, int lane, u64 word) const;
-  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, u64 mine);
-  void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, u64 mine, bool same_value);
+  bool ordered(const Warp &, int lane, Cell) const;
+  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
+  void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, Cell mine, bool same_value);
   void learn_waited(Warp &);
   bool early(const Warp &w, u32 mask) const {  // may a launch before this one still run, for all that these lanes know?
     const Launch *before = launch.before;

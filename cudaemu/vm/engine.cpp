@@ -95,7 +95,7 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   const u64 locals = u64(local_stride) * launch.warps * LANES;
   const u64 total = frame * launch.warps * (follow ? 2 : 1) + shared_bytes + locals * (follow ? 2 : 1) + 64;
   const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
-  bytes = total + 2 * granules * sizeof(u64);
+  bytes = total + 2 * granules * sizeof(Cell);
   storage.reset(new u8[total]());
   u8 *at = storage.get() + (64 - reinterpret_cast<u64>(storage.get()) % 64) % 64;
   warps.resize(launch.warps);
@@ -132,8 +132,8 @@ void Block::start(u64 block_index) {
     memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
   else
     for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
-  std::fill(written_by.begin(), written_by.end(), 0);
-  std::fill(read_by.begin(), read_by.end(), 0);
+  std::fill(written_by.begin(), written_by.end(), Cell());
+  std::fill(read_by.begin(), read_by.end(), Cell());
   flags.clear();
   std::fill(std::begin(seen), std::end(seen), 0);
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);

@@ -52,15 +52,15 @@ u32 known(const PastPointer &past, u64 block, u32 warp) {
 
 // The clock moves on, for this warp: what it does from now on is after what others can know.
 u32 Block::advance(Warp &w) {
-  if (++tick == LAST_TIME) forget_times();
+  if (++tick == Cell::LAST_TIME) forget_times();
   return w.time = tick;
 }
 
 // The clock is full: forget what happened when, but not what was written.
 void Block::forget_times() {
   tick = 2;
-  for (u64 &word : written_by) word = word ? (word & ~(TIME_MASK << TIME_SHIFT)) | 1ull << TIME_SHIFT : 0;
-  std::fill(read_by.begin(), read_by.end(), 0);
+  for (Cell &cell : written_by) cell.forget_time();
+  std::fill(read_by.begin(), read_by.end(), Cell());
   for (Warp &w : warps) {
     w.time = tick;
     std::fill(w.knows.time.begin(), w.knows.time.end(), tick);
@@ -82,7 +82,7 @@ void Block::settle(Warp &w) {
 
 // A barrier of all threads.
 void Block::meet_all() {
-  if (++tick == LAST_TIME) forget_times();
+  if (++tick == Cell::LAST_TIME) forget_times();
   Clock fenced[2];
   PastPointer others;
   for (const Warp &w : warps) {

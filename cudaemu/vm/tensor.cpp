@@ -513,7 +513,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
       note_global(w, i, whole, from, size, false, origin);
       b.race_read(w, i, whole, from, size, origin);
     }
-    b.shadow_write(w, m, to, size, i, nullptr, IN_FLIGHT);
+    b.shadow_write(w, m, to, size, i, nullptr, Cell::IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }
