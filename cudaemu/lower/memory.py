@@ -23,7 +23,7 @@ from cudaemu.lower.core import (
 )
 from cudaemu.ptx import BYTES, Address, Not, Register, Variable
 
-WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3}
+WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
@@ -67,7 +67,7 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     registers = [
         lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
     ]
-    access = size * count if machine in ("shared", "generic") else 0
+    access = size * count if machine in ("shared", "generic", "cluster") else 0
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
@@ -103,7 +103,7 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
     code = SPACES.get(space, SPACES["generic"]) | wide << 8
     flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
     flags |= SIGNAL * (operation in ("exch", "cas"))
-    access = width if space in ("shared", "generic") else 0
+    access = width if space in ("shared", "generic", "cluster") else 0
     store = width if space in ("global", "generic") else 0
     if count > 1:
         values = getattr(operands[1], "elements", ())
@@ -141,6 +141,22 @@ def _isspacep(lowering: Lowering, form: Form) -> Lowered:
         raise Unsupported("its state space is not known")
     out = [lowering.predicate(form.operand(0)), lowering.use(form.operand(1), 8, "u64"), Raw(WINDOWS[form.space])]
     return Lowered("isspacep", out, category="predicate")
+
+
+@rule("mapa")
+def _mapa(lowering: Lowering, form: Form) -> Lowered:
+    """`mapa.shared::cluster.u32 d, a, rank`, or with generic addresses."""
+    width = BYTES[form.type()]
+    address, rank = lowering.use(form.operand(1), width, form.type()), lowering.use(form.operand(2), 4, "u32")
+    out = [lowering.define(form.operand(0), width), address, rank, Raw(int(width == 8))]
+    return Lowered("mapa", out, category="integer")
+
+
+@rule("getctarank")
+def _getctarank(lowering: Lowering, form: Form) -> Lowered:
+    width = BYTES[form.type()]
+    out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), width, form.type()), Raw(int(width == 8))]
+    return Lowered("getctarank", out, category="integer")
 
 
 @rule("cp")

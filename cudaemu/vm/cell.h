@@ -54,7 +54,7 @@ struct Cell {
   // somebody waits in a loop: otherwise they are what was written before warps could diverge.
   bool made_for(Cell b) const {
     if (!is(BY_STRONG | BY_VOLATILE) || !b.is(BY_STRONG | BY_VOLATILE)) return false;
-    return is(BY_STRONG) || b.is(BY_STRONG) || ((word ^ b.word) & WARP_BITS);
+    return is(BY_STRONG) || b.is(BY_STRONG) || visited() || b.visited() || ((word ^ b.word) & WARP_BITS);
   }
 
   // After an access of the same kind, perhaps unordered with this one: both, as far as a word can say it.

@@ -18,6 +18,7 @@ constexpr u64 LANE_STEP = 1ull << Cell::LANE_SHIFT | 1ull << Cell::OTHER_SHIFT;
 
 // Has that access happened before what a lane of the warp does now?
 bool Block::ordered(const Warp &w, int lane, Cell cell) const {
+  if (cell.visited()) return happened(w, lane, cluster.visits[cell.visit()]);
   if (cell.is(BY_MANY_WARPS)) return cell.time() < w.oldest;
   if (cell.warp() != w.index) return cell.time() < w.knows.time[cell.warp()];
   const auto known = [&](int of) { return of == lane || cell.time() < lane_time(w, lane, of); };
@@ -28,7 +29,7 @@ static Cell stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags 
   return Cell::by_warp(w.time, w.index, lane, other, i.pc, flags);
 }
 
-static u64 strength(const Instr &i) {
+u64 strength(const Instr &i) {
   return i.flags & (SPIN | TENTATIVE) ? Cell::BY_STRONG : i.flags & STRONG ? Cell::BY_VOLATILE : 0;
 }
 
@@ -131,6 +132,16 @@ static bool by_count(u32 count, F f) {
   }
 }
 
+// Of the accesses that `last` tells of, one that races with that of a lane of `lanes` is reported.
+void Block::look_for_race(Problem problem, const Warp &w, const Instr &i, u32 lanes, u32 where, u32 bytes, Cell last,
+                          Cell mine) {
+  for (; last; last = cluster.before(last))
+    if (!last.made_for(mine))
+      for (u32 rest = lanes; rest; rest &= rest - 1)
+        if (const int lane = __builtin_ctz(rest); !ordered(w, lane, last))
+          return report_visit(problem, w, i, lane, where, bytes, *this, last);
+}
+
 // One granule, read by the lanes of `lanes`. `mine`: their stamp.
 void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine) {
   Cell &written = written_by[at], &read = read_by[at];
@@ -142,17 +153,10 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
   else if (!written)
     report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
   else {
-    if (written.is(UNDEFINED))
-      report(Problem::SHARED_UNDEFINED, i.pc, thread(w, lane), where, bytes, written.thread(), written.pc());
-    if (!written.made_for(mine))
-      for (u32 rest = lanes; rest; rest &= rest - 1)
-        if (const int reader = __builtin_ctz(rest); !ordered(w, reader, written)) {
-          const u32 who = thread(w, reader);
-          report(Problem::RACE_READ_AFTER_WRITE, i.pc, who, where, bytes, written.other_than(who), written.pc());
-          break;
-        }
+    if (written.is(UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, *this, written);
+    look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
   }
-  read = read.merged(mine, read && !ordered(w, lane, read));
+  read = after(w, i, lane, read, mine);
 }
 
 void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 bytes, Cell mine, bool same_value) {
@@ -161,12 +165,18 @@ void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 b
   if (where >= launch.shared_bytes) return;
   if (written.is(IN_FLIGHT))
     report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
-  else if (written && !same_value && !written.made_for(mine) && !ordered(w, lane, written))
-    report(Problem::RACE_WRITE_AFTER_WRITE, i.pc, who, where, bytes, written.other_than(who), written.pc());
-  if (read && !read.made_for(mine) && !ordered(w, lane, read))
-    report(Problem::RACE_WRITE_AFTER_READ, i.pc, who, where, bytes, read.other_than(who), read.pc());
-  written = written.made_for(mine) ? written.merged(mine, !ordered(w, lane, written)) : mine;
+  else if (!same_value)
+    look_for_race(Problem::RACE_WRITE_AFTER_WRITE, w, i, 1u << lane, where, bytes, written, mine);
+  look_for_race(Problem::RACE_WRITE_AFTER_READ, w, i, 1u << lane, where, bytes, read, mine);
+  written = written.made_for(mine) ? after(w, i, lane, written, mine) : mine;
   read = {};
+}
+
+// What a granule tells after another access of the same kind.
+Cell Block::after(const Warp &w, const Instr &i, int lane, Cell earlier, Cell mine) {
+  if (earlier.visited())
+    return unordered(w, lane, *this, earlier) ? also(w, i, lane, *this, earlier, mine.word & Cell::FLAGS) : mine;
+  return earlier.merged(mine, earlier && !ordered(w, lane, earlier));
 }
 
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
