@@ -252,16 +252,16 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
     ),
     "CLUSTER_DEADLOCK": lambda f, at: (
-        f"the cluster's barrier: threads wait here, and {f.address} of the cluster have neither arrived nor exited, and "
-        "cannot come"
+        f"the cluster's barrier: threads wait here, and {f.address} of the cluster have neither arrived nor exited, "
+        "and cannot come"
     ),
     "CLUSTER_TWICE": lambda f, at: (
         "the cluster's barrier: the thread arrives here again before it has waited for the barrier at which it arrived"
     ),
     "CLUSTER_NOT_ARRIVED": lambda f, at: "the cluster's barrier: the thread waits here and has not arrived before",
     "BLOCK_GONE": lambda f, at: (
-        f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier of "
-        "the cluster before its end keeps it there"
+        f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
+        "of the cluster before its end keeps it there"
     ),
     "BLOCK_MAY_END": lambda f, at: (
         f"{at.shared(f.address)}: nothing keeps {_block(f)} from ending before this access; a barrier of the cluster "

@@ -335,7 +335,7 @@ class Form:
 
     @property
     def space(self) -> str:
-        """"cluster": shared memory of any block of the cluster."""
+        """ "cluster": shared memory of any block of the cluster."""
         for part in self.parts[1:]:
             name = part.split("::")[0]
             if name in ("global", "shared", "local", "param", "const"):
