@@ -259,6 +259,32 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "the cluster's barrier: the thread arrives here again before it has waited for the barrier at which it arrived"
     ),
     "CLUSTER_NOT_ARRIVED": lambda f, at: "the cluster's barrier: the thread waits here and has not arrived before",
+    "MBARRIER_COUNT": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)} must be initialised for 1 to 1,048,575 arrivals, got {f.size}"
+    ),
+    "MBARRIER_NOT_THERE": lambda f, at: (
+        f"there is no mbarrier at {at.shared(f.address)}: nobody has initialised one there yet, or it is no longer valid"
+    ),
+    "MBARRIER_FULL": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"
+    ),
+    "DEADLOCK_MBARRIER": lambda f, at: (
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: arrivals "
+        f"missing: {f.size}; all other threads wait too, or have ended"
+    ),
+    "DEADLOCK_BYTES": lambda f, at: (
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: "
+        + (
+            f"{f.size} bytes are expected that no copy brings"
+            if f.size < 1 << 31
+            else f"copies have brought {(1 << 32) - f.size} bytes that nobody expects"
+        )
+    ),
+    "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
+    "BULK_IN_FLIGHT": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has not "
+        "waited for its mbarrier, and knows nobody who has"
+    ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
         "of the cluster before its end keeps it there"

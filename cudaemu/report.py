@@ -75,6 +75,9 @@ class Counters:
     cp_async_requests: int = 0
     cp_async_sectors: int = 0
     cp_async_bytes: int = 0
+    bulk_copy_requests: int = 0
+    bulk_copy_sectors: int = 0
+    bulk_copy_bytes: int = 0
     cluster_requests: int = 0
     cluster_bytes: int = 0
 
@@ -252,6 +255,7 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
     "ldmatrix": "shared_load",
     "stmatrix": "shared_store",
     "cp.async": "cp_async",
+    "cp.async.bulk": "bulk_copy",
 }
 
 

@@ -105,11 +105,26 @@ class Cells {
   u64 *words;
 };
 
-// An access to a block's shared memory that a word cannot tell of: by another block of its cluster.
+// An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
 struct Visit {
   u64 block;
   u32 warp, time, lane, pc;
-  Cell before;  // an earlier access of the same kind that nothing orders with this one
+  Cell before;   // an earlier access of the same kind that nothing orders with this one
+  u64 copy = 0;  // of a bulk copy: stands for the block in a Past; those above say who issued it
+};
+
+// A cp.async.bulk on its way. It lands when somebody looks at its mbarrier.
+struct BulkCopy {
+  u64 destination, source, mbarrier;  // both in shared memory: addresses of the cluster
+  u64 actor;                          // as Visit::copy
+  u32 bytes, time;
+};
+
+// What the sanitizer knows of an mbarrier.
+struct Mbarrier {
+  PastPointer gathered, completed;  // what those knew that have arrived in this phase, and in those before it
+  u64 actor = 0;                    // its copies; 0: there has been none
+  u32 copies = 0;
 };
 
 // One of a launch's threads, and what the blocks left that it ran.
@@ -279,7 +294,13 @@ struct Block {
   // The launch before, if this one may begin early: dependent.cpp.
   void wait_for_launch(Warp &, u32 mask);
   void let_next_begin(Warp &);
+  // mbarriers and bulk copies: mbarrier.cpp.
+  void copy_issued(Warp &, const Instr &, int lane, const BulkCopy &);
+  bool report_mbarrier(const Poll &, u32 thread);
+  void hand_to(Warp &, u32 mask, PastPointer &, bool release);
+  void take_from(Warp &, const PastPointer &);
   // Of a thread block cluster: cluster.cpp.
+  u64 cluster_address(Space, u64 address) const;
   void pass_cluster(Warp &, u32 mask);
   void arrive_at_cluster(Warp &, const Instr &, u32 mask, bool relaxed);
   bool visit_allowed(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes);
@@ -327,9 +348,8 @@ struct Block {
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
-  void hand_on(Warp &, PastPointer (&to)[2], bool relaxed);
+  void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
   void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
-  u64 cluster_address(Space, u64 address) const;
   bool happened(const Warp &, int lane, const Visit &) const;
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
@@ -375,11 +395,16 @@ struct Cluster {
   // The sanitizer's.
   std::unordered_map<u64, PastPointer> flags;  // of shared memory, by address with rank
   std::vector<Visit> visits;
+  // mbarrier.cpp
+  std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
+  std::vector<BulkCopy> copies;
+  u64 actors = 0;
 
   explicit Cluster(Launch &);
   void start(u64 index);
   Outcome run(Worker &);
   void complete();
+  void land(u64 mbarrier, Block &by);
   bool release_lanes();
   bool parked_since(u64 version) const;  // is global memory another one than when it had to wait?
   bool poll_changed() const;

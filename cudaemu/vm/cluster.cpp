@@ -28,6 +28,9 @@ void Cluster::start(u64 index) {
   for (PastPointer *past : {gathered, handed_on}) past[0] = past[1] = nullptr;
   flags.clear();
   visits.clear();
+  mbarriers.clear();
+  copies.clear();
+  actors = 0;
   for (auto &block : blocks) block->start();
 }
 
@@ -97,7 +100,7 @@ void Block::arrive_at_cluster(Warp &w, const Instr &i, u32 mask, bool relaxed) {
   w.arrived |= mask;
   w.arrivals = cluster.phase + 1;
   cluster.missing -= __builtin_popcount(mask);
-  if (launch.sanitize) hand_on(w, cluster.gathered, relaxed);
+  if (launch.sanitize) hand_on(w, mask, cluster.gathered, relaxed);
   ++changes;
   cluster.complete();
 }
@@ -202,7 +205,7 @@ u64 Cluster::remember(const Visit &v) {
   if (!visits.empty()) {
     const Visit &last = visits.back();
     if (last.block == v.block && last.warp == v.warp && last.time == v.time && last.lane == v.lane && last.pc == v.pc &&
-        last.before.word == v.before.word)
+        last.before.word == v.before.word && last.copy == v.copy)
       return visits.size() - 1;
   }
   visits.push_back(v);
@@ -211,6 +214,7 @@ u64 Cluster::remember(const Visit &v) {
 
 // Has it happened before what the lane does now?
 bool Block::happened(const Warp &w, int lane, const Visit &v) const {
+  if (v.copy) return v.time < known(w.knows.others, v.copy, NO_WARP);
   if (v.block != index) return v.time < known(w.knows.others, v.block, v.warp);
   if (v.warp != w.index) return v.time < w.knows.time[v.warp];
   return int(v.lane) == lane || v.time < lane_time(w, lane, v.lane);
@@ -251,6 +255,7 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
+  if (v.copy) problem = Problem::BULK_IN_FLIGHT;
   report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane, v.pc, v.block);
 }
 

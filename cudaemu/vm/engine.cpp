@@ -165,6 +165,7 @@ void Block::report_deadlock(u64 not_started) {
         report(Problem::DEADLOCK_BARRIER, g.pc, who, g.waiting, barriers[g.waiting].arrived);
       else {
         const bool polled = w.poll.mask && w.poll.pc >= g.pc && w.poll.pc < g.pc + LOOP;
+        if (polled && report_mbarrier(w.poll, who)) continue;
         report(Problem::DEADLOCK_MEMORY, polled ? w.poll.pc : g.pc, who,
                polled ? w.poll.address[__builtin_ctz(w.poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
       }

@@ -200,6 +200,7 @@ static const Registry &registry() {
     register_video(r);
     register_dependent(r);
     register_cluster(r);
+    register_mbarrier(r);
     return r;
   }();
   return all;
@@ -247,7 +248,8 @@ const char *vm_mirrors() {
 #undef X
 #define X(name) say("Space." #name, size_t(Space::name));
     X(GLOBAL)
-    X(SHARED) X(LOCAL) X(CLUSTER)
+    X(SHARED)
+    X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
         X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)

@@ -175,16 +175,30 @@ Clock Block::as_clock(const PastPointer &past) const {
   return clock;
 }
 
-// A warp arrives where all blocks of its cluster meet: what it knows, and what it knew at its last fence, is for them.
-void Block::hand_on(Warp &w, PastPointer (&to)[2], bool relaxed) {
+// Lanes arrive where others wait: what they know, and what they knew at their last fence, is for those. What the lanes of
+// the warp know of each other does not change, unless all of them arrive.
+void Block::hand_on(Warp &w, u32 mask, PastPointer (&to)[2], bool relaxed) {
   const Clock &fenced = w.fenced[BEYOND];
   if (!relaxed) {
-    w.knows.time[w.index] = advance(w);
+    Clock now = w.knows;
+    now.time[w.index] = advance(w);
+    to[0] = join(to[0], as_past(now, now, index));
+    if (!(w.live & ~mask)) w.knows.time[w.index] = now.time[w.index];
     settle(w);
-    to[0] = join(to[0], as_past(w.knows, w.knows, index));
   } else if (!fenced.time.empty())
     to[0] = join(to[0], as_past(fenced, fenced, index));
   if (!fenced.time.empty()) to[1] = join(to[1], as_past(fenced, fenced, index));
+}
+
+// A warp arrives at an mbarrier; without `release` what it knew at its last fence is for those who wait there.
+void Block::hand_to(Warp &w, u32 mask, PastPointer &to, bool release) {
+  PastPointer both[2];
+  hand_on(w, mask, both, !release);
+  to = join(to, both[0]);
+}
+
+void Block::take_from(Warp &w, const PastPointer &past) {
+  if (past) learn(w, as_clock(past));
 }
 
 void Block::learn(Warp &w, const Clock &clock) {

@@ -107,6 +107,12 @@ struct Instr {
   X(BARRIER_DEADLOCK, "barrier divergence", 719)               \
   X(CLUSTER_DEADLOCK, "barrier divergence", 719)               \
   X(BLOCK_GONE, "block of the cluster not there", 719)         \
+  X(MBARRIER_COUNT, "mbarrier", 719)                           \
+  X(MBARRIER_NOT_THERE, "mbarrier", 719)                       \
+  X(MBARRIER_FULL, "mbarrier", 719)                            \
+  X(BULK_SIZE, "misaligned", 716)                              \
+  X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
+  X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \
   X(ENDLESS, "endless loop", 702)                              \
@@ -122,6 +128,7 @@ struct Instr {
   X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
+  X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
@@ -389,5 +396,6 @@ void register_call(Registry &);
 void register_video(Registry &);
 void register_dependent(Registry &);
 void register_cluster(Registry &);
+void register_mbarrier(Registry &);
 
 }  // namespace vm

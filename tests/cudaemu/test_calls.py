@@ -303,10 +303,11 @@ def test_clusters():
 
 UNSUPPORTED = {
     "wgmma": ("wgmma.fence.sync.aligned;", "mma.sync computes the same"),
-    "mbarrier": (".shared .b64 b; mbarrier.init.shared.b64 [b], 1;", "cp.async groups"),
+    "mbarrier": (".shared .b64 b; mbarrier.arrive.noComplete.shared.b64 %rd1, [b], 1;", "cp.async groups"),
     "texture": ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", "plain array"),
     "tma": (
-        ".shared .b64 b; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [b], [%rd0], 16, [b];",
+        ".shared .b64 b; cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [b], "
+        "[%rd0, {%r1}], [b];",
         "cp.async in pieces",
     ),
     "anything": ("frobnicate.u32 %r1, %r2;", "docs/emulator.md"),
