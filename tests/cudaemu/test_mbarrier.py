@@ -122,7 +122,7 @@ def test_a_use_before_its_initialisation_is_seen():
     body = "mbarrier.arrive.shared::cta.b64 _, [m];"
     found, _, result = run(body.replace("[m]", "[s]"), count=64)
     assert "mbarrier" in found
-    first = "setp.eq.u32 %p3, %r0, 32; @%p3 mbarrier.init.shared::cta.b64 [s], 64; {}"
+    first = "setp.eq.u32 %p3, %r0, 32; @%p3 mbarrier.init.shared::cta.b64 [s], 64; {} setp.lt.u32 %p2, %r0, 32; @%p2 "
     assert run(first.format("bar.sync 0;") + body.replace("[m]", "[s]"))[0] == []
     assert "shared race" in run(first.format("bar.warp.sync -1;") + body.replace("[m]", "[s]"))[0]
 
