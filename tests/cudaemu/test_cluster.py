@@ -234,7 +234,8 @@ def test_a_barrier_to_which_some_do_not_come():
     """Threads that have ended are not waited for; those that wait elsewhere are."""
     gone = "setp.eq.u32 %p0, %r20, 1; @%p0 exit;" + SYNC
     assert run(gone)[0] == []
-    wait = "st.volatile.shared.u32 [flag], 0; L: ld.volatile.shared.u32 %r9, [flag]; setp.eq.u32 %p1, %r9, 0; @%p1 bra L;"
+    wait = "st.volatile.shared.u32 [flag], 0; L: ld.volatile.shared.u32 %r9, [flag]; setp.eq.u32 %p1, %r9, 0;"
+    wait += "@%p1 bra L;"
     stuck = "setp.eq.u32 %p0, %r20, 1; @%p0 bra OTHER;" + SYNC + "bra END; OTHER: {} END:"
     found, _, result = run(stuck.format(wait))
     assert {"barrier divergence", "deadlock"} <= set(found) and result.code, result.findings
