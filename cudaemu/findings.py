@@ -263,7 +263,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"the mbarrier at {at.shared(f.address)} must be initialised for 1 to 1,048,575 arrivals, got {f.size}"
     ),
     "MBARRIER_NOT_THERE": lambda f, at: (
-        f"there is no mbarrier at {at.shared(f.address)}: nobody has initialised one there yet, or it is no longer valid"
+        f"there is no mbarrier at {at.shared(f.address)}: nobody has initialised one there, or it is no longer valid"
     ),
     "MBARRIER_FULL": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"
@@ -282,8 +282,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_IN_FLIGHT": lambda f, at: (
-        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has not "
-        "waited for its mbarrier, and knows nobody who has"
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "
+        "not waited for its mbarrier, and knows nobody who has"
     ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
