@@ -45,7 +45,13 @@ FLAGS = [
 ]
 
 COUNTERS = np.dtype(
-    [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
+    [
+        (name, np.uint64)
+        for name in (
+            *("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests"),
+            *("cluster_requests", "cluster_bytes"),
+        )
+    ]
 )
 HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
 
@@ -62,6 +68,8 @@ class _Spec(ctypes.Structure):
     _fields_ = [
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("explicit_cluster", ctypes.c_uint32),
         ("dynamic_shared", ctypes.c_uint32),
         ("shared_window", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
@@ -105,6 +113,7 @@ def library() -> ctypes.CDLL:
         ("vm_constants", ctypes.c_char_p, []),
         ("vm_kinds", ctypes.c_char_p, []),
         ("vm_mirrors", ctypes.c_char_p, []),
+        ("vm_specials", ctypes.c_char_p, []),
         ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
         ("vm_clear_heap", None, [pointer]),
         ("vm_free_heap", None, [pointer]),
@@ -149,6 +158,8 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
     differ = sorted(name for name in numbers.keys() | ours.keys() if numbers.get(name) != ours.get(name))
     if flags != core.FLAGS or kinds != core.KINDS:
         differ.append("the flags and kinds of lower/core.py")
+    if vm.vm_specials().decode().split() != list(core.SPECIALS):
+        differ.append("the special registers of lower/core.py")
     if differ:
         raise RuntimeError(f"Python and the machine's C++ must agree, and differ in {', '.join(differ)}")
 
@@ -333,7 +344,7 @@ class Module:
             places,
             program.header[2],
             program.header[1],
-            function.directives.get("reqnctapercluster", (1, 1, 1)),
+            function.directives.get("reqnctapercluster"),
             handle,
         )
 
@@ -358,6 +369,7 @@ class Module:
         cooperative: bool = False,
         keep: bool = False,
         before: Past | None = None,
+        cluster: Sequence[int] | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
@@ -366,12 +378,16 @@ class Module:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
         blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
         each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
-        result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). Ctrl-C ends
-        the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
+        result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
+        blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
+        ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        together = (*(cluster or ()), 1, 1, 1)[:3]
+        if any(blocks % each for blocks, each in zip(grid, together)):
+            raise PtxError(f"{kernel}: the grid must be a multiple of the cluster {together}, got {grid}")
         regions = [*memory, *self.variables.values()]
         table = np.array(
             [(r.base, r.size, 0 if r.written is None else r.written.ctypes.data) for r in regions], np.uint64
@@ -380,6 +396,8 @@ class Module:
         spec = _Spec(
             (ctypes.c_uint32 * 3)(*grid),
             (ctypes.c_uint32 * 3)(*block),
+            (ctypes.c_uint32 * 3)(*together),
+            cluster is not None,
             dynamic_shared,
             round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
             threads or cores,

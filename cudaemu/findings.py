@@ -13,6 +13,7 @@ NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
 HARMLESS = "same value written"  # the kind of those that are notes, not findings
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
+RANK_SHIFT, MOST_RANKS = 24, 255  # Cluster in block.h: what an address of another block's shared memory has above this
 
 
 class Problem(NamedTuple):
@@ -61,6 +62,10 @@ class Violation:
         return f"thread {self.other_thread}{block}" if self.other_thread else "several threads"
 
     @property
+    def missing(self) -> str:
+        return "with no barrier of the cluster" if self.other_block else "with no barrier"
+
+    @property
     def unordered(self) -> str:
         """What there would have to be between two accesses to global memory."""
         if self.other_block:
@@ -78,6 +83,12 @@ class Violation:
 
 def count(size: int) -> str:
     return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def placed(address: int) -> tuple[int, str]:
+    """The offset of an address of shared memory, and in whose it is if it names a block of the cluster."""
+    rank, offset = address >> RANK_SHIFT, address & ((1 << RANK_SHIFT) - 1)
+    return (offset, f" of the block of rank {rank - 1} in the cluster") if 0 < rank < MOST_RANKS else (address, "")
 
 
 def signed(offset: int) -> int:
@@ -113,10 +124,11 @@ class Memory:
         return f"byte {address - nearest.base} of {nearest.name} ({nearest.size} bytes){past}"
 
     def shared(self, offset: int) -> str:
-        """A byte of the block's shared memory."""
+        """A byte of shared memory: the block's own, or that of a block of its cluster."""
+        offset, whose = placed(offset)
         found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
         known = self.variable(*found, offset) if found else ""
-        return f"byte {offset} of shared memory" + (f" ({known})" if known else "")
+        return f"byte {offset} of {'the ' * bool(whose)}shared memory{whose}" + (f" ({known})" if known else "")
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         """That byte, as one of the variable that begins at `start`."""
@@ -155,7 +167,7 @@ def _undefined(f: Violation, what: str) -> str:
 def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
     """`there`: what the other thread did, if it is not the same."""
     other = f"{there} by".lstrip()
-    return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, with no barrier between them"
+    return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, {f.missing} between them"
 
 
 def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
@@ -183,9 +195,20 @@ def _outside(f: Violation, what: str) -> str:
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
 
 
+def _outside_shared(f: Violation) -> str:
+    offset, whose = placed(f.address)
+    if not whose:
+        return _outside(f, "the block's shared memory")
+    return f"{count(f.size)} at offset {offset}, beyond the shared memory{whose}; or there is no block of that rank"
+
+
+def _block(f: Violation) -> str:
+    return f"block {f.other_block}" if f.other_block else "the block itself"
+
+
 MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
-    "SHARED_BOUNDS": lambda f, at: _outside(f, "the block's shared memory"),
+    "SHARED_BOUNDS": lambda f, at: _outside_shared(f),
     "SHARED_PAST_END": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
         "notice, for it gives blocks shared memory in units of 128 bytes"
@@ -227,6 +250,52 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BARRIER_DEADLOCK": lambda f, at: (
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
+    ),
+    "CLUSTER_DEADLOCK": lambda f, at: (
+        f"the cluster's barrier: threads wait here, and {f.address} of the cluster have neither arrived nor exited, "
+        "and cannot come"
+    ),
+    "CLUSTER_TWICE": lambda f, at: (
+        "the cluster's barrier: the thread arrives here again before it has waited for the barrier at which it arrived"
+    ),
+    "CLUSTER_NOT_ARRIVED": lambda f, at: "the cluster's barrier: the thread waits here and has not arrived before",
+    "MBARRIER_COUNT": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)} must be initialised for 1 to 1,048,575 arrivals, got {f.size}"
+    ),
+    "MBARRIER_NOT_THERE": lambda f, at: (
+        f"there is no mbarrier at {at.shared(f.address)}: nobody has initialised one there, or it is no longer valid"
+    ),
+    "MBARRIER_FULL": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"
+    ),
+    "DEADLOCK_MBARRIER": lambda f, at: (
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: arrivals "
+        f"missing: {f.size}; all other threads wait too, or have ended"
+    ),
+    "DEADLOCK_BYTES": lambda f, at: (
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: "
+        + (
+            f"{f.size} bytes are expected that no copy brings"
+            if f.size < 1 << 31
+            else f"copies have brought {(1 << 32) - f.size} bytes that nobody expects"
+        )
+    ),
+    "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
+    "BULK_IN_FLIGHT": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "
+        "not waited for its mbarrier, and knows nobody who has"
+    ),
+    "BLOCK_GONE": lambda f, at: (
+        f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
+        "of the cluster before its end keeps it there"
+    ),
+    "BLOCK_MAY_END": lambda f, at: (
+        f"{at.shared(f.address)}: nothing keeps {_block(f)} from ending before this access; a barrier of the cluster "
+        "after it would"
+    ),
+    "BLOCK_NOT_STARTED": lambda f, at: (
+        f"{count(f.size)} at {at.shared(f.address)}: nothing makes sure that {_block(f)} has started; a barrier of the "
+        "cluster before this access would"
     ),
     "WARP_DIVERGENCE": lambda f, at: f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are",
     "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",

@@ -60,7 +60,7 @@ class KernelInfo:
     instructions: list[Place]
     local_bytes: int
     frame_bytes: int
-    cluster: tuple[int, ...]  # blocks of a cluster along x, y, z, if the kernel says so
+    cluster: tuple[int, ...] | None  # blocks of a cluster along x, y, z, if the kernel says so
     handle: int = field(repr=False)
 
     @cached_property

@@ -116,6 +116,7 @@ class KernelDescription:
     param_bytes: int
     ptx_version: int  # 80: compiled for compute capability 8.0
     params: Sequence[tuple[int, int]]
+    cluster: tuple[int, ...] | None  # blocks of a cluster along x, y, z, if the kernel says so
     name: str  # readable
 
 
@@ -126,7 +127,7 @@ class HostLaunch:
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
+    cluster: tuple[int, int, int] | None  # if the launch or the kernel names one
     shared: int  # dynamic, bytes
     params: bytes
     cooperative: bool
@@ -343,14 +344,19 @@ class Host:
             *(found.static_shared, found.local, found.launch_bounds, found.param_bytes),
             *(found.ptx_version, len(found.params)),
         )
-        return head + b"".join(struct.pack("=II", *param) for param in found.params) + found.name.encode()
+        params = b"".join(struct.pack("=II", *param) for param in found.params)
+        cluster = struct.pack("=3I", *(found.cluster or (0, 0, 0)))
+        return head + params + cluster + found.name.encode()
 
     def _launch(self, reader: _Reader) -> bytes:
         sizes = reader.take("9I")
         cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
         served = self.device.launch(
-            HostLaunch(kernel, sizes[:3], sizes[3:6], sizes[6:], shared, params, bool(cooperative), bool(early))
+            HostLaunch(
+                *(kernel, sizes[:3], sizes[3:6], sizes[6:] if sizes[6] else None),
+                *(shared, params, bool(cooperative), bool(early)),
+            )
         )
         return struct.pack("=iI", served.code, served.fatal) + served.output.encode(errors="replace")
 

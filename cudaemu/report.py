@@ -49,7 +49,8 @@ class Counters:
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
     *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
-    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to.
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. Accesses
+    of any kind to the shared memory of another block of the cluster count as `cluster`, and nowhere else.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -74,6 +75,11 @@ class Counters:
     cp_async_requests: int = 0
     cp_async_sectors: int = 0
     cp_async_bytes: int = 0
+    bulk_copy_requests: int = 0
+    bulk_copy_sectors: int = 0
+    bulk_copy_bytes: int = 0
+    cluster_requests: int = 0
+    cluster_bytes: int = 0
 
     def __iadd__(self, other: Counters) -> Counters:
         self.instructions.update(other.instructions)
@@ -166,9 +172,9 @@ class Report:
     `status` is what the launcher returned (a cudaError_t) or a program's exit status, `error` its text. `lines` holds
     the counters of each line of the source, keyed by (file, line). `trace` is a structured array, one row per thread
     and access: `launch`, `block` and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`,
-    `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory); `accesses`, `writers` and
-    `source` read it. `notes` are races that look harmless, because what is written is what was there: they do not
-    count as findings.
+    `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory; cluster: in that of another
+    block, whose rank in the cluster, plus one, is in the bits from 24 on); `accesses`, `writers` and `source` read it.
+    `notes` are races that look harmless, because what is written is what was there: they do not count as findings.
     """
 
     status: int
@@ -250,6 +256,7 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
     "ldmatrix": "shared_load",
     "stmatrix": "shared_store",
     "cp.async": "cp_async",
+    "cp.async.bulk": "bulk_copy",
 }
 
 
@@ -271,6 +278,8 @@ def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[s
         category = kind.replace("generic", _SPACES[where]) if kernel.groups.generic[key] else kind
         for counters in (total, lines.setdefault((file, line), Counters())):
             counters.instructions[kind] += int(sums["warps"][number])
+            counters.cluster_requests += int(sums["cluster_requests"][number])
+            counters.cluster_bytes += int(sums["cluster_bytes"][number])
             if group_ := _MEMORY.get(category):
                 for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
                     if (field_ := f"{group_}_{name}") in _NUMBERS:

@@ -150,21 +150,16 @@ class Session(Device):
         params = [(offset, size) for _, size, _, offset in info.params]
         return KernelDescription(
             *(info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes),
-            *(self.module.ptx_version, params, readable(kernel)),
+            *(self.module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
     def launch(self, request: HostLaunch) -> Served:
-        for cluster in (request.cluster, self.module.kernel(request.kernel).cluster):
-            if cluster != (1, 1, 1):
-                raise UserError(
-                    f"{readable(request.kernel)} runs in clusters of {' x '.join(map(str, cluster))} blocks, which the "
-                    "emulator does not have: launch it without clusters, or run it on a GPU"
-                )
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
         result = self.execute(
             *(request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
+            cluster=request.cluster,
             keep=keep,
             before=before,
         )
@@ -195,10 +190,12 @@ class Session(Device):
         shared: int,
         params: bytes,
         cooperative: bool = False,
+        cluster: Dim | None = None,
         keep: bool = False,
         before: engine.Past | None = None,
     ) -> engine.LaunchResult:
-        """Run one launch and note what it leaves. `keep`, `before`: of Module.launch."""
+        """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
+        `before`: of Module.launch."""
         info = self.module.kernel(kernel)
         traced = None
         if self.trace is not None:
@@ -215,6 +212,7 @@ class Session(Device):
             "multiprocessors": self.gpu.sms,
             "resident": max(1, fit.blocks) * self.gpu.sms,
             "cooperative": cooperative,
+            "cluster": cluster or info.cluster,
         }
         options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)

@@ -13,6 +13,7 @@ class Space(IntEnum):
     GLOBAL = 0
     SHARED = 1
     LOCAL = 2
+    CLUSTER = 4  # shared memory of another block of the cluster
 
 
 class Access(IntEnum):
@@ -26,7 +27,8 @@ class Access(IntEnum):
     WMMA = 5
 
 
-# A row per thread and access; `addr` is an offset in shared memory, and an address elsewhere.
+# A row per thread and access; `addr` is an offset in shared memory (of another block: its rank in the cluster + 1 from
+# bit 24 on), and an address elsewhere.
 TRACE = np.dtype({
     "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
     "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],

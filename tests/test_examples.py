@@ -11,6 +11,7 @@ import pytest
 
 from cudaemu.__main__ import main
 from cudaemu.compiler import toolchain
+from tests.cudaemu.sources import needed
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
@@ -20,7 +21,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
 def test_in_the_emulator(path, capfd):
     """With the sanitizer on: right, nothing to find, all memory freed."""
     with pytest.raises(SystemExit) as ended:
-        main(["--leaks", str(path)])
+        main(["--leaks", "--arch", needed(path), str(path)])
     out, err = capfd.readouterr()
     assert ended.value.code == 0 and out.endswith("PASS\n"), out + err
     assert ", no findings" in err
@@ -33,6 +34,8 @@ def test_on_a_gpu(path, tmp_path):
     arch = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
     ).stdout.split()[0].replace(".", "")  # fmt: skip
+    if int(arch) < int(needed(path).replace(".", "")):
+        pytest.skip(f"needs compute capability {needed(path)}")
     program = tmp_path / path.stem
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
     toolchain.run(

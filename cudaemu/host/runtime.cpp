@@ -173,7 +173,9 @@ struct Function {
   unsigned max_threads = MAX_THREADS, launch_bounds = 0;
   std::vector<std::pair<uint32_t, uint32_t>> params;  // offset and size
   uint32_t param_bytes = 0;
-  int ptx_version = 0;  // 80: compiled for compute capability 8.0
+  int ptx_version = 0;           // 80: compiled for compute capability 8.0
+  dim3 cluster = dim3(0, 0, 0);  // that it is compiled for; 0: none
+  bool large_clusters = false;   // more than PORTABLE_CLUSTER blocks are allowed
   std::string readable;
   long long max_dynamic = -1;  // opted in to; -1: never asked
   size_t dynamic_limit() const {
@@ -417,6 +419,8 @@ Function *find(const void *host) {
       const uint32_t offset = answer.take<uint32_t>(), size = answer.take<uint32_t>();
       function.params.push_back({offset, size});
     }
+    for (unsigned *size : {&function.cluster.x, &function.cluster.y, &function.cluster.z})
+      *size = answer.take<uint32_t>();
     function.readable = answer.rest();
   }
   return &function;
@@ -464,6 +468,37 @@ std::string too_much(const Function &function, dim3 grid, dim3 block, size_t sha
   return "";
 }
 
+constexpr unsigned PORTABLE_CLUSTER = 8, MOST_CLUSTER = 16;  // blocks, on every GPU that has clusters; on one of 9.0
+
+unsigned most_blocks(const Function &function) { return function.large_clusters ? MOST_CLUSTER : PORTABLE_CLUSTER; }
+
+// What is wrong with the clusters of a launch, or nothing. `asked`: by the launch; 0: not at all.
+std::string wrong_cluster(const Function &function, dim3 grid, dim3 asked) {
+  const char *name = function.readable.c_str();
+  const dim3 &own = function.cluster, &cluster = asked.x ? asked : own;
+  const unsigned sizes[] = {cluster.x, cluster.y, cluster.z}, grids[] = {grid.x, grid.y, grid.z};
+  const uint64_t blocks = uint64_t(cluster.x) * cluster.y * cluster.z;
+  if (!cluster.x && !cluster.y && !cluster.z) return "";
+  if (!blocks)
+    return format("%s: a cluster of (%u, %u, %u) blocks: each size is at least 1", name, sizes[0], sizes[1], sizes[2]);
+  if (device.major < 9)
+    return blocks == 1 ? ""
+                       : format("%s: a cluster of %llu blocks: clusters need compute capability 9.0, this is %d.%d",
+                                name, (unsigned long long)blocks, device.major, device.minor);
+  if (own.x && (own.x != cluster.x || own.y != cluster.y || own.z != cluster.z))
+    return format(
+        "%s: the launch asks for clusters of (%u, %u, %u) blocks, the kernel's __cluster_dims__ are (%u, %u, %u)", name,
+        sizes[0], sizes[1], sizes[2], own.x, own.y, own.z);
+  if (blocks > most_blocks(function))
+    return format("%s: a cluster of %llu blocks, at most %u%s", name, (unsigned long long)blocks, most_blocks(function),
+                  function.large_clusters ? "" : "; 16 with cudaFuncAttributeNonPortableClusterSizeAllowed");
+  for (int i = 0; i < 3; ++i)
+    if (grids[i] % sizes[i])
+      return format("%s: %u blocks along %c, which must be a multiple of the cluster's %u", name, grids[i], "xyz"[i],
+                    sizes[i]);
+  return "";
+}
+
 void note(const char *kind, const std::string &message) {
   const Packet place = where(nullptr);
   ask(Request::NOTE, Packet().text(kind).text(message).bytes(place.data().data(), place.data().size()));
@@ -492,6 +527,9 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
   const cudaStream_t here = stream ? stream : cudaStreamLegacy;
   const bool early = may_begin_early && in_flight == here;
+  const std::string misfit = wrong_cluster(*function, grid, cluster);
+  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
+  if (!cluster.x) cluster = function->cluster;
   if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
   if (cooperative) {
     const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
@@ -683,6 +721,7 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorIllegalInstruction, "an illegal instruction was encountered"),
     ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
+    ERROR(cudaErrorInvalidClusterSize, "a kernel launch error has occurred due to cluster misconfiguration"),
     ERROR(cudaErrorNotPermitted, "operation not permitted"),
     ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorUnknown, "unknown error"),
@@ -803,29 +842,36 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
 cudaError_t __cudaLaunchKernel(
     cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(a kernel launch);
-  return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(1), shared, stream, arguments);
+  return launch(reinterpret_cast<Function *>(kernel), grid, block, dim3(0, 0, 0), shared, stream, arguments);
 }
 
 cudaError_t cudaLaunchKernel(
     const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(cudaLaunchKernel);
-  return launch(find(host), grid, block, dim3(1), shared, stream, arguments);
+  return launch(find(host), grid, block, dim3(0, 0, 0), shared, stream, arguments);
 }
 
 cudaError_t cudaLaunchCooperativeKernel(
     const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
   CALL(cudaLaunchCooperativeKernel);
-  return launch(find(host), grid, block, dim3(1), shared, stream, arguments, true);
+  return launch(find(host), grid, block, dim3(0, 0, 0), shared, stream, arguments, true);
+}
+
+// The cluster that a launch asks for; 0: none.
+static dim3 cluster_of(const cudaLaunchConfig_t &config) {
+  dim3 cluster(0, 0, 0);
+  for (unsigned i = 0; i < config.numAttrs; ++i)
+    if (const cudaLaunchAttribute &each = config.attrs[i]; each.id == cudaLaunchAttributeClusterDimension)
+      cluster = dim3(each.val.clusterDim.x, each.val.clusterDim.y, each.val.clusterDim.z);
+  return cluster;
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *host, void **arguments) {
   CALL(cudaLaunchKernelEx);
-  dim3 cluster(1);
+  const dim3 cluster = cluster_of(*config);
   bool cooperative = false, may_begin_early = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute &attribute = config->attrs[i];
-    if (attribute.id == cudaLaunchAttributeClusterDimension)
-      cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
     if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative;
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)  // a permission: older GPUs do not use it
       may_begin_early = attribute.val.programmaticStreamSerializationAllowed && device.major >= 9;
@@ -882,6 +928,7 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attrib
     case cudaFuncAttributePreferredSharedMemoryCarveout:
       return value < -1 || value > 100 ? record(cudaErrorInvalidValue) : cudaSuccess;
     case cudaFuncAttributeNonPortableClusterSizeAllowed:
+      function->large_clusters = value;
       return cudaSuccess;
     default:
       return record(cudaErrorInvalidValue);
@@ -911,6 +958,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   attributes->binaryVersion = native ? function->ptx_version : device.major * 10 + device.minor;
   attributes->maxDynamicSharedSizeBytes = function->dynamic_limit();
   attributes->preferredShmemCarveout = -1;
+  attributes->requiredClusterWidth = function->cluster.x;
+  attributes->requiredClusterHeight = function->cluster.y;
+  attributes->requiredClusterDepth = function->cluster.z;
+  attributes->nonPortableClusterSizeAllowed = function->large_clusters;
   return cudaSuccess;
 }
 
@@ -936,6 +987,34 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void 
   const size_t each = ask(Request::SHARED_ROOM, Packet().add(uint32_t(blocks))).take<uint64_t>();
   *bytes = each > function->static_shared ? each - function->static_shared : 0;
   return cudaSuccess;
+}
+
+// Which blocks of the GPU can form a cluster is not known here: as if any could.
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *host, const cudaLaunchConfig_t *config) {
+  const Function *function = find(host);
+  if (!function) return unknown_function("cudaOccupancyMaxActiveClusters");
+  const dim3 asked = cluster_of(*config), cluster = asked.x ? asked : function->cluster.x ? function->cluster : dim3(1);
+  const dim3 grid(config->gridDim.x ? config->gridDim.x : cluster.x, config->gridDim.y, config->gridDim.z);
+  const std::string misfit = wrong_cluster(*function, grid, cluster);
+  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
+  const int threads = int(config->blockDim.x * config->blockDim.y * config->blockDim.z);
+  int blocks = 0;
+  const cudaError_t error =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, host, threads, config->dynamicSmemBytes);
+  if (!error) *clusters = blocks * device.multiprocessors / int(cluster.x * cluster.y * cluster.z);
+  return error;
+}
+
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, const cudaLaunchConfig_t *config) {
+  const Function *function = find(host);
+  if (!function) return unknown_function("cudaOccupancyMaxPotentialClusterSize");
+  if (device.major < 9) return refuse(cudaErrorNotSupported, "clusters need compute capability 9.0");
+  const int threads = int(config->blockDim.x * config->blockDim.y * config->blockDim.z);
+  int blocks = 0;
+  const cudaError_t error =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, host, threads, config->dynamicSmemBytes);
+  if (!error) *size = blocks ? int(most_blocks(*function)) : 0;
+  return error;
 }
 
 // --- the device -----------------------------------------------------------------------------------------------------
@@ -1126,9 +1205,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrGpuOverlap:
       *value = 1;
       break;
+    case cudaDevAttrClusterLaunch:
+      *value = device.major >= 9;
+      break;
     default:
       if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
-      *value = 0;  // what the emulated device does not have: textures, clusters, peers, ...
+      *value = 0;  // what the emulated device does not have: textures, peers, ...
   }
   return cudaSuccess;
 }
@@ -1164,6 +1246,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   properties->maxBlocksPerMultiProcessor = device.blocks_per_multiprocessor;
   properties->managedMemory = properties->concurrentManagedAccess = properties->unifiedAddressing = 1;
   properties->canMapHostMemory = properties->concurrentKernels = properties->cooperativeLaunch = 1;
+  properties->clusterLaunch = device.major >= 9;
   properties->streamPrioritiesSupported = properties->asyncEngineCount = properties->computePreemptionSupported = 1;
   properties->globalL1CacheSupported = properties->localL1CacheSupported = properties->memoryPoolsSupported = 1;
 #if CUDART_VERSION < 13000

@@ -61,9 +61,23 @@ FLAGS = {
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 KINDS = (
     "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN",
-    "TOGETHER",
+    "TOGETHER", "CLUSTER_WAIT",
 )  # fmt: skip
-PLAIN, BRANCH, TABLE, EXIT, BARRIER, UNKNOWN, TRAP, CLOCK, CALL, CALL_POINTER, RETURN, TOGETHER = range(len(KINDS))
+(
+    PLAIN,
+    BRANCH,
+    TABLE,
+    EXIT,
+    BARRIER,
+    UNKNOWN,
+    TRAP,
+    CLOCK,
+    CALL,
+    CALL_POINTER,
+    RETURN,
+    TOGETHER,
+    CLUSTER_WAIT,
+) = range(len(KINDS))
 NONE = 0xFFFFFFFF
 
 
@@ -71,15 +85,17 @@ def numbered(names: str, first: int = 0) -> dict[str, int]:
     return {name: number for number, name in enumerate(names.split(), first)}
 
 
+# Numbers of the registers that are constants of a frame, as in vm/special.cpp; engine.library() compares them.
 SPECIALS = numbered(
     "%tid.x %tid.y %tid.z %ntid.x %ntid.y %ntid.z %ctaid.x %ctaid.y %ctaid.z %nctaid.x %nctaid.y %nctaid.z %laneid "
     "%warpid %nwarpid %lanemask_eq %lanemask_le %lanemask_lt %lanemask_ge %lanemask_gt %dynamic_smem_size "
-    "%total_smem_size %smid %nsmid %gridid %envreg1 %envreg2",
+    "%total_smem_size %smid %nsmid %gridid %envreg1 %envreg2 %clusterid.x %clusterid.y %clusterid.z %nclusterid.x "
+    "%nclusterid.y %nclusterid.z %cluster_ctaid.x %cluster_ctaid.y %cluster_ctaid.z %cluster_nctaid.x "
+    "%cluster_nctaid.y %cluster_nctaid.z %cluster_ctarank %cluster_nctarank %is_explicit_cluster",
     first=1,
 )
-CLUSTER_OF_ONE = {"%clusterid": "%ctaid", "%nclusterid": "%nctaid"}  # a launch without clusters: each block is its own
 CLOCKS = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
-SPACES = {"global": 0, "const": 0, "shared": 1, "local": 2, "generic": 3}
+SPACES = {"global": 0, "const": 0, "shared": 1, "local": 2, "generic": 3, "cluster": 4}
 HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 PACKED = ("u16x2", "s16x2")
 
@@ -106,8 +122,6 @@ WAYS_ROUND = {
     "tld4": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
     "suld": "Load from a plain array; or run the kernel on a GPU",
     "sust": "Store to a plain array; or run the kernel on a GPU",
-    "barrier.cluster": "Use blocks without clusters, and global memory between them; or run the kernel on a GPU",
-    "mapa": "Use blocks without clusters, and global memory between them; or run the kernel on a GPU",
     "alloca": "Give the array a size that the compiler knows; or run the kernel on a GPU",
     "stacksave": "Give the array a size that the compiler knows; or run the kernel on a GPU",
 }
@@ -321,10 +335,11 @@ class Form:
 
     @property
     def space(self) -> str:
+        """ "cluster": shared memory of any block of the cluster."""
         for part in self.parts[1:]:
             name = part.split("::")[0]
             if name in ("global", "shared", "local", "param", "const"):
-                return name
+                return "cluster" if part == "shared::cluster" else name
         return "generic"
 
 
@@ -545,17 +560,8 @@ class Lowering:
 
     @staticmethod
     def special(name: str, width: int) -> Constant:
-        family, _, axis = name.partition(".")
-        if family in CLUSTER_OF_ONE:
-            name = f"{CLUSTER_OF_ONE[family]}.{axis}"
-        if family in ("%cluster_nctaid", "%cluster_nctarank"):
-            return Constant(width, 1)
-        if family in ("%cluster_ctaid", "%cluster_ctarank") or family.startswith("%pm") or name.endswith(".w"):
+        if name.startswith("%pm") or name.endswith(".w") or name.startswith("%envreg") and name not in SPECIALS:
             return Constant(width, 0)
-        if family.startswith("%envreg") and name not in SPECIALS:
-            return Constant(width, 0)
-        if name in ("%is_explicit_cluster",):
-            return Constant(0, 0)
         if name not in SPECIALS:
             raise Unsupported(f"the special register {name} is not known")
         return Constant(width, 0, name)

@@ -23,7 +23,7 @@ from cudaemu.lower.core import (
 )
 from cudaemu.ptx import BYTES, Address, Not, Register, Variable
 
-WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3}
+WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
@@ -67,7 +67,7 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     registers = [
         lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
     ]
-    access = size * count if machine in ("shared", "generic") else 0
+    access = size * count if machine in ("shared", "generic", "cluster") else 0
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
@@ -103,7 +103,7 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
     code = SPACES.get(space, SPACES["generic"]) | wide << 8
     flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
     flags |= SIGNAL * (operation in ("exch", "cas"))
-    access = width if space in ("shared", "generic") else 0
+    access = width if space in ("shared", "generic", "cluster") else 0
     store = width if space in ("global", "generic") else 0
     if count > 1:
         values = getattr(operands[1], "elements", ())
@@ -143,9 +143,66 @@ def _isspacep(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("isspacep", out, category="predicate")
 
 
+@rule("mapa")
+def _mapa(lowering: Lowering, form: Form) -> Lowered:
+    """`mapa.shared::cluster.u32 d, a, rank`, or with generic addresses."""
+    width = BYTES[form.type()]
+    address, rank = lowering.use(form.operand(1), width, form.type()), lowering.use(form.operand(2), 4, "u32")
+    out = [lowering.define(form.operand(0), width), address, rank, Raw(int(width == 8))]
+    return Lowered("mapa", out, category="integer")
+
+
+@rule("getctarank")
+def _getctarank(lowering: Lowering, form: Form) -> Lowered:
+    width = BYTES[form.type()]
+    out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), width, form.type()), Raw(int(width == 8))]
+    return Lowered("getctarank", out, category="integer")
+
+
+CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx")
+
+
+@rule("mbarrier")
+def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
+    """`mbarrier.arrive.release.cta.shared::cta.b64 state, [m], count`, `mbarrier.try_wait.parity.shared.b64 p, [m],
+    parity, hint` and the like."""
+    what, operands = form.choose("test_wait", "try_wait", *CHANGES), list(form.operands)
+    if form.has("noComplete") or what == "arrive_drop" and form.has("expect_tx"):
+        raise Unsupported("this form of it is not known")
+    if what in ("test_wait", "try_wait"):
+        base, offset, wide = lowering.address(operands[1], form.space)
+        parity = lowering.use(form.operand(2), 4, "u32") if form.has("parity") else ABSENT
+        state = ABSENT if form.has("parity") else lowering.use(form.operand(2), 8, "b64")
+        where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
+        flags = STRONG | ACQUIRE * (not form.has("relaxed"))
+        out = [lowering.predicate(operands[0]), *where, parity, state]
+        return Lowered("mbarrier.test", out, flags, category="mbarrier", access=8)
+    arrives = what in ("arrive", "arrive_drop")
+    if what == "arrive" and form.has("expect_tx"):
+        what = "arrive.expect_tx"
+    target = lowering.define(operands.pop(0), 8) if arrives and not isinstance(operands[0], Address) else ABSENT
+    base, offset, wide = lowering.address(operands[0], form.space)
+    count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else ABSENT
+    where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
+    flags = (STRONG | SIGNAL) * (what != "init") | RELEASE * (arrives and not form.has("relaxed"))
+    out = [target, *where, Raw(CHANGES.index(what)), count]
+    return Lowered("mbarrier", out, flags, category="mbarrier", access=8)
+
+
 @rule("cp")
 def _cp(lowering: Lowering, form: Form) -> Lowered:
     name = form.instruction.opcode
+    if name.startswith(("cp.async.bulk.shared::cluster.global.", "cp.async.bulk.shared::cta.global.")):
+        if form.has("multicast::cluster") or "tensor" in name:
+            raise Unsupported("of the bulk copies, only plain ones to one block are known")
+        to, to_offset, to_wide = lowering.address(form.operand(0), form.space)
+        source, source_offset, source_wide = lowering.address(form.operand(1), "global")
+        size = lowering.use(form.operand(2), 4, "u32")
+        on, on_offset, on_wide = lowering.address(form.operand(3), form.space)
+        space = SPACES[form.space] << 8
+        out = [to, Raw(to_offset), Raw(to_wide | space), source, Raw(source_offset), Raw(int(source_wide)), size]
+        out += [on, Raw(on_offset), Raw(on_wide | space)]
+        return Lowered("cp.async.bulk", out, category="cp.async.bulk", access=16)
     if name in ("cp.async.commit_group", "cp.async.wait_all"):
         return Lowered(name, category="control")
     if name == "cp.async.wait_group":

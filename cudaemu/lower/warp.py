@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudaemu.lower.core import (
     ABSENT,
     BARRIER,
+    CLUSTER_WAIT,
     STRONG,
     TOGETHER,
     WARP_BARRIER,
@@ -13,7 +14,6 @@ from cudaemu.lower.core import (
     Lowered,
     Lowering,
     Raw,
-    Unsupported,
     rule,
     unsigned,
 )
@@ -85,8 +85,10 @@ REDUCTIONS = ("popc", "and", "or")
 def _bar(lowering: Lowering, form: Form) -> Lowered:
     if form.has("warp"):
         return together(lowering, form, Lowered("bar.warp", flags=WARP_BARRIER, category="barrier"), 0)
+    if form.has("cluster") and form.has("wait"):
+        return Lowered("cluster.wait", kind=CLUSTER_WAIT, category="barrier")
     if form.has("cluster"):
-        raise Unsupported("clusters are not known")
+        return Lowered("cluster.arrive", [Raw(int(form.has("relaxed")))], category="barrier")
     aligned = Raw(int(form.base == "bar" or form.has("aligned")))
     if form.has("red"):
         what = REDUCTIONS.index(form.choose(*REDUCTIONS))

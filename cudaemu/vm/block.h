@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cell.h"
 #include "heap.h"
-#include "vm.h"
 
 namespace vm {
 
@@ -61,13 +61,11 @@ struct Program {
   }
 };
 
-// Who touched a granule of shared memory, and when, in one word (0: nobody):
-//   in flight | time | by many warps | by atomics or flags | by volatile accesses | undefined | warp | lane | another lane | pc
-constexpr u64 PC_MASK = (1u << 19) - 1, LANE_MASK = 31, WARP_MASK = 31, TIME_MASK = (1u << 25) - 1;
-constexpr u32 OTHER_SHIFT = 19, LANE_SHIFT = 24, WARP_SHIFT = 29, TIME_SHIFT = 38;
-constexpr u64 UNDEFINED = 1ull << 34, BY_VOLATILE = 1ull << 35, BY_STRONG = 1ull << 36, BY_MANY_WARPS = 1ull << 37;
-constexpr u64 IN_FLIGHT = 1ull << 63;  // a cp.async will write here
-constexpr u32 LAST_TIME = TIME_MASK - 1;
+// The last access of a warp to another block's shared memory.
+struct Visitor {
+  u32 time, pc, lane;
+  u64 arrivals, address;
+};
 
 // What one warp does between two events that order: races.cpp.
 struct Epoch {
@@ -107,6 +105,28 @@ class Cells {
   u64 *words;
 };
 
+// An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
+struct Visit {
+  u64 block;
+  u32 warp, time, lane, pc;
+  Cell before;   // an earlier access of the same kind that nothing orders with this one
+  u64 copy = 0;  // of a bulk copy: stands for the block in a Past; those above say who issued it
+};
+
+// A cp.async.bulk on its way. It lands when somebody looks at its mbarrier.
+struct BulkCopy {
+  u64 destination, source, mbarrier;  // both in shared memory: addresses of the cluster
+  u64 actor;                          // as Visit::copy
+  u32 bytes, time;
+};
+
+// What the sanitizer knows of an mbarrier.
+struct Mbarrier {
+  PastPointer gathered, completed;  // what those knew that have arrived in this phase, and in those before it
+  u64 actor = 0;                    // its copies; 0: there has been none
+  u32 copies = 0;
+};
+
 // One of a launch's threads, and what the blocks left that it ran.
 struct Worker {
   std::vector<Counters> counters;
@@ -120,10 +140,13 @@ struct Worker {
 struct Launch {
   const Program *program;
   u32 grid[3], block[3], threads, warps;
+  u32 cluster[3], cluster_blocks;  // of a cluster: blocks along each axis, all of them
+  u32 clusters[3];                 // of the grid, along each axis
+  bool explicit_cluster;           // the launch, or the kernel, says how large clusters are
   u32 dynamic_shared, shared_bytes;
   u32 shared_window;                 // what a block gets: hardware does not see an access beyond shared_bytes
   u32 multiprocessors;               // of the GPU that is modelled
-  u64 resident;                      // blocks that it holds at a time
+  u64 resident;                      // clusters that it holds at a time
   alignas(8) u32 workspace[2] = {};  // of a co-operative launch: what grid.sync() counts in
   bool cooperative;
   std::vector<u8> params;
@@ -157,13 +180,13 @@ struct Launch {
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<std::thread> host_threads;
   u32 running = 0, idle = 0;  // workers; those of them that have nothing to do
-  u64 started = 0;            // blocks
-  std::vector<std::unique_ptr<Block>> storage;
-  std::vector<Block *> free;    // storage of blocks that have ended
-  std::deque<Block *> waiting;  // for memory that another block changes
-  std::deque<Block *> polling;  // perhaps too: they do something else each time
+  u64 started = 0;            // clusters
+  std::vector<std::unique_ptr<Cluster>> storage;
+  std::vector<Cluster *> free;    // storage of clusters that have ended
+  std::deque<Cluster *> waiting;  // for memory that another one changes
+  std::deque<Cluster *> polling;  // perhaps too: they do something else each time
   bool turn_of_polling = false;
-  u64 idle_instructions = 0, idle_version = 0;  // executed by polling blocks since memory changed last
+  u64 idle_instructions = 0, idle_version = 0;  // executed by those that poll since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
@@ -198,6 +221,9 @@ enum class Outcome { DONE, WAITING, POLLING };
 struct Block {
   Launch &launch;
   const Program &program;
+  Cluster &cluster;
+  const u32 rank;                // in its cluster
+  u32 place[3];                  // likewise, along each axis
   Worker *worker = nullptr;      // that runs it
   Counters *counters = nullptr;  // the worker's
   u64 index = 0;
@@ -212,33 +238,36 @@ struct Block {
   u8 *local_undefined = nullptr;  // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
-  std::vector<u64> written_by, read_by;  // of each granule of shared memory: see TIME_SHIFT
-  Flags flags;                           // in shared memory
-  u64 seen[64] = {};                     // a bit for each address of which a strong load or atomic has seen a value
+  std::vector<Cell> written_by, read_by;  // of each granule of shared memory
+  Flags flags;                            // in shared memory
+  u64 seen[64] = {};                      // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  std::vector<std::pair<u32, u32>> ended;  // barriers that a thread went round and then ended: pc, thread
-  u64 changes = 0;                         // of shared memory, and meetings at barriers
-  u64 executed = 0;                        // instructions, of all warps
-  u64 slept = 0;                           // cycles
-  u64 bytes = 0;                           // of its storage
-  u64 parked_version = 0;                  // of global memory, before it had to wait
-  u32 in_vain = 0;                         // how often it went on since, only to wait again
+  std::vector<std::pair<u32, u32>> ended;           // barriers that a thread went round and then ended: pc, thread
+  u64 &changes;                                     // the cluster's
+  u64 executed = 0;                                 // instructions, of all warps
+  u64 slept = 0;                                    // cycles
+  u64 bytes = 0;                                    // of its storage
+  u64 parked_version = 0;                           // of global memory, before it had to wait
+  u64 passed = 0;                                   // barriers of the cluster that a thread of it has waited for
+  PastPointer farewell;                             // what its threads knew when they ended, of other blocks
+  std::map<std::pair<u64, u32>, Visitor> visitors;  // warps of other blocks, by block and warp
   std::vector<TraceRow> trace;
   std::string output;                // what the block's threads printed
   const Allocation *last = nullptr;  // the allocation that was hit last
   const Allocation *only = nullptr;  // ... and by all lanes of the last check, or null
 
-  explicit Block(Launch &);
-  void start(u64 index);
+  Block(Cluster &, u32 rank);
+  void start();
   Outcome run(Worker &);
-  bool release_lanes();  // let lanes go on that wait for others of their warp; false: there are none
+  bool waits(s32 for_what) const;  // does a group of lanes? See Group::waiting
+  bool release_lanes();            // let lanes go on that wait for others of their warp; false: there are none
   void report_deadlock(u64 not_started);
   bool poll_changed() const;  // does memory differ from what its threads polled last?
   u64 version() const { return launch.version() + changes; }
   void changed(Warp &w, Space space) {
     if (space == Space::GLOBAL)
       worker->changed();
-    else if (space == Space::SHARED)
+    else if (space != Space::LOCAL)
       ++changes;
     else
       ++w.own;
@@ -265,12 +294,25 @@ struct Block {
   // The launch before, if this one may begin early: dependent.cpp.
   void wait_for_launch(Warp &, u32 mask);
   void let_next_begin(Warp &);
+  // mbarriers and bulk copies: mbarrier.cpp.
+  void copy_issued(Warp &, const Instr &, int lane, const BulkCopy &);
+  bool report_mbarrier(const Poll &, u32 thread);
+  void hand_to(Warp &, u32 mask, PastPointer &, bool release);
+  void take_from(Warp &, const PastPointer &);
+  // Of a thread block cluster: cluster.cpp.
+  u64 cluster_address(Space, u64 address) const;
+  void pass_cluster(Warp &, u32 mask);
+  void arrive_at_cluster(Warp &, const Instr &, u32 mask, bool relaxed);
+  bool visit_allowed(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes);
+  void visit(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool write, u64 flags,
+             const u8 (*value)[32]);
   // What has happened before what: order.cpp.
   void meet_lanes(Warp &, u32 mask);
   void fence(Warp &, bool beyond);
   void release(Warp &, const Instr &, u32 mask, Space, const u64 *address, bool atomic);
   void acquire(Warp &, u32 mask, Space, const u64 *address);
   void settle(Warp &);
+  Clock as_clock(const PastPointer &) const;
   // What is undefined: undefined.cpp.
   void follow(Warp &, const Instr &, u32 mask, u32 active);
   void absent(Warp &, const Instr &, u32 lanes);
@@ -295,6 +337,9 @@ struct Block {
   void call(Warp &, size_t group, const Instr &, u32 active);
   void return_from(Warp &, size_t group, const Instr &, u32 active);
   void exit(Warp &, Group &, u32 mask);
+  void write_constants(Warp &, bool anew) const;
+  void wait_for_cluster(Warp &, Group &, u32 mask);
+  void leave_cluster(Warp &, u32 mask);
   bool release_lanes(Warp &);
   u32 advance(Warp &);
   void forget_times();
@@ -303,9 +348,18 @@ struct Block {
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
-  bool ordered(const Warp &, int lane, u64 word) const;
-  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, u64 mine);
-  void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, u64 mine, bool same_value);
+  void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
+  void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
+  bool happened(const Warp &, int lane, const Visit &) const;
+  bool ordered(const Warp &, int lane, const Block &there, Cell) const;
+  bool ordered(const Warp &, int lane, Cell) const;
+  Cell unordered(const Warp &, int lane, const Block &there, Cell);
+  Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);
+  void report_visit(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, const Block &there, Cell);
+  void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
+  Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
+  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
+  void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, Cell mine, bool same_value);
   void learn_waited(Warp &);
   bool early(const Warp &w, u32 mask) const {  // may a launch before this one still run, for all that these lanes know?
     const Launch *before = launch.before;
@@ -319,6 +373,58 @@ struct Block {
   void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value);
   const Cells *cells_of(u64 address, u32 bytes) const;
 };
+
+// Blocks that are resident together and may reach each other's shared memory, mostly just one. One worker at a time runs
+// all of them, in turns.
+//
+// An address that may mean any block of the cluster has the block's rank + 1 above its offset; 0 there: one's own.
+struct Cluster {
+  static constexpr u32 RANK_SHIFT = 24;
+
+  Launch &launch;
+  u32 id[3] = {};   // its place in the grid of clusters
+  u64 changes = 0;  // of its shared memory, and meetings at barriers
+  u64 bytes = 0;    // of its storage
+  u32 in_vain = 0;  // how often it went on after it had to wait, only to wait again
+  std::vector<std::unique_ptr<Block>> blocks;
+  // barrier.cluster
+  u64 phase = 0;             // how many are complete
+  u32 missing = 0;           // threads that have neither arrived at the next one nor exited
+  PastPointer gathered[2];   // what those know that have arrived: now, and at their last fence
+  PastPointer handed_on[2];  // what those knew that arrived at the one before
+  // The sanitizer's.
+  std::unordered_map<u64, PastPointer> flags;  // of shared memory, by address with rank
+  std::vector<Visit> visits;
+  // mbarrier.cpp
+  std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
+  std::vector<BulkCopy> copies;
+  u64 actors = 0;
+
+  explicit Cluster(Launch &);
+  void start(u64 index);
+  Outcome run(Worker &);
+  void complete();
+  void land(u64 mbarrier, Block &by);
+  bool release_lanes();
+  bool parked_since(u64 version) const;  // is global memory another one than when it had to wait?
+  bool poll_changed() const;
+  u64 executed() const;
+  bool stopped() const;
+
+  bool alone() const { return blocks.size() == 1; }
+  static u64 address(const Block &b, u64 offset) { return u64(b.rank + 1) << RANK_SHIFT | offset; }
+  static u64 offset(u64 address) { return address & ((1ull << RANK_SHIFT) - 1); }
+  Block *block(u64 address) const {  // null: no rank of the cluster
+    const u64 rank = (address >> RANK_SHIFT) - 1;
+    return rank < blocks.size() ? blocks[rank].get() : nullptr;
+  }
+  void host_pointers(const u64 *address, u64 *out) const;
+  u64 remember(const Visit &);
+  Cell before(Cell cell) const { return cell.visited() ? visits[cell.visit()].before : Cell(); }
+};
+
+const std::string &special_names();
+u64 strength(const Instr &);  // Cell::BY_STRONG or BY_VOLATILE, of an access that is meant for others
 
 // While this lives, the warp writes memory: those who wait for that are told at its end.
 struct Change {
@@ -346,6 +452,6 @@ u32 undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, 
                     const u32 *registers);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
 // returned and taken off `*left`; their addresses become those within the space.
-u32 next_space(u32 *left, u64 *address, Space *space);
+u32 next_space(const Block &, u32 *left, u64 *address, Space *space);
 
 }  // namespace vm

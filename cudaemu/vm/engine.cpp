@@ -17,77 +17,11 @@ constexpr u32 CYCLES = 4;                     // by which an instruction moves t
 
 static u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
-// Special registers: lane-wise, from position. The numbers are those of SPECIALS in lower.py.
-static u64 special_value(const Block &b, u32 special, u32 warp, u32 lane) {
-  const Launch &l = b.launch;
-  const u32 thread = warp * LANES + lane;
-  switch (special) {
-    case 1:
-      return thread % l.block[0];
-    case 2:
-      return thread / l.block[0] % l.block[1];
-    case 3:
-      return thread / l.block[0] / l.block[1];
-    case 4:
-    case 5:
-    case 6:
-      return l.block[special - 4];
-    case 7:
-    case 8:
-    case 9:
-      return b.ctaid[special - 7];
-    case 10:
-    case 11:
-    case 12:
-      return l.grid[special - 10];
-    case 13:
-      return lane;
-    case 14:
-      return warp;
-    case 15:
-      return l.warps;
-    case 16:
-      return 1u << lane;
-    case 17:
-      return (1u << lane) | ((1u << lane) - 1);  // lanemask_le
-    case 18:
-      return (1u << lane) - 1;  // lanemask_lt
-    case 19:
-      return ~((1u << lane) - 1);  // lanemask_ge
-    case 20:
-      return ~((1u << lane) | ((1u << lane) - 1));  // lanemask_gt
-    case 21:
-      return l.dynamic_shared;
-    case 22:
-      return l.shared_bytes;
-    case 23:
-      return b.index % l.multiprocessors;  // smid: a place, not a promise
-    case 24:
-      return l.multiprocessors;
-    case 26:
-    case 27: {  // envreg1 and 2, where cooperative groups look for the address of their workspace
-      const u64 address = l.cooperative ? reinterpret_cast<u64>(l.workspace) : 0;
-      return special == 26 ? address >> 32 : u32(address);
-    }
-    default:
-      return 0;  // gridid
-  }
-}
-
-static bool per_block(u32 special) { return (special >= 7 && special <= 9) || special == 23; }
-
-static void write_constant(Block &b, Warp &w, const Constant &c) {
-  if (c.width == 0) {
-    w.pred(c.offset) = c.value ? ALL : 0;
-    return;
-  }
-  for (u32 lane = 0; lane < LANES; ++lane) {
-    const u64 value = c.special ? special_value(b, c.special, w.index, lane) : c.value;
-    memcpy(w.frame + c.offset + lane * c.width, &value, c.width);
-  }
-}
-
-Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
+Block::Block(Cluster &cluster, u32 rank)
+    : launch(cluster.launch), program(*launch.program), cluster(cluster), rank(rank), changes(cluster.changes) {
+  place[0] = rank % launch.cluster[0];
+  place[1] = rank / launch.cluster[0] % launch.cluster[1];
+  place[2] = rank / launch.cluster[0] / launch.cluster[1];
   const u64 frame = align_up(program.frame_bytes, 64);
   local_stride = align_up(program.local_bytes, 16);
   const u64 shared_bytes = launch.shared_window + 64;
@@ -95,7 +29,7 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   const u64 locals = u64(local_stride) * launch.warps * LANES;
   const u64 total = frame * launch.warps * (follow ? 2 : 1) + shared_bytes + locals * (follow ? 2 : 1) + 64;
   const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
-  bytes = total + 2 * granules * sizeof(u64);
+  bytes = total + 2 * granules * sizeof(Cell);
   storage.reset(new u8[total]());
   u8 *at = storage.get() + (64 - reinterpret_cast<u64>(storage.get()) % 64) % 64;
   warps.resize(launch.warps);
@@ -103,8 +37,7 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
     warps[w].frame = at;
     warps[w].block = this;
     warps[w].index = w;
-    for (const Constant &c : program.constants)
-      if (!per_block(c.special)) write_constant(*this, warps[w], c);
+    write_constants(warps[w], false);
   }
   for (u32 w = 0; follow && w < launch.warps; ++w, at += frame) warps[w].undefined = at;
   shared = at;
@@ -114,17 +47,17 @@ Block::Block(Launch &launch) : launch(launch), program(*launch.program) {
   read_by.resize(granules);
 }
 
-void Block::start(u64 block_index) {
-  index = block_index;
+void Block::start() {
+  for (int axis = 0; axis < 3; ++axis) ctaid[axis] = cluster.id[axis] * launch.cluster[axis] + place[axis];
+  index = ctaid[0] + launch.grid[0] * (ctaid[1] + u64(launch.grid[1]) * ctaid[2]);
   output.clear();
-  ctaid[0] = index % launch.grid[0];
-  ctaid[1] = index / launch.grid[0] % launch.grid[1];
-  ctaid[2] = index / launch.grid[0] / launch.grid[1];
+  passed = 0;
+  farewell = nullptr;
+  visitors.clear();
   tick = 1;
   live = launch.threads;
   budget = launch.budget;
-  executed = changes = slept = 0;
-  in_vain = 0;
+  executed = slept = 0;
   traced = index >= launch.trace_first && index < launch.trace_end;
   // What nobody wrote reads as NaN in every floating type, and as -1.
   memset(shared, 0xff, launch.shared_window);
@@ -132,8 +65,8 @@ void Block::start(u64 block_index) {
     memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
   else
     for (u32 t = 0; t < launch.threads; ++t) memset(local + u64(t) * local_stride, 0xff, program.local_static);
-  std::fill(written_by.begin(), written_by.end(), 0);
-  std::fill(read_by.begin(), read_by.end(), 0);
+  std::fill(written_by.begin(), written_by.end(), Cell());
+  std::fill(read_by.begin(), read_by.end(), Cell());
   flags.clear();
   std::fill(std::begin(seen), std::end(seen), 0);
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
@@ -158,8 +91,8 @@ void Block::start(u64 block_index) {
     w.epoch = w.waited = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
-    for (const Constant &c : program.constants)
-      if (per_block(c.special)) write_constant(*this, w, c);
+    w.arrived = w.through = 0, w.arrivals = 0;
+    write_constants(w, true);
   }
 }
 
@@ -195,11 +128,9 @@ Outcome Block::run(Worker &by) {
       if (++vain < ROUNDS_IN_VAIN) continue;
       return Outcome::POLLING;
     }
-    const auto waits = [](const Warp &w) {
-      return std::any_of(w.groups.begin(), w.groups.end(), [](const Group &g) { return g.waiting == FOR_MEMORY; });
-    };
-    if (std::any_of(warps.begin(), warps.end(), waits)) return Outcome::WAITING;
+    if (waits(FOR_MEMORY)) return Outcome::WAITING;
     if (release_lanes()) continue;
+    if (waits(FOR_CLUSTER)) return Outcome::WAITING;
     for (Warp &w : warps)
       for (const Group &g : w.groups)
         report(Problem::BARRIER_DEADLOCK, g.pc, thread(w, __builtin_ctz(g.mask)), g.waiting,
@@ -207,6 +138,12 @@ Outcome Block::run(Worker &by) {
     halt();
   }
   return Outcome::DONE;
+}
+
+bool Block::waits(s32 for_what) const {
+  return std::any_of(warps.begin(), warps.end(), [=](const Warp &w) {
+    return std::any_of(w.groups.begin(), w.groups.end(), [=](const Group &g) { return g.waiting == for_what; });
+  });
 }
 
 // Nobody can move. Lanes that wait for others of their warp go on without them.
@@ -222,10 +159,13 @@ void Block::report_deadlock(u64 not_started) {
     for (const Group &g : w.groups) {
       const u32 who = thread(w, __builtin_ctz(g.mask));
       if (g.waiting == FOR_LANES) continue;
-      if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
+      if (g.waiting == FOR_CLUSTER)
+        report(Problem::CLUSTER_DEADLOCK, g.pc, who, cluster.missing, 0);
+      else if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
         report(Problem::DEADLOCK_BARRIER, g.pc, who, g.waiting, barriers[g.waiting].arrived);
       else {
         const bool polled = w.poll.mask && w.poll.pc >= g.pc && w.poll.pc < g.pc + LOOP;
+        if (polled && report_mbarrier(w.poll, who)) continue;
         report(Problem::DEADLOCK_MEMORY, polled ? w.poll.pc : g.pc, who,
                polled ? w.poll.address[__builtin_ctz(w.poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
       }
@@ -405,6 +345,12 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
             if (launch.sanitize && for_all(i)) go_round(w, pc, mask);
             ++group.pc;
           }
+          break;
+        case Kind::CLUSTER_WAIT:
+          if (active)
+            wait_for_cluster(w, group, active);
+          else
+            ++group.pc;
           break;
         case Kind::TRAP:
           if (active) {
@@ -587,6 +533,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   for (Group &g : w.groups)
     if (g.waiting == FOR_LANES) g.waiting = RUNNABLE;  // perhaps it was for these lanes that they waited
   complete_barriers();                                 // threads that have exited are not waited for
+  leave_cluster(w, mask);
 }
 
 // o: barrier number, count (or ~0), what (0 sync, 1 arrive, 2 popc, 3 and, 4 or), destination, predicate, aligned

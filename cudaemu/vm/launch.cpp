@@ -1,8 +1,8 @@
 // A launch: its blocks over the processor's cores; and the interface to Python (engine.py).
 //
-// A worker runs a block to its end and starts the next one, in order. But a block whose threads wait for another block
-// is put aside, and the worker goes on with the next: as many may be begun as the GPU would hold at a time. A block that
-// waits goes on when memory has changed. If none can, and no other is running, that is a deadlock.
+// A worker runs a cluster of blocks (mostly of one) to its end and starts the next one, in order. But a cluster whose
+// threads wait for another one is put aside, and the worker goes on with the next: as many may be begun as the GPU would
+// hold at a time. One that waits goes on when memory has changed. If none can, and no other is running, that is a deadlock.
 #include <algorithm>
 #include <chrono>
 
@@ -11,74 +11,75 @@
 namespace vm {
 
 constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
-constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of blocks that have begun
-constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of blocks that only poll while nothing happens: then it is a deadlock
-constexpr u32 TRIES = 2;  // of a block, to go on at once when what it polled has changed; then new blocks come first
+constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of clusters that have begun
+constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of clusters that only poll while nothing happens: it is a deadlock
+constexpr u32 TRIES = 2;  // of a cluster, to go on at once when what it polled has changed; then new ones come first
+
+constexpr u64 NONE_FRESH = ~0ull;
 
 static u64 resident(const Launch &l) { return l.storage.size() - l.free.size(); }
 
-static Block *start_next(Launch &l) {
+static Cluster *start_next(Launch &l, u64 &index) {
   if (l.free.empty()) {
-    l.storage.push_back(std::make_unique<Block>(l));
+    l.storage.push_back(std::make_unique<Cluster>(l));
     l.free.push_back(l.storage.back().get());
     const u64 most = std::max<u64>(MOST_STORAGE / (l.storage.back()->bytes + 1), l.workers.size());
     l.resident = std::min(l.resident, most);
   }
-  Block *block = l.free.back();
+  Cluster *cluster = l.free.back();
   l.free.pop_back();
-  block->index = l.started++;
-  return block;
+  index = l.started++;
+  return cluster;
 }
 
 template <class F>
-static Block *take(std::deque<Block *> &from, F f) {
+static Cluster *take(std::deque<Cluster *> &from, F f) {
   const auto at = std::find_if(from.begin(), from.end(), f);
   if (at == from.end()) return nullptr;
-  Block *block = *at;
+  Cluster *cluster = *at;
   from.erase(at);
-  return block;
+  return cluster;
 }
 
 // Nothing will ever happen any more: who waits where?
 static void give_up(Launch &l, Worker &w) {
   for (const auto &queue : {&l.waiting, &l.polling})
-    for (Block *block : *queue) {
-      block->worker = &w;
-      block->report_deadlock(l.blocks - l.started);
-    }
+    for (Cluster *cluster : *queue)
+      for (auto &block : cluster->blocks) {
+        block->worker = &w;
+        if (block->live) block->report_deadlock(l.blocks - l.started * l.cluster_blocks);
+      }
   l.stop = true;
 }
 
 // All blocks that have begun wait, or are over. Let lanes go on without others of their warp, if some wait for those.
 static void resolve(Launch &l, Worker &w) {
-  for (Block *block : l.waiting) {
-    block->worker = &w;
-    if (block->release_lanes()) {
-      block->parked_version = ~0ull;
-      return;
-    }
+  for (Cluster *cluster : l.waiting) {
+    for (auto &block : cluster->blocks) block->worker = &w;
+    if (cluster->release_lanes()) return;
   }
   give_up(l, w);
 }
 
-// What the worker does next; null if it is no longer needed.
-static Block *next_block(Launch &l, Worker &w, std::unique_lock<std::mutex> &lock, bool &fresh) {
+// What the worker does next; null if it is no longer needed. `fresh`: the number of a cluster that has yet to begin.
+static Cluster *next_cluster(Launch &l, Worker &w, std::unique_lock<std::mutex> &lock, u64 &fresh) {
   while (!l.stop) {
     const u64 version = l.version();
-    fresh = w.polling = false;
-    const auto changed = [&](Block *b) { return b->parked_version != version; };
-    if (Block *b = take(l.waiting, [&](Block *b) { return changed(b) && b->in_vain < TRIES && b->poll_changed(); }))
-      return b;
-    const bool more = l.started < l.blocks && resident(l) < l.resident;
+    fresh = NONE_FRESH;
+    w.polling = false;
+    const auto changed = [&](Cluster *c) { return c->parked_since(version); };
+    if (Cluster *c = take(l.waiting, [&](Cluster *c) { return changed(c) && c->in_vain < TRIES && c->poll_changed(); }))
+      return c;
+    const bool more = l.started * l.cluster_blocks < l.blocks && resident(l) < l.resident;
     if (more && (l.polling.empty() || !l.turn_of_polling)) {
-      fresh = l.turn_of_polling = true;
-      return start_next(l);
+      l.turn_of_polling = true;
+      return start_next(l, fresh);
     }
     l.turn_of_polling = false;
-    if (Block *b = take(l.waiting, changed)) return b;
+    if (Cluster *c = take(l.waiting, changed)) return c;
     if (!l.polling.empty()) {
       w.polling = true;
-      return take(l.polling, [](Block *) { return true; });
+      return take(l.polling, [](Cluster *) { return true; });
     }
     if (l.waiting.empty()) return nullptr;
     if (++l.idle == l.running)
@@ -90,7 +91,7 @@ static Block *next_block(Launch &l, Worker &w, std::unique_lock<std::mutex> &loc
   return nullptr;
 }
 
-// A block has polled in vain. Stop if that is all that happens.
+// A cluster has polled in vain. Stop if that is all that happens.
 static void note_idle(Launch &l, Worker &w, u64 executed) {
   const u64 version = l.version();
   const bool others = std::any_of(l.workers.begin(), l.workers.end(), [](auto &w) { return w->busy && !w->polling; });
@@ -108,6 +109,7 @@ static void merge(Launch &l, Worker &w) {
     to.warps += from.warps, to.threads += from.threads, to.sectors += from.sectors;
     to.wavefronts += from.wavefronts, to.conflicts += from.conflicts, to.bytes += from.bytes;
     to.requests += from.requests;
+    to.cluster_requests += from.cluster_requests, to.cluster_bytes += from.cluster_bytes;
   }
   for (const auto &[key, finding] : w.findings) {
     auto [at, fresh] = l.findings.try_emplace(key, finding);
@@ -118,36 +120,43 @@ static void merge(Launch &l, Worker &w) {
   }
 }
 
+static void keep_trace(Launch &l, Block &block) {
+  l.trace.insert(l.trace.end(), block.trace.begin(), block.trace.end());
+  block.trace.clear();
+}
+
 static void work(Launch &l, Worker &worker) {
   if (l.count) worker.counters.resize(l.program->code.size());
   std::unique_lock lock(l.mutex);
-  bool fresh;
-  while (Block *block = next_block(l, worker, lock, fresh)) {
+  u64 fresh;
+  while (Cluster *cluster = next_cluster(l, worker, lock, fresh)) {
     worker.busy = true;
     lock.unlock();
-    if (fresh) block->start(block->index);
-    const u64 before = block->executed, seen = block->changes + worker.changes;
-    const Outcome outcome = block->run(worker);
+    if (fresh != NONE_FRESH) cluster->start(fresh);
+    const u64 before = cluster->executed(), seen = cluster->changes + worker.changes;
+    const Outcome outcome = cluster->run(worker);
     lock.lock();
     worker.busy = false;
     if (outcome == Outcome::DONE) {
-      if (!block->output.empty()) l.output[block->index].swap(block->output);
-      l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
-      block->trace.clear();
-      if (block->stopped) l.stop = true;
-      l.free.push_back(block);
-      l.done.fetch_add(1);
+      for (auto &block : cluster->blocks) {
+        if (!block->output.empty()) l.output[block->index].swap(block->output);
+        keep_trace(l, *block);
+      }
+      if (cluster->stopped()) l.stop = true;
+      l.free.push_back(cluster);
+      l.done.fetch_add(l.cluster_blocks);
     } else if (outcome == Outcome::WAITING) {
-      block->in_vain = block->changes + worker.changes == seen ? block->in_vain + 1 : 0;
-      l.waiting.push_back(block);
+      cluster->in_vain = cluster->changes + worker.changes == seen ? cluster->in_vain + 1 : 0;
+      l.waiting.push_back(cluster);
     } else {
-      l.polling.push_back(block);
+      l.polling.push_back(cluster);
       worker.polling = true;
-      note_idle(l, worker, block->executed - before);
+      note_idle(l, worker, cluster->executed() - before);
     }
     if (l.idle) l.changed.notify_all();
   }
-  for (Block *block : l.waiting) l.trace.insert(l.trace.end(), block->trace.begin(), block->trace.end());
+  for (Cluster *cluster : l.waiting)
+    for (auto &block : cluster->blocks) keep_trace(l, *block);
   merge(l, worker);
   if (--l.running == 0)
     l.finished.notify_all();
@@ -162,7 +171,8 @@ static void work(Launch &l, Worker &worker) {
 using namespace vm;
 
 struct LaunchSpec {
-  u32 grid[3], block[3];
+  u32 grid[3], block[3], cluster[3];
+  u32 explicit_cluster;
   u32 dynamic_shared, shared_window, threads;
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
@@ -189,6 +199,8 @@ static const Registry &registry() {
     register_call(r);
     register_video(r);
     register_dependent(r);
+    register_cluster(r);
+    register_mbarrier(r);
     return r;
   }();
   return all;
@@ -236,14 +248,16 @@ const char *vm_mirrors() {
 #undef X
 #define X(name) say("Space." #name, size_t(Space::name));
     X(GLOBAL)
-    X(SHARED) X(LOCAL)
+    X(SHARED)
+    X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
         X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
 #undef X
     // clang-format off
 #define X(type, field) say(#type "." #field, offsetof(type, field));
-    X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window)
+    X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster)
+    X(LaunchSpec, explicit_cluster) X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window)
     X(LaunchSpec, threads) X(LaunchSpec, count) X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes)
     X(LaunchSpec, allocation_count) X(LaunchSpec, params) X(LaunchSpec, allocations) X(LaunchSpec,
     trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit) X(LaunchSpec, budget) X(LaunchSpec,
@@ -254,6 +268,7 @@ const char *vm_mirrors() {
     other_launch)
     X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters,
     conflicts) X(Counters, bytes) X(Counters, requests)
+    X(Counters, cluster_requests) X(Counters, cluster_bytes)
     X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread)
     X(TraceRow, seq) X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
 #undef X
@@ -262,6 +277,8 @@ const char *vm_mirrors() {
   }();
   return all.c_str();
 }
+// Special registers, in the order of their numbers, from 1 on, one per line.
+const char *vm_specials() { return special_names().c_str(); }
 
 // All problems in the order of their numbers, one per line: name, kind, code, with '|' between them.
 const char *vm_problems() {
@@ -359,6 +376,10 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->program = program;
   std::copy(spec->grid, spec->grid + 3, l->grid);
   std::copy(spec->block, spec->block + 3, l->block);
+  std::copy(spec->cluster, spec->cluster + 3, l->cluster);
+  for (int axis = 0; axis < 3; ++axis) l->clusters[axis] = l->grid[axis] / l->cluster[axis];
+  l->cluster_blocks = l->cluster[0] * l->cluster[1] * l->cluster[2];
+  l->explicit_cluster = spec->explicit_cluster;
   l->threads = l->block[0] * l->block[1] * l->block[2];
   l->warps = (l->threads + LANES - 1) / LANES;
   l->dynamic_shared = spec->dynamic_shared;
@@ -391,8 +412,8 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
     if (spec->heap) l->heap_cells = watch(spec->heap->base(), spec->heap->size());
   }
   l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
-  l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks));
-  l->resident = std::max<u64>(spec->resident, 1);
+  l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks / l->cluster_blocks));
+  l->resident = std::max<u64>(spec->resident / l->cluster_blocks, 1);
   for (u32 n = 0; n < l->running; ++n) l->workers.push_back(std::make_unique<Worker>());
   for (auto &worker : l->workers) l->host_threads.emplace_back(work, std::ref(*l), std::ref(*worker));
   return l;

@@ -133,6 +133,8 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
         if (!last)
           return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
       }
+  } else if (space == Space::CLUSTER) {
+    if (!b.visit_allowed(w, i, mask, address, bytes)) return false;
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
     if (p.high + bytes > size && space == Space::SHARED && p.high + bytes <= b.launch.shared_window) {
@@ -145,7 +147,8 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       });
   }
   if (p.bits & (align - 1)) {
-    const u64 window = space == Space::SHARED ? SHARED_WINDOW : space == Space::LOCAL ? LOCAL_WINDOW : 0;
+    const bool shared = space == Space::SHARED || space == Space::CLUSTER;
+    const u64 window = shared ? SHARED_WINDOW : space == Space::LOCAL ? LOCAL_WINDOW : 0;
     return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; }, window);
   }
   return true;
@@ -154,8 +157,14 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
 void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p,
                   bool load) {
   Counters &c = w.block->counters[i.pc];
+  const u64 wanted = u64(__builtin_popcount(mask)) * bytes;
+  if (space == Space::CLUSTER) {
+    ++c.cluster_requests;
+    c.cluster_bytes += wanted;
+    return;
+  }
   ++c.requests;
-  c.bytes += u64(__builtin_popcount(mask)) * bytes;
+  c.bytes += wanted;
   if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes, p);
   if (space != Space::SHARED) return;
   const u32 part = served_together(address, mask, bytes, load);
@@ -281,6 +290,8 @@ void host_pointers(const Warp &w, Space space, const u64 *address, u64 *out) {
     memcpy(out, address, LANES * sizeof(u64));
   else if (space == Space::SHARED)
     for (int lane = 0; lane < LANES; ++lane) out[lane] = reinterpret_cast<u64>(b.shared) + address[lane];
+  else if (space == Space::CLUSTER)
+    b.cluster.host_pointers(address, out);
   else
     for (int lane = 0; lane < LANES; ++lane)
       out[lane] = reinterpret_cast<u64>(b.local) + u64(b.thread(w, lane)) * b.local_stride + address[lane];
@@ -387,6 +398,7 @@ static void collect(Warp &w, const Instr &i, u32 count, u8 *to) {
 }
 
 static u8 *host_address(const Block &b, Space space, u64 address) {
+  if (space == Space::CLUSTER) return b.cluster.block(address)->shared + Cluster::offset(address);
   return space == Space::SHARED ? b.shared + address : reinterpret_cast<u8 *>(address);
 }
 
@@ -432,6 +444,7 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
       b.race_read(w, i, mask, address, bytes, p);
     }
     if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
+    if (space == Space::CLUSTER) b.visit(w, i, mask, address, bytes, false, strength(i), nullptr);
   }
   ++w.reads;
   if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) return load_row(w, i, s, space, p.low);
@@ -496,6 +509,9 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
       if (shadow) b.shadow_write(w, 1u << lane, address, bytes, i, value, 0, undefined);
+      if (sanitize && space == Space::CLUSTER)
+        b.visit(w, i, 1u << lane, address, bytes, true, strength(i) | (undefined >> lane & 1 ? Cell::UNDEFINED : 0),
+                value);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
       if (i.flags & STRONG)
         for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
@@ -529,16 +545,31 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   }
 }
 
-u32 next_space(u32 *left, u64 *address, Space *space) {
-  const u64 window = address[__builtin_ctz(*left)] & WINDOW_MASK;
+u32 next_space(const Block &b, u32 *left, u64 *address, Space *space) {
+  const Cluster &cluster = b.cluster;
+  const auto distant = [&](u64 a) {  // of another block
+    const Block *there =
+        cluster.alone() || (a & WINDOW_MASK) != SHARED_WINDOW ? nullptr : cluster.block(a & ~WINDOW_MASK);
+    return there && there != &b;
+  };
+  const u64 first = address[__builtin_ctz(*left)], window = first & WINDOW_MASK;
+  const bool far = distant(first);
   u32 here = 0;
   for (int lane = 0; lane < LANES; ++lane) here |= u32((address[lane] & WINDOW_MASK) == window) << lane;
   here &= *left;
+  for (u32 rest = cluster.alone() ? 0 : here; rest; rest &= rest - 1)
+    if (const int lane = __builtin_ctz(rest); distant(address[lane]) != far) here &= ~(1u << lane);
   *left &= ~here;
-  *space = window == SHARED_WINDOW ? Space::SHARED : window == LOCAL_WINDOW ? Space::LOCAL : Space::GLOBAL;
-  if (*space != Space::GLOBAL)  // an address outside every window stays as it is: out of bounds
-    for (int lane = 0; lane < LANES; ++lane)
-      if (here >> lane & 1) address[lane] &= ~WINDOW_MASK;
+  *space = far                       ? Space::CLUSTER
+           : window == SHARED_WINDOW ? Space::SHARED
+           : window == LOCAL_WINDOW  ? Space::LOCAL
+                                     : Space::GLOBAL;
+  if (*space == Space::GLOBAL) return here;  // an address outside every window stays as it is: out of bounds
+  for (u32 rest = here; rest; rest &= rest - 1) {
+    u64 &a = address[__builtin_ctz(rest)];
+    a &= ~WINDOW_MASK;
+    if (!far && window == SHARED_WINDOW && cluster.block(a) == &b) a = Cluster::offset(a);
+  }
   return here;
 }
 
@@ -546,15 +577,21 @@ template <class F>
 static void by_space(Warp &w, u32 mask, u64 *address, F f) {
   Space space;
   for (u32 left = mask; left && !w.block->stopped;) {
-    const u32 here = next_space(&left, address, &space);
+    const u32 here = next_space(*w.block, &left, address, &space);
     f(space, here);
   }
+}
+
+// Addresses of the cluster's shared memory as generic ones, which tell one block's from another's.
+static void to_generic(u64 *address) {
+  for (int lane = 0; lane < LANES; ++lane) address[lane] |= SHARED_WINDOW;
 }
 
 template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE>
 static void access(Warp &w, const Instr &i, u32 m) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], Shape(i.o[2]).wide, address);
+  if (Space(SPACE) == Space::CLUSTER) to_generic(address);
   if (SPACE < 3)
     ACCESS(w, i, m, Space(SPACE), address);
   else
@@ -622,6 +659,8 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i);
+    if (sanitize && space == Space::CLUSTER)
+      b.visit(w, i, 1u << lane, address, sizeof(T), true, Cell::BY_STRONG, nullptr);
     T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
     T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
@@ -641,9 +680,10 @@ template <class T>
 static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[1], i.o[2], i.o[3] >> 8 & 1, address);
-  const u32 space = i.o[3] & 255;
-  if (space < 3)
-    atomic<T>(w, i, m, Space(space), address, f);
+  const Space space = Space(i.o[3] & 255);
+  if (space == Space::CLUSTER) to_generic(address);
+  if (space < Space::GENERIC)
+    atomic<T>(w, i, m, space, address, f);
   else
     by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
@@ -677,7 +717,8 @@ static void atomic_vector(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   const u32 count = i.o[3], whole = count * sizeof(T);
   u32 left = m;
   Space space = Space(i.o[2] & 255);
-  if (u32(space) == 3) next_space(&left, address, &space);
+  if (space == Space::CLUSTER) to_generic(address);
+  if (space >= Space::GENERIC) next_space(*w.block, &left, address, &space);
   if (!check_access(w, i, m, space, address, whole, whole, look(address, m, whole))) return;
   for (u32 n = 0; n < count && !w.block->stopped; ++n) {
     const u32 operands[] = {i.o[4 + n], 0, 0, 0, i.o[4 + count + n], ALL};
@@ -715,10 +756,12 @@ void register_memory(Registry &r) {
          {"ld.shared", access<load, 1>, loads},
          {"ld.local", access<load, 2>, loads},
          {"ld.generic", access<load, 3>, loads},
+         {"ld.cluster", access<load, 4>, loads},
          {"st.global", access<store, 0>, stores},
          {"st.shared", access<store, 1>, stores},
          {"st.local", access<store, 2>, stores},
          {"st.generic", access<store, 3>, stores},
+         {"st.cluster", access<store, 4>, stores},
          {"ld.param", load_param, loads},
          {"fence",
           [](Warp &w, const Instr &i, u32) {  // o: beyond the block

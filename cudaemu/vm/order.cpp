@@ -52,15 +52,15 @@ u32 known(const PastPointer &past, u64 block, u32 warp) {
 
 // The clock moves on, for this warp: what it does from now on is after what others can know.
 u32 Block::advance(Warp &w) {
-  if (++tick == LAST_TIME) forget_times();
+  if (++tick == Cell::LAST_TIME) forget_times();
   return w.time = tick;
 }
 
 // The clock is full: forget what happened when, but not what was written.
 void Block::forget_times() {
   tick = 2;
-  for (u64 &word : written_by) word = word ? (word & ~(TIME_MASK << TIME_SHIFT)) | 1ull << TIME_SHIFT : 0;
-  std::fill(read_by.begin(), read_by.end(), 0);
+  for (Cell &cell : written_by) cell.forget_time();
+  std::fill(read_by.begin(), read_by.end(), Cell());
   for (Warp &w : warps) {
     w.time = tick;
     std::fill(w.knows.time.begin(), w.knows.time.end(), tick);
@@ -82,7 +82,7 @@ void Block::settle(Warp &w) {
 
 // A barrier of all threads.
 void Block::meet_all() {
-  if (++tick == LAST_TIME) forget_times();
+  if (++tick == Cell::LAST_TIME) forget_times();
   Clock fenced[2];
   PastPointer others;
   for (const Warp &w : warps) {
@@ -167,6 +167,40 @@ static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) 
   return join(past, beyond.others);
 }
 
+// What a warp of this block learns from that.
+Clock Block::as_clock(const PastPointer &past) const {
+  Clock clock{std::vector<u32>(warps.size()), past};
+  for (const Warp &v : warps)
+    clock.time[v.index] = std::max(known(past, index, v.index), known(past, index | WITHIN_BLOCK, v.index));
+  return clock;
+}
+
+// Lanes arrive where others wait: what they know, and what they knew at their last fence, is for those. What the lanes of
+// the warp know of each other does not change, unless all of them arrive.
+void Block::hand_on(Warp &w, u32 mask, PastPointer (&to)[2], bool relaxed) {
+  const Clock &fenced = w.fenced[BEYOND];
+  if (!relaxed) {
+    Clock now = w.knows;
+    now.time[w.index] = advance(w);
+    to[0] = join(to[0], as_past(now, now, index));
+    if (!(w.live & ~mask)) w.knows.time[w.index] = now.time[w.index];
+    settle(w);
+  } else if (!fenced.time.empty())
+    to[0] = join(to[0], as_past(fenced, fenced, index));
+  if (!fenced.time.empty()) to[1] = join(to[1], as_past(fenced, fenced, index));
+}
+
+// A warp arrives at an mbarrier; without `release` what it knew at its last fence is for those who wait there.
+void Block::hand_to(Warp &w, u32 mask, PastPointer &to, bool release) {
+  PastPointer both[2];
+  hand_on(w, mask, both, !release);
+  to = join(to, both[0]);
+}
+
+void Block::take_from(Warp &w, const PastPointer &past) {
+  if (past) learn(w, as_clock(past));
+}
+
 void Block::learn(Warp &w, const Clock &clock) {
   join(w.knows, clock);
   learn_waited(w);
@@ -186,7 +220,7 @@ void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *a
   }
   const Clock &within = all ? w.knows : w.fenced[WITHIN], &beyond = all ? w.knows : w.fenced[BEYOND];
   const bool nothing = within.time.empty();
-  if (space == Space::SHARED) {
+  if (space == Space::SHARED && cluster.alone()) {
     if (nothing && (atomic || flags.empty())) return;
     for (u32 rest = mask; rest; rest &= rest - 1) {
       Clock &flag = flags[address[__builtin_ctz(rest)]];
@@ -197,39 +231,48 @@ void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *a
     }
     return;
   }
-  if (nothing && (atomic || !launch.flag_count.load(std::memory_order_relaxed))) return;
+  const bool global = space == Space::GLOBAL;
+  const u64 count = global ? launch.flag_count.load(std::memory_order_relaxed) : cluster.flags.size();
+  if (nothing && (atomic || !count)) return;
   const PastPointer past = nothing ? nullptr : as_past(beyond, within, index);
-  std::lock_guard lock(launch.flag_mutex);
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    PastPointer &flag = launch.flags[address[__builtin_ctz(rest)]];
-    flag = atomic ? join(flag, past) : past;
+  const auto hand = [&](PastPointer &flag) { flag = atomic ? join(flag, past) : past; };
+  if (!global) {
+    for (u32 rest = mask; rest; rest &= rest - 1)
+      hand(cluster.flags[cluster_address(space, address[__builtin_ctz(rest)])]);
+    return;
   }
+  std::lock_guard lock(launch.flag_mutex);
+  for (u32 rest = mask; rest; rest &= rest - 1) hand(launch.flags[address[__builtin_ctz(rest)]]);
   launch.flag_count.store(launch.flags.size(), std::memory_order_relaxed);
 }
 
 // A load or an atomic that may have seen what another thread's release wrote.
 void Block::acquire(Warp &w, u32 mask, Space space, const u64 *address) {
-  if (space == Space::SHARED) {
+  if (space == Space::SHARED && cluster.alone()) {
     if (flags.empty()) return;
     for (u32 rest = mask; rest; rest &= rest - 1)
       if (const auto flag = flags.find(address[__builtin_ctz(rest)]); flag != flags.end()) learn(w, flag->second);
     return;
   }
-  if (launch.races.load(std::memory_order_relaxed)) note_seen(mask, address);
-  if (!launch.flag_count.load(std::memory_order_relaxed)) return;
-  Clock clock;
-  {
+  PastPointer past;
+  const auto take = [&](const std::unordered_map<u64, PastPointer> &flags, u64 address) {
+    if (const auto flag = flags.find(address); flag != flags.end()) past = join(past, flag->second);
+  };
+  if (space != Space::GLOBAL) {
+    for (u32 rest = mask; rest && !cluster.flags.empty(); rest &= rest - 1)
+      take(cluster.flags, cluster_address(space, address[__builtin_ctz(rest)]));
+  } else {
+    if (launch.races.load(std::memory_order_relaxed)) note_seen(mask, address);
+    if (!launch.flag_count.load(std::memory_order_relaxed)) return;
     std::lock_guard lock(launch.flag_mutex);
-    for (u32 rest = mask; rest; rest &= rest - 1)
-      if (const auto flag = launch.flags.find(address[__builtin_ctz(rest)]); flag != launch.flags.end())
-        clock.others = join(clock.others, flag->second);
+    for (u32 rest = mask; rest; rest &= rest - 1) take(launch.flags, address[__builtin_ctz(rest)]);
   }
-  if (!clock.others) return;
-  clock.time.resize(warps.size());
-  for (const Warp &v : warps)
-    clock.time[v.index] =
-        std::max(known(clock.others, index, v.index), known(clock.others, index | WITHIN_BLOCK, v.index));
-  learn(w, clock);
+  if (past) learn(w, as_clock(past));
+}
+
+// An address of shared memory as all blocks of the cluster have it.
+u64 Block::cluster_address(Space space, u64 address) const {
+  return space == Space::CLUSTER ? address : Cluster::address(*this, address);
 }
 
 }  // namespace vm

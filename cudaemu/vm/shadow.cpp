@@ -10,64 +10,36 @@
 
 namespace vm {
 
-static constexpr u64 WARP_BITS = WARP_MASK << WARP_SHIFT, LANE_BITS = LANE_MASK << LANE_SHIFT;
-static constexpr u64 OTHER_BITS = LANE_MASK << OTHER_SHIFT, SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
-static constexpr u64 LANE_STEP = 1ull << LANE_SHIFT | 1ull << OTHER_SHIFT;
+constexpr u64 WARP_BITS = Cell::WARP_BITS, LANE_BITS = Cell::LANE_BITS, OTHER_BITS = Cell::OTHER_BITS;
+constexpr u64 BY_MANY_WARPS = Cell::BY_MANY_WARPS, IN_FLIGHT = Cell::IN_FLIGHT, UNDEFINED = Cell::UNDEFINED;
+constexpr u64 STRENGTH = Cell::BY_STRONG | Cell::BY_VOLATILE;
+constexpr u64 SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
+constexpr u64 LANE_STEP = 1ull << Cell::LANE_SHIFT | 1ull << Cell::OTHER_SHIFT;
 
-static u32 thread_of(u64 word) { return u32(word >> LANE_SHIFT & (LANE_MASK | WARP_MASK << 5)); }
-static u32 pc_of(u64 word) { return u32(word & PC_MASK); }
-
-// Who did it, besides `thread`, which must not be named as its own opponent.
-static u32 other_than(u64 word, u32 thread) {
-  const u32 one = thread_of(word);
-  if (one != thread) return one;
-  const u32 another = (one & ~31u) | u32(word >> OTHER_SHIFT & LANE_MASK);
-  return word & BY_MANY_WARPS || another == thread ? MANY_THREADS : another;
+// Has that access happened before what a lane of the warp does now?
+bool Block::ordered(const Warp &w, int lane, Cell cell) const {
+  if (cell.visited()) return happened(w, lane, cluster.visits[cell.visit()]);
+  if (cell.is(BY_MANY_WARPS)) return cell.time() < w.oldest;
+  if (cell.warp() != w.index) return cell.time() < w.knows.time[cell.warp()];
+  const auto known = [&](int of) { return of == lane || cell.time() < lane_time(w, lane, of); };
+  return known(cell.lane()) && known(cell.other_lane());
 }
 
-// Both are made for each other: atomics and volatile accesses. But volatile ones of one warp pass for a flag only where
-// somebody waits in a loop: otherwise they are what was written before warps could diverge.
-static bool made_for_it(u64 a, u64 b) {
-  if (!(a & (BY_STRONG | BY_VOLATILE)) || !(b & (BY_STRONG | BY_VOLATILE))) return false;
-  return (a | b) & BY_STRONG || (a ^ b) & WARP_BITS;
+static Cell stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags = 0) {
+  return Cell::by_warp(w.time, w.index, lane, other, i.pc, flags);
 }
 
-// Has what the word says happened before what a lane of the warp does now?
-bool Block::ordered(const Warp &w, int lane, u64 word) const {
-  const u32 time = u32(word >> TIME_SHIFT & TIME_MASK), warp = u32(word >> WARP_SHIFT & WARP_MASK);
-  if (word & BY_MANY_WARPS) return time < w.oldest;
-  if (warp != w.index) return time < w.knows.time[warp];
-  const int one = word >> LANE_SHIFT & LANE_MASK, another = word >> OTHER_SHIFT & LANE_MASK;
-  const auto known = [&](int of) { return of == lane || time < lane_time(w, lane, of); };
-  return known(one) && known(another);
-}
-
-static u64 stamp(const Warp &w, int lane, int other, const Instr &i, u64 flags = 0) {
-  return u64(w.time) << TIME_SHIFT | flags | u64(w.index) << WARP_SHIFT | u64(lane) << LANE_SHIFT |
-         u64(other) << OTHER_SHIFT | std::min<u64>(i.pc, PC_MASK);
-}
-
-static u64 strength(const Instr &i) {
-  return i.flags & (SPIN | TENTATIVE) ? BY_STRONG : i.flags & STRONG ? BY_VOLATILE : 0;
-}
-
-// Two accesses of the same kind, the earlier one perhaps unordered with the later: both, as far as a word can say it.
-static u64 merged(u64 earlier, u64 later, bool unordered) {
-  if (!unordered) return later;
-  const u64 word = (later & (earlier | ~(BY_STRONG | BY_VOLATILE))) | (earlier & BY_MANY_WARPS);
-  if ((earlier ^ later) & WARP_BITS) return word | BY_MANY_WARPS;
-  const u64 one = earlier >> LANE_SHIFT & LANE_MASK, mine = later >> LANE_SHIFT & LANE_MASK;
-  const u64 other = one != mine ? one : earlier >> OTHER_SHIFT & LANE_MASK;
-  return other == mine ? word : (word & ~OTHER_BITS) | other << OTHER_SHIFT;
+u64 strength(const Instr &i) {
+  return i.flags & (SPIN | TENTATIVE) ? Cell::BY_STRONG : i.flags & STRONG ? Cell::BY_VOLATILE : 0;
 }
 
 // What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes.
 struct Horizon {
   u64 oldest, newest, own;
   explicit Horizon(const Warp &w)
-      : oldest(u64(w.oldest) << TIME_SHIFT),
-        newest(u64(w.newest) << TIME_SHIFT),
-        own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << TIME_SHIFT) {}
+      : oldest(u64(w.oldest) << Cell::TIME_SHIFT),
+        newest(u64(w.newest) << Cell::TIME_SHIFT),
+        own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << Cell::TIME_SHIFT) {}
 };
 
 // Words side by side, as vectors: GCC turns loops over 64-bit comparisons into none by itself.
@@ -95,7 +67,7 @@ static inline bool any(V words) {
 
 // COUNT granules for each of some lanes, `first` being the first one's stamp. False if one needs a closer look.
 template <int COUNT, int LANES_>
-static inline bool read_row(const u64 *written, u64 *read, u64 first, const Horizon &h) {
+static inline bool read_row(const Cell *written, Cell *read, u64 first, const Horizon &h) {
   constexpr int size = COUNT * LANES_ < 8 ? COUNT * LANES_ : 8;
   using V = typename Vectors<size>::type;
   V bad = {};
@@ -104,14 +76,15 @@ static inline bool read_row(const u64 *written, u64 *read, u64 first, const Hori
     const V limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
     bad |= V(w == 0) | V((w & UNDEFINED) != 0) | (V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0));
     bad |= V(r >= h.oldest) & V(r < h.newest) & V(((r ^ mine) & WARP_BITS) != 0);
+    bad |= V(r >= Cell::VISITED);
   });
   if (any(bad)) return false;
   by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
     V &read_ = *reinterpret_cast<V *>(read + c);
     const V r = read_, foreign = V(((r ^ mine) & WARP_BITS) != 0), many = V((r & BY_MANY_WARPS) != 0);
     const V one = r & LANE_BITS;
-    const V other = one != (mine & LANE_BITS) ? one >> (LANE_SHIFT - OTHER_SHIFT) : r & OTHER_BITS;
-    const V word = (mine & (r | ~(BY_STRONG | BY_VOLATILE))) | (r & BY_MANY_WARPS);
+    const V other = one != (mine & LANE_BITS) ? one >> (Cell::LANE_SHIFT - Cell::OTHER_SHIFT) : r & OTHER_BITS;
+    const V word = (mine & (r | ~STRENGTH)) | (r & BY_MANY_WARPS);
     const V both = foreign != 0 ? word | BY_MANY_WARPS : (word & ~OTHER_BITS) | other;
     const V limit = (foreign | many) != 0 ? V{} + h.oldest : V{} + h.own;
     read_ = r >= limit ? both : mine;
@@ -120,7 +93,7 @@ static inline bool read_row(const u64 *written, u64 *read, u64 first, const Hori
 }
 
 template <int COUNT, int LANES_>
-static inline bool write_row(u64 *written, u64 *read, u64 first, const Horizon &h) {
+static inline bool write_row(Cell *written, Cell *read, u64 first, const Horizon &h) {
   constexpr int size = COUNT * LANES_ < 8 ? COUNT * LANES_ : 8;
   using V = typename Vectors<size>::type;
   V bad = {};
@@ -159,42 +132,51 @@ static bool by_count(u32 count, F f) {
   }
 }
 
+// Of the accesses that `last` tells of, one that races with that of a lane of `lanes` is reported.
+void Block::look_for_race(Problem problem, const Warp &w, const Instr &i, u32 lanes, u32 where, u32 bytes, Cell last,
+                          Cell mine) {
+  for (; last; last = cluster.before(last))
+    if (!last.made_for(mine))
+      for (u32 rest = lanes; rest; rest &= rest - 1)
+        if (const int lane = __builtin_ctz(rest); !ordered(w, lane, last))
+          return report_visit(problem, w, i, lane, where, bytes, *this, last);
+}
+
 // One granule, read by the lanes of `lanes`. `mine`: their stamp.
-void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, u64 mine) {
-  u64 &written = written_by[at], &read = read_by[at];
+void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine) {
+  Cell &written = written_by[at], &read = read_by[at];
   const u32 where = at << program.granule_log2;
   const int lane = __builtin_ctz(lanes);
   if (where >= launch.shared_bytes) return;  // reported already
-  if (written & IN_FLIGHT)
-    report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, other_than(written, NO_PC), pc_of(written));
+  if (written.is(IN_FLIGHT))
+    report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
   else if (!written)
     report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
   else {
-    if (written & UNDEFINED)
-      report(Problem::SHARED_UNDEFINED, i.pc, thread(w, lane), where, bytes, thread_of(written), pc_of(written));
-    if (!made_for_it(written, mine))
-      for (u32 rest = lanes; rest; rest &= rest - 1)
-        if (const int reader = __builtin_ctz(rest); !ordered(w, reader, written)) {
-          const u32 who = thread(w, reader);
-          report(Problem::RACE_READ_AFTER_WRITE, i.pc, who, where, bytes, other_than(written, who), pc_of(written));
-          break;
-        }
+    if (written.is(UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, *this, written);
+    look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
   }
-  read = merged(read, mine, read && !ordered(w, lane, read));
+  read = after(w, i, lane, read, mine);
 }
 
-void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 bytes, u64 mine, bool same_value) {
-  u64 &written = written_by[at], &read = read_by[at];
+void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 bytes, Cell mine, bool same_value) {
+  Cell &written = written_by[at], &read = read_by[at];
   const u32 where = at << program.granule_log2, who = thread(w, lane);
   if (where >= launch.shared_bytes) return;
-  if (written & IN_FLIGHT)
-    report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, other_than(written, NO_PC), pc_of(written));
-  else if (written && !same_value && !made_for_it(written, mine) && !ordered(w, lane, written))
-    report(Problem::RACE_WRITE_AFTER_WRITE, i.pc, who, where, bytes, other_than(written, who), pc_of(written));
-  if (read && !made_for_it(read, mine) && !ordered(w, lane, read))
-    report(Problem::RACE_WRITE_AFTER_READ, i.pc, who, where, bytes, other_than(read, who), pc_of(read));
-  written = made_for_it(written, mine) ? merged(written, mine, !ordered(w, lane, written)) : mine;
-  read = 0;
+  if (written.is(IN_FLIGHT))
+    report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
+  else if (!same_value)
+    look_for_race(Problem::RACE_WRITE_AFTER_WRITE, w, i, 1u << lane, where, bytes, written, mine);
+  look_for_race(Problem::RACE_WRITE_AFTER_READ, w, i, 1u << lane, where, bytes, read, mine);
+  written = written.made_for(mine) ? after(w, i, lane, written, mine) : mine;
+  read = {};
+}
+
+// What a granule tells after another access of the same kind.
+Cell Block::after(const Warp &w, const Instr &i, int lane, Cell earlier, Cell mine) {
+  if (earlier.visited())
+    return unordered(w, lane, *this, earlier) ? also(w, i, lane, *this, earlier, mine.word & Cell::FLAGS) : mine;
+  return earlier.merged(mine, earlier && !ordered(w, lane, earlier));
 }
 
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
@@ -203,17 +185,17 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i);
   const Horizon horizon(w);
-  const auto closer = [&](u32 from, u32 lanes, u32 step, u64 first) {  // `lanes` pieces side by side, from there
+  const auto closer = [&](u32 from, u32 lanes, u32 step, Cell first) {  // `lanes` pieces side by side, from there
     const u32 at = from >> shift;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
       const u32 behind = (g - at) / count;
-      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, first + behind * LANE_STEP);
+      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP});
     }
   };
   if (p.row && !for_warp) {
-    const u64 first = stamp(w, 0, 0, i, flags);
+    const Cell first = stamp(w, 0, 0, i, flags);
     const u32 at = u32(p.low) >> shift;
-    if (!by_count(count, [&](auto n) { return read_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); }))
+    if (!by_count(count, [&](auto n) { return read_row<n, LANES>(&written_by[at], &read_by[at], first.word, horizon); }))
       closer(u32(p.low), mask, LANES, first);
     return;
   }
@@ -223,26 +205,28 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
       u32 same = 1u << lane;  // neighbours at one address: together
       for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1)
         same |= rest & -rest;
-      const u64 mine = stamp(w, lane, for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same), i, flags);
+      const Cell mine = stamp(w, lane, for_warp ? (lane + 1) % LANES : 31 - __builtin_clz(same), i, flags);
       const u32 at = u32(address[lane]) >> shift;
       if (!quick(at, mine)) closer(u32(address[lane]), for_warp ? w.live : same, 1, mine);
     }
     return true;
   };
   if (!by_count(count, [&](auto n) {
-        return lane_by_lane([&](u32 at, u64 mine) {
-          return read_row<n, 1>(&written_by[at], &read_by[at], mine, horizon);
+        return lane_by_lane([&](u32 at, Cell mine) {
+          return read_row<n, 1>(&written_by[at], &read_by[at], mine.word, horizon);
         });
       }))
-    lane_by_lane([](u32, u64) { return false; });
+    lane_by_lane([](u32, Cell) { return false; });
 }
 
 // The usual store: of a row that nobody else has to do with. False if it needs a closer look.
 bool Block::shadow_write_row(const Warp &w, u64 address, u32 bytes, const Instr &i) {
   const u32 at = u32(address) >> program.granule_log2, count = std::max(bytes >> program.granule_log2, 1u);
-  const u64 first = stamp(w, 0, 0, i, strength(i));
+  const Cell first = stamp(w, 0, 0, i, strength(i));
   const Horizon horizon(w);
-  return by_count(count, [&](auto n) { return write_row<n, LANES>(&written_by[at], &read_by[at], first, horizon); });
+  return by_count(count, [&](auto n) {
+    return write_row<n, LANES>(&written_by[at], &read_by[at], first.word, horizon);
+  });
 }
 
 // `value`: what each lane writes, or null if that is not known yet: two threads may write the same. `more`: IN_FLIGHT for
@@ -256,7 +240,7 @@ void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes,
     for (u32 rest = mask; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       const u32 from = u32(address[lane]), at = from >> shift;
-      const u64 mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
+      const Cell mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
       if (quick(at, mine)) continue;
       const bool same = value && !memcmp(shared + from, value[lane], bytes);
       for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);
@@ -264,23 +248,23 @@ void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes,
     return true;
   };
   if (!by_count(count, [&](auto n) {
-        return lane_by_lane([&](u32 at, u64 mine) {
-          return write_row<n, 1>(&written_by[at], &read_by[at], mine, horizon);
+        return lane_by_lane([&](u32 at, Cell mine) {
+          return write_row<n, 1>(&written_by[at], &read_by[at], mine.word, horizon);
         });
       }))
-    lane_by_lane([](u32, u64) { return false; });
+    lane_by_lane([](u32, Cell) { return false; });
 }
 
 // A cp.async has been waited for: from now on it is an ordinary write of that thread.
 void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
-  const u64 mine = stamp(w, lane, lane, i);
+  const Cell mine = stamp(w, lane, lane, i);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) written_by[at] = mine;
 }
 
 void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
-  const u64 mine = stamp(w, lane, lane, i, BY_STRONG);
+  const Cell mine = stamp(w, lane, lane, i, Cell::BY_STRONG);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
     if (!written_by[at])
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), at << program.granule_log2, bytes);

@@ -51,7 +51,7 @@ static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   addresses(w, i.o[0], i.o[1], i.o[2] & 1, address);
   u32 left = m & row_lanes(i.o[3]);
   Space space = Space::SHARED;
-  if (i.o[2] & 2) next_space(&left, address, &space);
+  if (i.o[2] & 2) next_space(*w.block, &left, address, &space);
   if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, LDMATRIX, load, true)) return false;
   host_pointers(w, space, address, rows);
   return true;
@@ -424,7 +424,7 @@ static void wmma_move(Warp &w, const Instr &i, u32 m) {
   addresses(w, i.o[0], i.o[1], i.o[2], base);
   u32 left = m;
   Space space = Space(i.o[3]);
-  if (i.o[3] == 3) next_space(&left, base, &space);
+  if (i.o[3] == 3) next_space(*w.block, &left, base, &space);
   for (int lane = 0; lane < LANES; ++lane)
     stride[lane] = i.o[9] == ALL ? (fragment.column_major ? fragment.rows : fragment.cols) : w.reg<u32>(i.o[9])[lane];
   u32 count = 0;
@@ -513,7 +513,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
       note_global(w, i, whole, from, size, false, origin);
       b.race_read(w, i, whole, from, size, origin);
     }
-    b.shadow_write(w, m, to, size, i, nullptr, IN_FLIGHT);
+    b.shadow_write(w, m, to, size, i, nullptr, Cell::IN_FLIGHT);
   }
   w.copies.push_back(copy);
 }

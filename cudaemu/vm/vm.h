@@ -66,7 +66,8 @@ enum Flag : u32 {
 //   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
 #define KINDS(X) \
   X(PLAIN)       \
-  X(BRANCH) X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER)
+  X(BRANCH)      \
+  X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT)
 enum class Kind : u32 {
 #define X(name) name,
   KINDS(X)
@@ -104,6 +105,14 @@ struct Instr {
   X(ASSERTION, "assertion failed", 710)                        \
   X(TRAP, "trap", 719)                                         \
   X(BARRIER_DEADLOCK, "barrier divergence", 719)               \
+  X(CLUSTER_DEADLOCK, "barrier divergence", 719)               \
+  X(BLOCK_GONE, "block of the cluster not there", 719)         \
+  X(MBARRIER_COUNT, "mbarrier", 719)                           \
+  X(MBARRIER_NOT_THERE, "mbarrier", 719)                       \
+  X(MBARRIER_FULL, "mbarrier", 719)                            \
+  X(BULK_SIZE, "misaligned", 716)                              \
+  X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
+  X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \
   X(ENDLESS, "endless loop", 702)                              \
@@ -112,9 +121,14 @@ struct Instr {
   X(SHARED_PAST_END, "out of bounds shared", 0)                \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
+  X(CLUSTER_TWICE, "barrier divergence", 0)                    \
+  X(CLUSTER_NOT_ARRIVED, "barrier divergence", 0)              \
   X(WARP_DIVERGENCE, "warp divergence", 0)                     \
   X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
+  X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
+  X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
+  X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
@@ -151,13 +165,14 @@ constexpr u64 SAME_BLOCK = ~0ull;
 
 // What an instruction did, summed over the launch.
 struct Counters {
-  u64 warps;       // times a warp executed it
-  u64 threads;     // active threads, summed over those
-  u64 sectors;     // global memory: 32-byte sectors
-  u64 wavefronts;  // shared memory: passes over the banks
-  u64 conflicts;   // shared memory: passes beyond the conflict-free minimum
-  u64 bytes;       // bytes that the threads asked for
-  u64 requests;    // times that it accessed memory, for one thread at least
+  u64 warps;                            // times a warp executed it
+  u64 threads;                          // active threads, summed over those
+  u64 sectors;                          // global memory: 32-byte sectors
+  u64 wavefronts;                       // shared memory: passes over the banks
+  u64 conflicts;                        // shared memory: passes beyond the conflict-free minimum
+  u64 bytes;                            // bytes that the threads asked for
+  u64 requests;                         // times that it accessed memory, for one thread at least
+  u64 cluster_requests, cluster_bytes;  // likewise, of the shared memory of other blocks: in no other number
 };
 
 struct TraceRow {
@@ -225,18 +240,19 @@ struct Allocation {
 struct Program;
 struct Launch;
 struct Block;
+struct Cluster;
 struct Worker;
 
-enum class Space : u32 { GLOBAL, SHARED, LOCAL };
+enum class Space : u32 { GLOBAL, SHARED, LOCAL, GENERIC, CLUSTER };  // CLUSTER: another block's shared memory
 
 // Lanes of one warp that stand at the same pc.
 struct Group {
   u32 pc, mask;
-  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, or the number of a barrier
+  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, FOR_CLUSTER, or the number of a barrier
   u32 passed = 0;   // how often others went before it in this turn, because it was polling
   u64 version = 0;  // FOR_MEMORY: the memory that it has seen; it can only go on with another one
 };
-constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001;
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001, FOR_CLUSTER = 1002;
 
 // What a warp polled last: an atomic, or a load that other threads' writes may reach.
 struct Poll {
@@ -290,6 +306,8 @@ struct Warp {
   u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
+  u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
+  u64 arrivals = 0;                        // of the cluster's barriers, the last one to which a lane came
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
 
   template <class T>
@@ -377,5 +395,7 @@ void register_tensor(Registry &);
 void register_call(Registry &);
 void register_video(Registry &);
 void register_dependent(Registry &);
+void register_cluster(Registry &);
+void register_mbarrier(Registry &);
 
 }  // namespace vm

@@ -115,10 +115,14 @@ static u64 nanoseconds() {
       .count();
 }
 
-// isspacep. o: predicate, address, window (0 global, 1 shared, 2 local, 3 param)
+// isspacep. o: predicate, address, window (0 global, 1 shared, 2 local, 3 param, 4 shared memory of the cluster)
 static void is_space(Warp &w, const Instr &i, u32 m) {
-  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW}, wanted = windows[i.o[2]];
-  const u32 truth = ballot([wanted](u64 a) { return (a & WINDOW_MASK) == wanted; }, w.reg<u64>(i.o[1]));
+  const u64 windows[] = {0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW}, wanted = windows[i.o[2]];
+  u32 truth = ballot([wanted](u64 a) { return (a & WINDOW_MASK) == wanted; }, w.reg<u64>(i.o[1]));
+  for (u32 rest = i.o[2] == 1 ? truth : 0; rest; rest &= rest - 1) {
+    const u64 a = w.reg<u64>(i.o[1])[__builtin_ctz(rest)] & ~WINDOW_MASK;
+    if (a >> Cluster::RANK_SHIFT && w.block->cluster.block(a) != w.block) truth &= ~(rest & -rest);
+  }
   w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (truth & m);
 }
 

@@ -34,6 +34,7 @@ from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED
 from tests.cudaemu import sanitizers, suite
+from tests.cudaemu.sources import needed
 
 RECORD = Path(__file__).with_suffix(".json")
 EXAMPLES = sorted((suite.ROOT / "examples").glob("*.cu"))
@@ -305,7 +306,7 @@ def name_of(kernel: str) -> str:
 
 def emulated(path: Path) -> list[dict[str, Any]]:
     """The emulator's counters of every launch of an example, in the form of `counted`. UserError if it fails there."""
-    report = cudaemu.program(path, sanitize=False)
+    report = cudaemu.program(path, sanitize=False, arch=needed(path))
     if report.status:
         raise UserError(f"{path.name} ends with status {report.status} in the emulator")
     found: list[dict[str, Any]] = []

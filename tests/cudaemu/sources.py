@@ -23,6 +23,12 @@ def source(text: str, name: str) -> Path:
     return path
 
 
+def needed(example: Path) -> str:
+    """The compute capability that an example needs: its first lines say it, if it is more than 8.0."""
+    said = re.search(r"Needs compute capability (\d+\.\d+)", example.read_text())
+    return said[1] if said else "8.0"
+
+
 def launchers(text: str) -> list[str]:
     """The names of what LAUNCHER(name) and launch_name define in a source."""
     found = re.findall(r"(?:\bLAUNCHER\(|cudaError_t launch_)(\w+)", text)

@@ -108,10 +108,10 @@ def test_the_document_lists_these_differences():
 # Attributes (cudaDeviceAttr) of the GPU that was asked and of the machine it is in: its clocks, ECC, PCI addresses,
 # width of its memory, copy engines.
 OF_THAT_GPU = {13, 32, 34, 36, 37, 40}
-# What the emulated device says that it has not, as docs/emulator.md does: textures and surfaces, clusters, registered
+# What the emulated device says that it has not, as docs/emulator.md does: textures and surfaces, registered
 # host memory in kernels, and memory and streams as only the driver's own interface (cuMem..., cuStream...) uses them.
 TEXTURES = {*range(21, 31), *range(42, 44), *range(45, 50), *range(52, 75), 77}
-NOT_HERE = {*TEXTURES, 44, 91, 96, 99, 102, 103, 107, 108, 109, 110, 112, 113, 114, 116, 117, 118, 119, 120, 121}
+NOT_HERE = {*TEXTURES, 44, 91, 96, 99, 102, 103, 107, 108, 109, 110, 112, 113, 114, 116, 117, 118, 119, 121}
 
 
 def test_the_stand_in_answers_what_the_runtime_answers():

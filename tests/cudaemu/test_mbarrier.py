@@ -1,0 +1,187 @@
+"""mbarriers, and the bulk copies that complete on them: what they do, and what is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.cudaemu.machine import kinds, launch
+
+# 64 threads; %r2: the thread's word of s, %r3: that of the thread with which it shares a lane, %r5: stored at the end.
+FIRST = """
+    .shared .align 16 .b32 s[64]; .shared .align 8 .b64 m;
+    mov.u32 %r4, s; mad.lo.u32 %r2, %r0, 4, %r4; xor.b32 %r3, %r0, 32; mad.lo.u32 %r3, %r3, 4, %r4; mov.u32 %r5, 0;
+    setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared::cta.b64 [m], {count}; bar.sync 0;
+"""
+WAIT = "W{0}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [m], {1}; @%p1 bra D{0}; bra W{0}; D{0}:"
+LAST = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r5;"
+COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], {0}, [m];"
+EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], {0};"
+
+
+def run(body: str, count: int = 64, **options):
+    c, x = np.zeros(64, np.uint32), np.arange(100, 164, dtype=np.uint32)
+    result = launch(FIRST.replace("{count}", str(count)) + body + LAST, c, x, block=(64,), **options)
+    return kinds(result), c, result
+
+
+# ---- mbarriers ----
+
+
+@pytest.mark.parametrize(
+    ("arrive", "fine"),
+    [
+        ("mbarrier.arrive.shared::cta.b64 _, [m];", True),
+        ("mbarrier.arrive.release.cta.shared::cta.b64 %rd5, [m];", True),
+        ("mbarrier.arrive.shared::cta.b64 %rd5, [m], 1;", True),
+        ("fence.acq_rel.cta; mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [m];", False),  # a fence of the block alone
+        ("fence.acq_rel.gpu; mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [m];", True),
+        ("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [m];", False),
+    ],
+)
+def test_who_waits_knows_what_they_did_that_arrived(arrive, fine):
+    found, c, result = run("st.shared.u32 [%r2], %r0;" + arrive + WAIT.format(0, 0) + "ld.shared.u32 %r5, [%r3];")
+    assert set(found) == (set() if fine else {"shared race"}), result.findings
+    assert c.tolist() == [n ^ 32 for n in range(64)]
+
+
+def test_phases_and_parity():
+    """A fresh mbarrier lets a wait for parity 1 pass; each phase is for one parity."""
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [m];"
+    body = WAIT.format(9, 1)
+    for phase in range(5):
+        write = f"add.u32 %r6, %r0, {phase}; st.shared.u32 [%r2], %r6;"
+        body += write + arrive + WAIT.format(phase, phase % 2) + "ld.shared.u32 %r5, [%r3]; bar.sync 0;"
+    found, c, result = run(body)
+    assert found == [], result.findings
+    assert c.tolist() == [(n ^ 32) + 4 for n in range(64)]
+
+
+def test_the_state_of_an_arrival_names_its_phase():
+    """And test_wait only looks."""
+    body = """
+        mbarrier.arrive.shared::cta.b64 %rd5, [m]; mbarrier.test_wait.shared::cta.b64 %p2, [m], %rd5;
+        L: mbarrier.try_wait.shared::cta.b64 %p1, [m], %rd5; @!%p1 bra L;
+        selp.u32 %r5, 1, 0, %p2;"""
+    found, c, result = run(body)
+    assert found == [] and set(c[:32]) | set(c[32:]) == {0, 1}, result.findings
+    assert len(set(c[:32])) == len(set(c[32:])) == 1, "the warp that arrives last completes the phase"
+
+
+def test_arrivals_that_drop_are_not_waited_for_again():
+    body = """
+        setp.lt.u32 %p3, %r0, 32; @%p3 bra STAY; mbarrier.arrive_drop.shared::cta.b64 _, [m]; bra OUT;
+        STAY: mbarrier.arrive.shared::cta.b64 _, [m];""" + WAIT.format(0, 0) + """
+        mbarrier.arrive.shared::cta.b64 _, [m];""" + WAIT.format(1, 1) + "mov.u32 %r5, 1; OUT:"  # fmt: skip
+    found, c, result = run(body)
+    assert found == [] and c.tolist() == [1] * 32 + [0] * 32, result.findings
+
+
+def test_an_arrival_at_another_blocks_mbarrier():
+    """Every thread of both blocks arrives at that of block 0, which waits for them all."""
+    sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = (
+        sync
+        + """mapa.shared::cluster.u32 %r8, m, 0; mov.u32 %r9, %cluster_ctarank; mapa.shared::cluster.u32 %r10, %r2, 0;
+        setp.eq.u32 %p3, %r9, 0; @%p3 bra HERE; st.shared::cluster.u32 [%r10], 7;
+        HERE: mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8]; @!%p3 bra OUT;"""
+        + WAIT.format(0, 0).replace("parity.shared", "parity.acquire.cluster.shared")
+        + "ld.shared.u32 %r5, [%r3]; mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r5; OUT:"
+        + sync
+        + "exit;"
+    )
+    found, c, result = run(body, count=128, grid=(2,), cluster=(2,))
+    assert found == [] and c.tolist() == [7] * 64, result.findings
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("mbarrier.inval.shared::cta.b64 [s];", "nobody has initialised"),
+        ("mbarrier.arrive.shared::cta.b64 _, [m], 65;", "more arrivals"),
+        ("@%p0 mbarrier.init.shared::cta.b64 [m], 0;", "1 to 1,048,575 arrivals, got 0"),
+        (
+            "@%p0 mbarrier.inval.shared::cta.b64 [m]; bar.sync 0; mbarrier.arrive.shared::cta.b64 _, [m];",
+            "no longer valid",
+        ),
+    ],
+)
+def test_misuse(body, says):
+    found, _, result = run("st.shared.u32 [%r2], 0; bar.sync 0;" + body)
+    assert "mbarrier" in found and any(says in finding.message for finding in result.findings), result.findings
+
+
+def test_a_phase_that_never_ends():
+    found, _, result = run("@!%p0 mbarrier.arrive.shared::cta.b64 _, [m];" + WAIT.format(0, 0))
+    assert found == ["deadlock"] and result.code == 702
+    assert "byte 256 of shared memory (m + 0)" in result.findings[0].message
+    assert "arrivals missing: 1;" in result.findings[0].message
+
+
+def test_a_use_before_its_initialisation_is_seen():
+    body = "mbarrier.arrive.shared::cta.b64 _, [m];"
+    found, _, result = run(body.replace("[m]", "[s]"), count=64)
+    assert "mbarrier" in found
+    first = "setp.eq.u32 %p3, %r0, 32; @%p3 mbarrier.init.shared::cta.b64 [s], 64; {} setp.lt.u32 %p2, %r0, 32; @%p2 "
+    assert run(first.format("bar.sync 0;") + body.replace("[m]", "[s]"))[0] == []
+    assert "shared race" in run(first.format("bar.warp.sync -1;") + body.replace("[m]", "[s]"))[0]
+
+
+# ---- bulk copies ----
+
+
+def test_a_bulk_copy():
+    body = "@%p0 " + EXPECT.format(256) + "@%p0 " + COPY.format(256) + WAIT.format(0, 0) + "ld.shared.u32 %r5, [%r3];"
+    found, c, result = run(body, count=1)
+    assert found == [], result.findings
+    assert c.tolist() == [100 + (n ^ 32) for n in range(64)]
+    (copies,) = result.counters[result.counters["bytes"] == 256][:1]
+    assert copies["requests"] == 1 and copies["sectors"] in (8, 9)
+
+
+def test_others_may_know_it_from_one_that_waited():
+    """One warp waits, the second, which comes first; the block's barrier tells the other."""
+    body = (
+        "setp.lt.u32 %p2, %r0, 32; @%p2 bra SKIP; setp.eq.u32 %p0, %r0, 32;"
+        + "@%p0 " + EXPECT.format(256) + "@%p0 " + COPY.format(256)
+        + WAIT.format(0, 0) + "SKIP: {} ld.shared.u32 %r5, [%r2];"
+    )  # fmt: skip
+    assert run(body.format("bar.sync 0;"), count=1)[0] == []
+    found, _, result = run(body.format(""), count=1)
+    assert set(found) == {"copy in flight"}, result.findings
+    assert {finding.thread[0] // 32 for finding in result.findings} == {0}
+    assert "bulk copy of thread (32, 0, 0)" in result.findings[0].message
+
+
+def test_a_copy_over_what_others_still_read():
+    copy = "@%p0 " + EXPECT.format(256) + "@%p0 " + COPY.format(256)
+    body = "setp.ge.u32 %p2, %r0, 32; @%p2 exit;" + copy + WAIT.format(0, 0) + "ld.shared.u32 %r5, [%r2]; {}"
+    body += copy + WAIT.format(1, 1)
+    assert run(body.format("bar.warp.sync -1;"), count=1)[0] == []
+    found, _, result = run(body.format(""), count=1)
+    assert found == ["shared race"] and result.findings[0].other_thread != result.findings[0].thread
+
+
+def test_a_wait_for_another_mbarrier_is_none():
+    body = (
+        ".shared .align 8 .b64 other; @%p0 mbarrier.init.shared::cta.b64 [other], 1; bar.sync 0;"
+        + "@%p0 mbarrier.arrive.shared::cta.b64 _, [other]; @%p0 " + EXPECT.format(256) + "@%p0 " + COPY.format(256)
+        + WAIT.format(0, 0).replace("[m]", "[other]") + "ld.shared.u32 %r5, [%r2];"
+    )  # fmt: skip
+    assert set(run(body, count=1)[0]) == {"copy in flight"}
+
+
+@pytest.mark.parametrize(("expected", "says"), [(512, "256 bytes are expected"), (128, "brought 128 bytes")])
+def test_bytes_that_do_not_come_out_even(expected, says):
+    found, _, result = run("@%p0 " + EXPECT.format(expected) + "@%p0 " + COPY.format(256) + WAIT.format(0, 0), count=1)
+    assert found == ["deadlock"] and says in result.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("size", "address", "kind"),
+    [(100, "[%rd1]", "misaligned"), (32, "[%rd1+4]", "misaligned"), (512, "[%rd1]", "out of bounds global")],
+)
+def test_what_a_bulk_copy_must_be(size, address, kind):
+    body = "@%p0 " + EXPECT.format(size) + "@%p0 " + COPY.format(size).replace("[%rd1]", address) + WAIT.format(0, 0)
+    found, _, result = run(body, count=1)
+    assert found == [kind] and result.code, result.findings
