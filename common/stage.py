@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
-from cudaemu.compiler.toolchain import asks_for_capability, read
+from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
 
@@ -525,7 +525,7 @@ class Kernel:
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
                     "arch": arch,
-                    "compiled_for": self.compiled_for(arch),
+                    "compiled_for": self.stage.target(arch),
                     "progress": lambda done, total: update(completed=done, total=total),
                     **options,
                 },
@@ -533,13 +533,6 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
-
-    def compiled_for(self, arch: str | Arch) -> Arch:
-        """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
-        stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
-        compiled for. UserError if the stage does not run there."""
-        target = self.stage.target(arch)
-        return target if asks_for_capability(self.source) else self.stage.arch
 
     def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
