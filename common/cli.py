@@ -33,7 +33,7 @@ VERBS = {
     "bench": "how fast is it, beside the library? (no GPU: counters)",
     "count": "what does it execute and move? (emulator)",
     "show": "draw which thread touches what (emulator)",
-    "diff": "what changed since the stage before?",
+    "diff": "what changed since the stage it follows?",
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.stage import Kernel
 
@@ -66,7 +66,7 @@ def derive(counts: Counts) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def emulate(kernel: Kernel, shape: Sequence[int], seed: int = 0, **options) -> Report:
+def emulate(kernel: Kernel, shape: Sequence[int], seed: int = 0, **options: Any) -> Report:
     """Run `kernel` in the emulator on random inputs with counters and sanitizer; CheckFailed if it finds something."""
     kernel.check_shape(*shape)
     spec = kernel.stage.spec

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common import terminal
+from common import terminal, torch_private
+from cudaemu import cpp
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
@@ -59,20 +60,19 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
     """The parameters of a source's launcher, {name: one of TYPES}; the stream is a pointer.
 
     UserError if the source does not define it, or if it takes something else."""
-    found = re.search(rf'^extern\s+"C"\s+cudaError_t\s+{symbol}\(([^)]*)\)', toolchain.read(source), re.MULTILINE)
-    if found is None:
+    declared = cpp.exported(cpp.code(toolchain.read(source)), symbol)
+    if declared is None:
         raise UserError(
             f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
             "with the arguments that the stage's own kernel.cu has"
         )
     parameters: dict[str, str] = {}
-    for parameter in found[1].split(","):
-        kind, name = re.findall(r"^\s*(.*?)\s*(\w+)\s*$", parameter, re.DOTALL)[0]
+    for kind, name in declared:
         plain = " ".join(kind.replace("const", " ").split())
         parameters[name] = POINTER if "*" in kind or plain == "cudaStream_t" else plain
         if parameters[name] not in TYPES:
             numbers = ", ".join(each for each in TYPES if each != POINTER)
-            raise UserError(f"{source}: {symbol} takes {name} as {plain}; a launcher takes pointers, {numbers}")
+            raise UserError(f"{source}: {symbol} must take pointers, {numbers}; got {name} as {plain}")
     return parameters
 
 
@@ -114,13 +114,11 @@ class Launcher:
 
         A call does not wait for the kernel. UserError if CUDA refuses the launch, or if a number does not fit."""
         function, index = self.function, device.index
-        # As code made by torch.compile allocates: on the current device, at a third of what torch.empty costs the host.
-        empty_strided = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}")
+        empty_strided = torch_private.empty_strided(device.type)
         made = [(tuple(each.shape), each.stride(), each.dtype) for each in outputs if each is not None]
         size, offsets = _in_one_piece(scratch)
         pack, packed = self._packing(numbers, (*outputs, *scratch))
-        # The raw stream, as Triton's launcher asks for it: torch.cuda.current_stream() makes an object of it each time.
-        current_device, raw_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        current_device, current_stream = torch_private.current_device, torch_private.current_stream
 
         def launch(*addresses: int) -> list[Tensor]:
             if current_device() != index:
@@ -132,7 +130,7 @@ class Launcher:
                 memory = empty_strided((size,), (1,), torch.uint8)  # kept until all is launched: other threads allocate
                 first = memory.data_ptr()
                 places += [first + offset for offset in offsets]
-            status = function(pack(*addresses, *places, packed, raw_stream(index)))
+            status = function(pack(*addresses, *places, packed, current_stream(index)))
             if status:
                 raise UserError(
                     f"{self.label}: CUDA error {status}: {self.error_string(status).decode()}\n"

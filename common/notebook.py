@@ -101,7 +101,7 @@ def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
 
 
 def diff(stage: Stage, context: int = 2) -> Markdown:
-    """What changed in kernel.cu since the stage before, folded away below its size."""
+    """What changed in kernel.cu since the stage that this one follows, folded away below its size."""
     from common.verbs.diff import diff
 
     before = course.previous(stage)

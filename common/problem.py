@@ -21,8 +21,6 @@ Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]
 Variants = Mapping[str, int]
 
-TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
-
 
 class Tolerance(NamedTuple):
     """How far an output may be from its fp64 reference.
@@ -156,15 +154,14 @@ class Problem(ABC):
     def check_layout(self, name: str, tensor: Tensor) -> None:
         """UserError if a kernel of this problem cannot take a tensor with these strides."""
         if not tensor.is_contiguous():
-            raise UserError(f"{name} is not contiguous: pass {name}.contiguous()")
+            raise UserError(f"{name} must be contiguous: pass {name}.contiguous()")
 
     def dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
         """The element type that the inputs have in common. UserError naming the one that differs."""
         for name, tensor in zip(self.input_names, inputs, strict=True):
             if tensor.dtype != inputs[0].dtype:
-                raise UserError(
-                    f"the tensors have one dtype: {self.input_names[0]} is {inputs[0].dtype}, {name} is {tensor.dtype}"
-                )
+                first = self.input_names[0]
+                raise UserError(f"{name} must have {first}'s dtype, {inputs[0].dtype}; got {tensor.dtype}")
         return inputs[0].dtype
 
     # ---- right and wrong ---------------------------------------------------------------------------------------------
@@ -223,5 +220,5 @@ def load(name: str) -> Problem:
 def whole_number(text: str, what: str) -> int:
     """`text` as an int >= 1; UserError naming `what` otherwise."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise UserError(f"{what} is a whole number >= 1, not '{text}'")
+        raise UserError(f"{what} must be a whole number >= 1, got '{text}'")
     return int(text)

@@ -7,7 +7,6 @@ torch until a kernel runs, so that --help is quick.
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
+from common.calls import Kept, check_grad, check_places, check_tensors
+from common.dtypes import PRECISIONS, torch_dtype
+from cudaemu import cpp
 from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from cudaemu import Report
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
-CALLS_KEPT = 4096  # kinds of calls that a stage remembers
-CPP_TYPES = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float", "tf32": "float"}
 
 
 class Macro(NamedTuple):
@@ -45,11 +45,7 @@ class Macro(NamedTuple):
 
 def macros(source: Path) -> dict[str, Macro]:
     """The macros of a source file: every `#ifndef NAME / #define NAME value  // help / #endif` in it."""
-    declaration = re.compile(
-        r"^#ifndef[ \t]+(\w+)[ \t]*\r?\n#define[ \t]+\1[ \t]+(\S+)(?:[ \t]+// *([^\r\n]*))?[ \t]*\r?\n#endif",
-        re.MULTILINE,
-    )
-    return {name: Macro(value, (text or "").strip()) for name, value, text in declaration.findall(read(source))}
+    return {name: Macro(*each) for name, each in cpp.guarded_macros(read(source)).items()}
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Stage:
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _calls: dict[tuple, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _calls: Kept[Prepared] = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ladder", self.ladder or self.problem)
@@ -168,13 +164,13 @@ class Stage:
         if dtype is not None:
             pick(dtype, self.dtypes, "dtype", self.name)
         if "DTYPE" not in declared and dtype not in (None, self.dtypes[0]):
-            raise UserError(f"{source} has no macro DTYPE to set to {dtype}; declare it as {self.source} does")
+            raise UserError(f"{source} must declare the macro DTYPE, as {self.source} does, to be compiled for {dtype}")
         label = self.name if source == self.source else str(source)
         for name, value in (variants or {}).items():
             pick(name, [name for name in self.variants if name in declared], "variant", label)
             if type(value) is not int or value not in self.variants[name]:
                 allowed = ", ".join(map(str, self.variants[name]))
-                raise UserError(f"{name}={value!r}: {self.name} takes {name} = {allowed} ({declared[name].help})")
+                raise UserError(f"{self.name}: {name} must be one of {allowed} ({declared[name].help}), got {value!r}")
         defaults = {n: _integer(source, n, declared[n].default) for n in self.variants if n in declared}
         return Kernel(self, dtype or self.dtypes[0], {**defaults, **(variants or {})}, defaults, source)
 
@@ -217,23 +213,29 @@ class Stage:
 
         Returns a new tensor, or a tuple of them if the problem has several outputs. The kernel is built at the first
         call. UserError for tensors that the stage cannot take."""
-        key: tuple = ()
+        kind: tuple = ()
+        addresses: list[int] = []
         try:
-            key = tuple([(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in inputs])
+            bits, kinds = 0, []
+            for t in inputs:
+                address = t.data_ptr()
+                bits |= address
+                addresses.append(address)
+                kinds.append((t.dtype, t.device, t.shape, t.stride(), t.requires_grad and _grad_enabled()))
+            kind = (bits % self.alignment, *kinds)
             if variants:
-                key += (*variants.items(), *map(type, variants.values()))  # True is equal to 1, and no value
-            call = self._calls[key]
+                kind += (*variants.items(), *map(type, variants.values()))  # True is equal to 1, and no value
+            call = self._calls[kind]
         except (KeyError, AttributeError, RuntimeError, TypeError):
-            call = self._resolve(inputs, variants)
-            if len(self._calls) >= CALLS_KEPT:
-                self._calls.clear()
-            self._calls[key] = call
-        return call(inputs)
+            # What is refused is not kept: a call that is found needs no check.
+            call = self._calls[kind] = self._prepare(inputs, variants)
+        outputs = call(inputs, addresses)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _resolve(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Call:
-        """A call with such inputs, resolved once: later ones with tensors of this kind find it ready."""
+    def _prepare(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Prepared:
+        """A call with such inputs. UserError for tensors, variants or a shape that the stage cannot take."""
         self.check_tensors(inputs)
-        dtype = self._dtypes()[self.spec.dtype(inputs)]
+        dtype = self.torch_dtypes[self.spec.dtype(inputs)]
         device, variants = inputs[0].device, {**self.spec.implied(inputs), **variants}
         key = (dtype, device, *variants.items(), *map(type, variants.values()))
         try:
@@ -242,94 +244,95 @@ class Stage:
             kernel = self.kernel(dtype, variants)
             launcher = kernel.launcher(device) if device.type == "cuda" and self.unfit is None else None
             self._kernels[key] = kernel, launcher
-        return Call(kernel, launcher, inputs)
+        shape = self.spec.shape(inputs, kernel.variants)
+        kernel.check_shape(*shape)
+        outputs = self.spec.outputs(shape, dtype, kernel.variants, "meta")
+        return Prepared(kernel, launcher, device, shape, inputs, outputs)
 
-    def _dtypes(self) -> dict[Any, str]:
-        from common.problem import TORCH_DTYPES
-
-        return {TORCH_DTYPES[dtype]: dtype for dtype in reversed(self.dtypes)}
+    @property
+    def torch_dtypes(self) -> dict[torch.dtype, str]:
+        """The dtypes of the tensors that the stage takes, and what it computes such in: of several, its first."""
+        found: dict[torch.dtype, str] = {}
+        for dtype in self.dtypes:
+            found.setdefault(torch_dtype(dtype), dtype)
+        return found
 
     def check_tensors(self, inputs: Sequence[Tensor]) -> None:
         """UserError if the number, dtype, device, layout or alignment of the inputs is not what the stage takes."""
-        import torch
-
         spec = self.spec
         if len(inputs) != len(spec.input_names):
-            raise UserError(f"{self.name} takes {len(spec.input_names)} tensors ({', '.join(spec.input_names)})")
-        for name, tensor in zip(spec.input_names, inputs):
-            if not isinstance(tensor, torch.Tensor):
-                raise UserError(f"{self.name}: {name} is a torch tensor, not {type(tensor).__name__}")
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                raise UserError(f"{self.name} has no rule for torch.func: {name} is inside a vmap, grad or jvp")
-            if tensor.layout != torch.strided:
-                raise UserError(f"{self.name} takes dense tensors: {name} has the layout {tensor.layout}")
-            if tensor.device.type not in ("cpu", "cuda"):
-                raise UserError(f"{self.name} takes CUDA or CPU tensors, not {tensor.device.type}")
-            if tensor.device != inputs[0].device:
-                raise UserError(
-                    f"{self.name} takes tensors on one device: {spec.input_names[0]} is on {inputs[0].device}, "
-                    f"{name} on {tensor.device}"
-                )
-            if tensor.requires_grad and torch.is_grad_enabled():
-                raise UserError(
-                    f"{self.name} has no backward, and {name} requires grad: pass {name}.detach(), "
-                    "or call it under torch.no_grad()"
-                )
+            raise UserError(
+                f"{self.name} takes {len(spec.input_names)} tensors ({', '.join(spec.input_names)}), got {len(inputs)}"
+            )
+        tensors = dict(zip(spec.input_names, inputs))
+        check_tensors(self.name, tensors)
+        check_places(self.name, tensors, ("cpu", "cuda"))
+        check_grad(self.name, tensors)
+        for name, tensor in tensors.items():
             spec.check_layout(name, tensor)
             if tensor.data_ptr() % self.alignment:
                 raise UserError(
-                    f"{self.name} reads {self.alignment} bytes at a time: {name} starts at an address that is no "
-                    f"multiple of {self.alignment}; pass {name}.clone()"
+                    f"{self.name}: {name} must start at an address that is a multiple of {self.alignment}: "
+                    f"pass {name}.clone()"
                 )
-        if spec.dtype(inputs) not in self._dtypes():
-            names = ", ".join(map(str, reversed(self._dtypes())))
-            raise UserError(f"{self.name} takes {names}, not {spec.dtype(inputs)}")
+        if spec.dtype(inputs) not in self.torch_dtypes:
+            names = ", ".join(map(str, self.torch_dtypes))
+            raise UserError(f"{self.name}: the tensors' dtype must be one of {names}; got {spec.dtype(inputs)}")
 
 
-class Call:
-    """A kernel, ready for inputs of one kind (dtypes, shapes, strides, device): what can be found out once is."""
+class Prepared:
+    """A kernel with all that a call of one kind (dtypes, shapes, strides, device) needs: what follows from the kind is
+    worked out once, and a call allocates and launches."""
 
-    def __init__(self, kernel: Kernel, launcher: Launcher | None, inputs: Sequence[Tensor]):
-        """`launcher` is None where the emulator runs the kernel. UserError for a shape that it cannot take."""
-        import torch
-
-        spec, variants, device = kernel.stage.spec, kernel.variants, inputs[0].device
-        shape = spec.shape(inputs, variants)
-        kernel.check_shape(*shape)
-        self.outputs = spec.outputs(shape, kernel.dtype, variants, "meta")
-        self.kernel, self.device = kernel, device
-        self.unaligned = kernel.stage.alignment - 1  # these bits of an address must be 0
-        self.grad_enabled, self.requires_grad = torch.is_grad_enabled, any(tensor.requires_grad for tensor in inputs)
+    def __init__(
+        self,
+        kernel: Kernel,
+        launcher: Launcher | None,
+        device: torch.device,
+        shape: Shape,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        extra: Sequence[Tensor | None] = (),
+        changed: Mapping[str, int | float] | None = None,
+    ):
+        """`inputs` and `outputs` are tensors like those of a call, on any device; `extra` are like the problem's
+        `extra_names`, None for those that are not wanted. `changed` has numbers of the launcher that differ from the
+        problem's. Without a launcher the emulator runs the kernel."""
+        spec = kernel.stage.spec
+        self.kernel, self.device, self.changed = kernel, device, dict(changed or {})
+        self.outputs, self.extra = outputs, dict(zip(spec.extra_names, extra))
         self.launch: Callable[..., Sequence[Tensor]] | None = None
         if launcher is not None:
             chosen = kernel.choices(shape, device)
-            numbers = spec.scalars(shape, chosen, (*inputs, *self.outputs)).values()
-            self.launch = launcher.bind(device, list(numbers), self.outputs, spec.scratch(shape, chosen, device))
+            numbers = {**spec.scalars(shape, chosen, (*inputs, *outputs)), **self.changed}
+            scratch = spec.scratch(shape, chosen, "meta")[len(extra) :]
+            self.launch = launcher.bind(device, list(numbers.values()), (*outputs, *extra), scratch)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Tensor | Tensors:
-        addresses: list[int] = []
-        bits = 0
-        try:
-            for tensor in inputs:
-                address = tensor.data_ptr()
-                bits |= address
-                addresses.append(address)
-        except RuntimeError:
-            self.kernel.stage.check_tensors(inputs)  # says why one has no memory of its own
-            raise
-        if bits & self.unaligned or (self.requires_grad and self.grad_enabled()):
-            self.kernel.stage.check_tensors(inputs)  # says what is wrong
-        outputs = self._emulate(inputs) if self.launch is None else self.launch(*addresses)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    def __call__(self, inputs: Sequence[Tensor], addresses: Sequence[int]) -> Sequence[Tensor]:
+        """New outputs, and those of `extra` that are wanted; `addresses` are those of the inputs."""
+        return self._emulate(inputs) if self.launch is None else self.launch(*addresses)
 
     def _emulate(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        import torch
-
-        outputs = [torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device="cpu") for o in self.outputs]
         if self.device.type != "cpu":
             self.kernel.stage.announce()
-        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs).raise_if_findings()
-        return [output.to(self.device) for output in outputs]
+        outputs = [_on_cpu(like) for like in self.outputs]
+        extra = {name: _on_cpu(like) for name, like in self.extra.items() if like is not None}
+        changed = {**self.changed, **extra}
+        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs, changed=changed).raise_if_findings()
+        return [each.to(self.device) for each in (*outputs, *extra.values())]
+
+
+def _grad_enabled() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def _on_cpu(like: Tensor) -> Tensor:
+    """An uninitialised tensor on the CPU, of that size, strides and dtype."""
+    import torch
+
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,15 +366,13 @@ class Kernel:
         return "FMA fp32" if self.stage.unit == "FMA" else f"{self.stage.unit} {self.dtype}"
 
     @property
-    def torch_dtype(self) -> Any:
-        from common.problem import TORCH_DTYPES
-
-        return TORCH_DTYPES[self.dtype]
+    def torch_dtype(self) -> torch.dtype:
+        return torch_dtype(self.dtype)
 
     @property
     def defines(self) -> dict[str, str]:
         """The macros as the compiler's -D takes them."""
-        return {"DTYPE": CPP_TYPES[self.dtype], **{name: str(value) for name, value in self.variants.items()}}
+        return {"DTYPE": PRECISIONS[self.dtype].cpp, **{name: str(value) for name, value in self.variants.items()}}
 
     @property
     def label(self) -> str:
@@ -410,11 +411,11 @@ class Kernel:
         for axis, size, multiple in zip(self.stage.spec.axes, shape, self._rules):
             below, above = size // multiple * multiple, -(-size // multiple) * multiple
             if size < 1:
-                broken.append(f"{axis} >= 1, not {size}")
+                broken.append(f"{axis} must be at least 1, got {size}")
             elif size % multiple:
-                nearest = f"are {below} and {above}" if below else f"is {above}"
-                broken.append(f"{axis} a multiple of {multiple}: nearest to {size} {nearest}")
-        raise UserError(f"{self.stage.name} needs {'; '.join(broken)}")
+                nearest = f"{below} and {above} are" if below else f"{above} is"
+                broken.append(f"{axis} must be a multiple of {multiple}, got {size} ({nearest} nearest)")
+        raise UserError(f"{self.stage.name}: {'; '.join(broken)}")
 
     def test_shapes(self) -> dict[str, Shape]:
         """Small shapes that this kernel takes, by what each is for: the problem's, and those that the stage adds."""
@@ -568,4 +569,4 @@ def _integer(source: Path, name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UserError(f"{source}: the default of {name} is a whole number in other stages, not '{text}'") from None
+        raise UserError(f"{source}: the default of {name} must be a whole number, got '{text}'") from None

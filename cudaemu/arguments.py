@@ -12,33 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from cudaemu import cpp
 from cudaemu.compiler.symbols import demangle
+from cudaemu.dtypes import BY_CPP, DTYPES, PAIRS
 from cudaemu.errors import UserError
 from cudaemu.process import ParameterType
 
-# As the demangler spells them: kind and size of ParameterType.
-_PLAIN = {
-    "bool": "b1",
-    "char": "s1",
-    "signed char": "s1",
-    "unsigned char": "u1",
-    "short": "s2",
-    "unsigned short": "u2",
-    "int": "s4",
-    "unsigned int": "u4",
-    "long": "s8",
-    "unsigned long": "u8",
-    "long long": "s8",
-    "unsigned long long": "u8",
-    "float": "f4",
-    "double": "f8",
-    "void": "v0",
-    "__half": "c2",
-    "__nv_bfloat16": "c2",
-    "__half2": "c4",
-    "__nv_bfloat162": "c4",
-}
-_FLOATS = {"float16": ("__half", "half", 2), "bfloat16": ("__nv_bfloat16", "nv_bfloat16", 2)}
 _PTX_KINDS = {"f32": "f", "f64": "f", "pred": "b"}
 
 
@@ -81,9 +60,9 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
             return struct.pack("<f" if kind.size == 4 else "<d", value)
         except OverflowError:
             raise UserError(f"{name} is of type {kind.name}, which does not hold {value}") from None
-    if number and kind.name in _FLOATS["float16"]:
+    if number and kind.name in DTYPES["float16"].cpp:
         return np.float16(value).tobytes()
-    if number and kind.name in _FLOATS["bfloat16"]:
+    if number and kind.name in DTYPES["bfloat16"].cpp:
         return _bfloat16(float(value))
     if kind.kind == "?":
         raise UserError(
@@ -117,10 +96,10 @@ def check_array(array: Any, kind: ParameterType, name: str) -> None:
         fits = size == kind.pointee_size and (whole or raw)
     elif kind.pointee == "c":
         element = re.sub(r"\b(const|volatile)\b|\*", "", kind.name).strip()
-        other = {"float16": _FLOATS["bfloat16"], "bfloat16": _FLOATS["float16"]}.get(dtype, ())
-        halves = element in _FLOATS["float16"] or element in _FLOATS["bfloat16"]
+        row = BY_CPP.get(element)
+        other = row is not None and dtype != row.name and dtype in DTYPES and DTYPES[dtype].kind == "c"
         cut = kind.pointee_size and array.size * size % kind.pointee_size if isinstance(array, np.ndarray) else 0
-        fits = element not in other and not (halves and size != 2) and not cut
+        fits = not other and (row is None or size == row.size) and not cut
     if not fits:
         raise UserError(f"{name} is of type {kind.name}: an array of {dtype} does not fit")
     if isinstance(array, np.ndarray) and not array.flags.writeable and not kind.constant:
@@ -155,55 +134,41 @@ def _kernel_type(text: str, ptx_type: str, size: int) -> ParameterType:
     if text.endswith("*") and not text.endswith("(*"):
         to = re.sub(r"\b(const|volatile)\b", "", text[:-1]).strip()
         constant = re.search(r"\bconst\s*\*$", text) is not None
-        kind = "p0" if to.endswith("*") else _PLAIN.get(to, "c0")
-        return ParameterType("p", kind[0], constant, size, int(kind[1:]), text)
-    plain = _PLAIN.get(text)
-    if plain and int(plain[1:]) == size:
-        return ParameterType(plain[0], "", False, size, 0, text)
+        pointee, pointee_size = ("p", 0) if to.endswith("*") else _plain(to)
+        return ParameterType("p", pointee, constant, size, pointee_size, text)
+    kind, plain_size = _plain(text)
+    if plain_size == size:
+        return ParameterType(kind, "", False, size, 0, text)
     if text:
         return ParameterType("c", "", False, size, 0, text)
     kind = _PTX_KINDS.get(ptx_type, "?")
     return ParameterType(kind, "", False, size, 0, {"f32": "float", "f64": "double"}.get(ptx_type, f".{ptx_type}"))
 
 
+def _plain(text: str) -> tuple[str, int]:
+    """Kind and size, as ParameterType has them, of a type as the demangler spells it; size 0: not known."""
+    if text in BY_CPP:
+        return BY_CPP[text].kind, BY_CPP[text].size
+    return "v" if text == "void" else "c", PAIRS.get(text, 0)
+
+
 def parameter_list(declaration: str) -> list[str]:
     """The parameters of a demangled function: "void k<2>(float*, int)" -> ["float*", "int"]."""
-    end = declaration.rfind(")")
-    if end < 0:
-        return []
-    depth = 0
-    for start in range(end, -1, -1):
-        depth += {")": 1, "(": -1}.get(declaration[start], 0)
-        if depth == 0:
-            break
-    return split_arguments(declaration[start + 1 : end])
+    opening = next((at for at, mark in enumerate(declaration) if mark == "(" and _last(declaration, at)), None)
+    return [] if opening is None else cpp.arguments(declaration, opening)
 
 
-def split_arguments(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket."""
-    parts, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "(<[{") - (character in ")>]}")
-        if character == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    parts.append(text[start:].strip())
-    return [part for part in parts if part and part != "void"]
+def _last(declaration: str, opening: int) -> bool:
+    """Whether the bracket that opens there is the one that closes last."""
+    return cpp.closing(declaration, opening) == declaration.rfind(")")
 
 
 def parameter_names(source: str, function: str, count: int) -> list[str]:
     """What the source calls the parameters of a function, for reports; "argument 1" ... if it cannot be read off."""
-    bare = re.escape(re.sub(r"<.*", "", function).rpartition("::")[2])
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
-    for match in re.finditer(rf"\b{bare}\s*\(", code):
-        depth, end = 1, match.end()
-        while end < len(code) and depth:
-            depth += {"(": 1, ")": -1}.get(code[end], 0)
-            end += 1
-        parts = [part.partition("=")[0].strip() for part in split_arguments(code[match.end() : end - 1])]
-        last_words = (re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part) for part in parts)
-        names = [word[1] for word, part in zip(last_words, parts) if word and word[1] != part]
-        if len(parts) == len(names) == count:
+    bare = re.sub(r"<.*", "", function).rpartition("::")[2]
+    for parameters in cpp.parameter_lists(cpp.code(source), bare):
+        names = [each.name for each in parameters]
+        if len(names) == count and all(names):
             return names
     return [f"argument {position + 1}" for position in range(count)]
 

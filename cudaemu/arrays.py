@@ -17,13 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-SIZES = {
-    "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "int8_t": 1, "uint8_t": 1, "std::byte": 1,
-    "short": 2, "unsigned short": 2, "int16_t": 2, "uint16_t": 2, "half": 2, "__half": 2, "__nv_bfloat16": 2,
-    "nv_bfloat16": 2, "int": 4, "unsigned": 4, "unsigned int": 4, "int32_t": 4, "uint32_t": 4, "float": 4, "half2": 4,
-    "__half2": 4, "__nv_bfloat162": 4, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8,
-    "double": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16, "uint4": 16,
-}  # fmt: skip
+from cudaemu import cpp
+from cudaemu.dtypes import size_of
 
 
 @dataclass(frozen=True)
@@ -46,13 +41,7 @@ class Shape:
 
 _DECLARATION = re.compile(r"__shared__([^;{}()]*(?:\([^()]*\)[^;{}()]*)*);")
 _CONSTANT = re.compile(r"\b(?:constexpr|const)\s+[\w:]+(?:\s+[\w:]+)*?\s+(\w+\s*=\s*[^;{}]+?)\s*[;}]")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)", re.MULTILINE)
 _ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
-_TEMPLATE = re.compile(
-    r"template\s*<([^<>]*)>\s*(?:__global__|__launch_bounds__|\w|\s|\((?:[^()]|\([^()]*\))*\))*?\b(?!__launch_bounds__)(\w+)\s*\("
-)
-
-
 _STRUCTURE = re.compile(r"(?:template\s*<([^<>]*)>\s*)?\b(struct|class|union)\s+(\w+)\s*\{([^{}]*)\}")
 _MEMBER = re.compile(r"(?:alignas\s*\(([^()]*)\)\s*)?([A-Za-z_]\w*(?:\s+\w+)*?)\s+(\w+)\s*((?:\[[^\[\]]*\]\s*)*)")
 _VIEW = re.compile(r"[&*]\s*(\w+)\s*=\s*(\*?)\s*reinterpret_cast<\s*(\w+)\s*\*\s*>\s*\(\s*(\w+)\s*\)\s*;")
@@ -76,22 +65,21 @@ def _read(path: str, _changed: float) -> _Source:
         text = Path(path).read_text(errors="replace")
     except OSError:
         return _Source()
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
-    found = _Source()
-    for name, value in _MACRO.findall(text):
-        found.constants.setdefault(name, value)
+    found = _Source(constants=cpp.defines(text))
+    text = cpp.code(text)
     for statement in _CONSTANT.findall(text):
         for name, value in re.findall(r"(\w+)\s*=\s*((?:[^,()]|\([^()]*\))+)", statement):
             found.constants[name] = value
     for body in _ENUM.findall(text):
         for name, value in re.findall(r"(\w+)\s*=\s*([^,]+)", body):
             found.constants[name] = value
-    for parameters, name in _TEMPLATE.findall(text):
-        found.templates[name] = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+    for kernel in cpp.kernels(text):
+        if kernel.template:
+            found.templates[kernel.name] = [each.name for each in kernel.template]
     for name, type_ in _ALIAS.findall(text):
         found.constants[name] = type_
     for parameters, kind, name, body in _STRUCTURE.findall(text):
-        names = [part.split("=")[0].split()[-1] for part in parameters.split(",") if part.split()]
+        names = [cpp.parameter(part).name for part in cpp.split(parameters)]
         found.structures.setdefault(name, []).append((kind, names, body))
     for name, whole, structure, array in _VIEW.findall(text):
         found.views.setdefault(array, set()).add((name, whole, structure))
@@ -130,14 +118,14 @@ def _evaluate(text: str, constants: Mapping[str, str | int], depth: int = 0) -> 
     if match := re.fullmatch(r"([^?]+)\?([^:]+):(.+)", text.strip().removeprefix("(").removesuffix(")")):
         condition = _evaluate(match[1], constants, depth + 1)
         return None if condition is None else _evaluate(match[2 if condition else 3], constants, depth + 1)
-    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(SIZES.get(_type(m[1], constants), m[0])), text)
+    sizes = re.sub(r"sizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(size_of(_type(m[1], constants)) or m[0]), text)
     python = re.sub(r"(?<=\d)[uUlL]+\b", "", sizes).replace("/", "//").replace("&&", " and ").replace("||", " or ")
     try:
         tree = ast.parse(python.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
 
-    def value(node) -> int:
+    def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return int(node.value)
         if isinstance(node, ast.Name):
@@ -202,7 +190,7 @@ def shape(path: str, kernel: str, name: str, size: int, defines: Mapping[str, st
             continue
         axes = tuple(extent for extent in inner if extent)
         first = _evaluate(extents[0], constants) if extents[0].strip() else None
-        element = SIZES.get(_type(type_, constants))
+        element = size_of(_type(type_, constants))
         row = 1
         for extent in axes:
             row *= extent
@@ -247,7 +235,7 @@ def _layout(
     if len(source.structures.get(name.strip(), ())) != 1:
         return None
     ((kind, parameters, body),) = source.structures[name.strip()]
-    values = [_evaluate(argument, constants) for argument in arguments.removesuffix(">").split(",") if argument]
+    values = [_evaluate(argument, constants) for argument in cpp.split(arguments.removesuffix(">"))]
     if kind == "union" or len(values) != len(parameters) or None in values:
         return None
     known: dict[str, str | int] = {**constants, **{key: n for key, n in zip(parameters, values) if n is not None}}
@@ -257,7 +245,7 @@ def _layout(
         if statement.startswith("static "):
             continue  # its constants are those of the file
         match = _MEMBER.fullmatch(statement)
-        element = SIZES.get(_type(match[2], known)) if match else None
+        element = size_of(_type(match[2], known)) if match else None
         extents = [_evaluate(extent, known) for extent in re.findall(r"\[([^\[\]]*)\]", match[4])] if match else []
         align = _evaluate(match[1], known) if match and match[1] else element
         if not match or not element or not align or not extents or not all(extents):

@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,7 +25,9 @@ from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Viol
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
+from cudaemu.lower.tensor import ELEMENTS
 from cudaemu.ptx import PtxError
+from cudaemu.trace import TRACE, Access, Space
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
@@ -45,13 +47,7 @@ FLAGS = [
 COUNTERS = np.dtype(
     [(name, np.uint64) for name in ("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests")]
 )
-TRACE = np.dtype({
-    "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
-    "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
-})  # fmt: skip
 HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
-TRACE_SPACES = ("global", "shared", "local")
-TRACE_KINDS = ("load", "store", "atomic", "cp.async", "ldmatrix", "wmma")
 
 _FINDING = np.dtype({
     "names": [
@@ -108,6 +104,7 @@ def library() -> ctypes.CDLL:
         ("vm_problems", ctypes.c_char_p, []),
         ("vm_constants", ctypes.c_char_p, []),
         ("vm_kinds", ctypes.c_char_p, []),
+        ("vm_mirrors", ctypes.c_char_p, []),
         ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
         ("vm_clear_heap", None, [pointer]),
         ("vm_free_heap", None, [pointer]),
@@ -125,10 +122,35 @@ def library() -> ctypes.CDLL:
     ):
         function = getattr(vm, name)
         function.restype, function.argtypes = result, arguments
-    flags = {name: int(value) for name, value in (pair.split() for pair in vm.vm_constants().decode().splitlines())}
-    if flags != core.FLAGS or tuple(vm.vm_kinds().decode().split()) != core.KINDS:
-        raise RuntimeError("the flags and kinds of lower/core.py are not those of vm.h")
+    _check_mirrors(vm)
     return vm
+
+
+def _check_mirrors(vm: ctypes.CDLL) -> None:
+    """RuntimeError if a number, a name or a layout that Python has is not that of the C++."""
+
+    def said(text: bytes) -> dict[str, int]:
+        return {name: int(value) for name, value in (pair.split() for pair in text.decode().splitlines())}
+
+    flags, kinds, numbers = said(vm.vm_constants()), tuple(vm.vm_kinds().decode().split()), said(vm.vm_mirrors())
+    elements = {name.upper(): number for name, number in ELEMENTS.items()}
+    enums: dict[str, Mapping[str, int]] = {
+        "Space": dict(Space.__members__),
+        "TraceKind": dict(Access.__members__),
+        "Element": elements,
+    }
+    layouts = {"Finding": _FINDING, "Counters": COUNTERS, "TraceRow": TRACE}
+    ours = {f"{enum}.{name}": int(value) for enum, members in enums.items() for name, value in members.items()}
+    for structure, dtype in layouts.items():
+        offsets = {name: field[1] for name, field in (dtype.fields or {}).items()}
+        ours |= {f"{structure}.{name}": offset for name, offset in offsets.items()} | {structure: dtype.itemsize}
+    ours |= {f"LaunchSpec.{name}": getattr(_Spec, name).offset for name, *_ in _Spec._fields_}
+    ours["LaunchSpec"] = ctypes.sizeof(_Spec)
+    differ = sorted(name for name in numbers.keys() | ours.keys() if numbers.get(name) != ours.get(name))
+    if flags != core.FLAGS or kinds != core.KINDS:
+        differ.append("the flags and kinds of lower/core.py")
+    if differ:
+        raise RuntimeError(f"Python and the machine's C++ must agree, and differ in {', '.join(differ)}")
 
 
 @lru_cache
@@ -171,7 +193,7 @@ class Past:
             past = past.before
         return past
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.module.vm.vm_free_launch(self.handle)
 
 
@@ -397,7 +419,16 @@ class Module:
                 vm.vm_free_launch(running)
 
     def _result(
-        self, running: int, info: KernelInfo, block, grid, regions, counters: bool, done: int, start: float, before
+        self,
+        running: int,
+        info: KernelInfo,
+        block: Sequence[int],
+        grid: Sequence[int],
+        regions: Sequence[Region],
+        counters: bool,
+        done: int,
+        start: float,
+        before: Past | None,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -420,18 +451,20 @@ class Module:
         findings = [finding for finding in findings if finding.kind != HARMLESS]
         return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
 
-    def __del__(self):
+    def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):
             self.vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
             self.vm.vm_free_heap(self._heap)
 
 
-def _thread(linear: int, block) -> tuple[int, int, int]:
+def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
 
 
-def _violation(row, info: KernelInfo, block, grid, memory: Memory, before: Past | None) -> Violation:
+def _violation(
+    row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory, before: Past | None
+) -> Violation:
     problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
     other = before.ago(launches_ago) if before and launches_ago else None
     other_info, other_grid, other_dim = (other.info, other.grid, other.block) if other else (info, grid, block)

@@ -14,26 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu.arguments import is_tensor, split_arguments
+from cudaemu import cpp
+from cudaemu.arguments import is_tensor
+from cudaemu.dtypes import DTYPES
 from cudaemu.errors import UserError
 from cudaemu.process import HERE
 
 HEADERS = HERE / "extension"
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](torch|ATen|c10|pybind11)/', re.MULTILINE)
-
-# c10::ScalarType's numbers
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "bool": 11,
-    "bfloat16": 15,
-}
 
 
 def is_extension(texts: Sequence[str]) -> bool:
@@ -56,9 +44,10 @@ def explain(error: str, text: str) -> str:
         "computes on tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and",
         "add a launcher:",
     ]
-    for name, parameters in kernels(text):
+    for kernel in cpp.kernels(cpp.code(text)):
+        name, parameters = kernel.name, [_launchers(each, kernel) for each in kernel.parameters]
         declared = ", ".join([*parameters, "int blocks", "int threads", "cudaStream_t stream"])
-        names = ", ".join(name for parameter in parameters for name in re.findall(r"\w+(?=\s*$)", parameter))
+        names = ", ".join(each.name for each in kernel.parameters)
         lines += [
             "",
             f'extern "C" cudaError_t launch_{name}({declared}) {{',
@@ -69,22 +58,12 @@ def explain(error: str, text: str) -> str:
     return "\n".join(lines)
 
 
-def kernels(text: str) -> list[tuple[str, list[str]]]:
-    """Name and parameters of each __global__ function of a source that is no template."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
-    found = []
-    bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
-    pattern = rf"(template\s*<[^{{}};]*>\s*)?\b__global__\b\s+(?:\w+\s+)*?{bounds}(?:void\s+)?(\w+)\s*\("
-    for match in re.finditer(pattern, code):
-        depth, end = 1, match.end()
-        while end < len(code) and depth:
-            depth += {"(": 1, ")": -1}.get(code[end], 0)
-            end += 1
-        parameters = [" ".join(part.split()) for part in split_arguments(code[match.end() : end - 1])]
-        if all(re.search(r"\w\s*$", parameter) for parameter in parameters):
-            filled = [re.sub(r"\bscalar_t\b|\bT\b", "float", part) for part in parameters] if match[1] else parameters
-            found.append((match[2], [part.replace("__restrict__ ", "") for part in filled]))
-    return found
+def _launchers(parameter: cpp.Parameter, kernel: cpp.KernelDeclaration) -> str:
+    """A kernel's parameter as one of its launcher, which is no template: for float."""
+    types = "|".join(re.escape(each.name) for each in kernel.template if each.type in ("typename", "class"))
+    plain = parameter.type.replace("__restrict__", "").rstrip()
+    plain = re.sub(rf"\b(?:{types})\b", "float", plain) if types else plain
+    return f"{plain}{'' if plain.endswith('*') else ' '}{parameter.name}"
 
 
 def pack(values: Sequence[Any], parameters: str, function: str, upload: Callable[[str, Any], int]) -> bytes:
@@ -107,11 +86,12 @@ def _pack(value: Any, kind: str, type_: str, name: str, upload: Callable[[str, A
         value = value.item()
     if kind == "T" and is_tensor(value):
         dtype = str(value.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
+        number = DTYPES[dtype].scalar_type if dtype in DTYPES else None
+        if number is None:
             raise UserError(f"{name} is an array of {dtype}, for which there is no torch::ScalarType here")
         sizes = list(value.shape)
         address = upload(name, value)
-        return struct.pack(f"=QiI{len(sizes)}q", address, DTYPES[dtype], len(sizes), *sizes)
+        return struct.pack(f"=QiI{len(sizes)}q", address, number, len(sizes), *sizes)
     if kind == "L" and isinstance(value, (list, tuple)) and all(map(is_tensor, value)):
         parts = [_pack(one, "T", type_, f"{name}[{at}]", upload) for at, one in enumerate(value)]
         return struct.pack("=I", len(parts)) + b"".join(parts)
@@ -155,8 +135,8 @@ class _Result:
     def tensor(self) -> Any:
         address, code, rank = self.take("QiI")
         sizes, strides = self.take(f"{rank}q"), self.take(f"{rank}q")
-        name = next(name for name, number in DTYPES.items() if number == code)
-        dtype = np.dtype("uint16" if name == "bfloat16" else name)
+        element = next(each for each in DTYPES.values() if each.scalar_type == code)
+        dtype = np.dtype(element.numpy)
         empty = 0 in sizes
         last = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
         flat = np.frombuffer(bytearray(self.fetch(address, last * dtype.itemsize)), dtype)
@@ -165,7 +145,7 @@ class _Result:
         if self.torch is None:
             return array
         tensor = self.torch.from_numpy(array)
-        return tensor.view(self.torch.bfloat16) if name == "bfloat16" else tensor
+        return tensor.view(getattr(self.torch, element.name)) if element.bits else tensor
 
 
 def _readable(text: str) -> str:

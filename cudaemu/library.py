@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudaemu import calls
+from cudaemu import calls, cpp
 from cudaemu.arguments import parameter_list, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck
 from cudaemu.compiler import cache
@@ -133,7 +133,7 @@ class Library:
             raise UserError(f"{self.source} has several kernels {kernel}; name one of\n    {several}")
         there = ", ".join(map(readable, symbols)) or "none"
         hint = ""
-        if re.search(rf"\b__global__\b[^;{{]*\b{re.escape(kernel)}\s*\(", source_text(self.source)):
+        if any(declared.name == kernel for declared in cpp.kernels(cpp.code(source_text(self.source)))):
             hint = f'; if it is a template, name an instance, such as "{kernel}<float>"'
         raise UserError(f"{self.source} has no kernel {kernel}, it has {there}{hint}")
 

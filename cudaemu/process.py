@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from cudaemu import hardware, memory
+from cudaemu import cpp, hardware, memory
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
@@ -373,10 +373,8 @@ class Host:
         file, line, _ = self._locate(offsets)
         if not line:
             return name
-        given = re.search(
-            r"(?:Malloc\w*|HostAlloc)\s*\(\s*(?:\([^()]*\)\s*)?&\s*([\w.\[\]>-]+)", _source_line(file, line)
-        )
-        return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})"
+        given = _given(_source_line(file, line))
+        return f"{given} ({name}, line {line})" if given else f"{name} (line {line})"
 
     def find_leaks(self) -> None:
         """Report the memory that the host code has asked for and not freed, now that it has ended."""
@@ -586,6 +584,16 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
 def _source_line(file: str, line: int) -> str:
     linecache.checkcache(file)  # the learner may have edited it since
     return linecache.getline(file, line).strip()
+
+
+def _given(line: str) -> str:
+    """The pointer that a line gives to an allocating function: "d_in" of `cudaMalloc((void **)&d_in, bytes);`."""
+    code = cpp.code(line)
+    if found := re.search(r"(?:Malloc\w*|HostAlloc)\s*\(", code):
+        first = (cpp.arguments(code, found.end() - 1) or [""])[0]
+        if given := re.search(r"&\s*([\w.\[\]>-]+)\)?$", first):
+            return given[1]
+    return ""
 
 
 def _signal_name(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,18 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import arrays, findings
+from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable
-from cudaemu.engine import TRACE_KINDS, TRACE_SPACES
 from cudaemu.errors import CheckFailed
 from cudaemu.kernel import KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding
+from cudaemu.trace import Access, Space
 
 Dim = tuple[int, int, int]
-
-GLOBAL, SHARED, LOCAL = range(len(TRACE_SPACES))  # a trace row's space
-LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA = range(len(TRACE_KINDS))  # a trace row's kind
 
 # The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they
 # do not.
@@ -213,26 +209,26 @@ class Report:
     def accesses(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The trace's accesses to the tensor `name`: its rows, and for each the (flat) index of its first element."""
         place = self.tensors[name]
-        rows = self.trace[self.trace["space"] == GLOBAL]
+        rows = self.trace[self.trace["space"] == Space.GLOBAL]
         offset = rows["addr"].astype(np.int64) - place.base
         inside = (offset >= 0) & (offset < place.size)
         return rows[inside], offset[inside] // place.itemsize
 
     def element(self, row: np.void) -> str:
         """What a trace row accessed: "C[3, 17]", or "shared + 128"."""
-        if row["space"] == GLOBAL:
+        if row["space"] == Space.GLOBAL:
             return self.arena.describe(int(row["addr"]))
-        return f"{TRACE_SPACES[row['space']]} + {row['addr']}"
+        return f"{Space(row['space']).name.lower()} + {row['addr']}"
 
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
         place = self.tensors[name]
         item = place.itemsize
         rows, first = self.accesses(name)
-        stores = (rows["kind"] == STORE) | (rows["kind"] == ATOMIC)
+        stores = (rows["kind"] == Access.STORE) | (rows["kind"] == Access.ATOMIC)
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
             is_store = np.array([place.category.startswith("store") for place in launch.code])
-            stores |= (rows["kind"] == WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
+            stores |= (rows["kind"] == Access.WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
         block = np.full(place.size // item, -1, np.int64)
         thread = block.copy()
@@ -327,10 +323,5 @@ def explain(
 
 def _in_assembly(file: str, line: int) -> bool:
     """Whether a line is one of an asm statement, of which the PTX itself says more."""
-    for number in range(line, max(line - 8, 0), -1):
-        text = linecache.getline(file, number).split("//")[0].rstrip()
-        if number < line and text.endswith((";", "{", "}")):
-            return False
-        if re.search(r"\b(?:asm|__asm__)\b", text):
-            return True
-    return False
+    code = cpp.code("".join(linecache.getlines(file)))
+    return any(line in lines for lines in cpp.statements(code, "asm|__asm__"))

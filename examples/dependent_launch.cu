@@ -1,9 +1,9 @@
 // Programmatic dependent launch: a kernel begins before the one ahead of it in the stream has ended.
 //
 // Eight steps of smoothing, each a launch that needs the result of the one before. What a step needs besides, its
-// weights, no kernel writes: it fetches them first, while the step before still runs. Then it waits, for the end of that
-// step and for what it wrote. The launch needs an attribute, and a GPU of compute capability 9.0 or newer: code for older
-// ones has no wait, and so is launched as usual.
+// weights, no kernel writes: it fetches them first, while the step before still runs. Then it waits until that step has
+// ended and its writes can be read. The launch needs an attribute, and a GPU of compute capability 9.0 or newer: code
+// for older ones has no wait, so it is launched as usual.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ __global__ void smooth(const float *weights, const float *in, float *out, int n)
   if (threadIdx.x < TAPS) weight[threadIdx.x] = weights[threadIdx.x];
   __syncthreads();
 #if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();            // the step before has written `in`, and has read what was in `out`
+  cudaGridDependencySynchronize();            // the step before has written `in` and read `out`
   cudaTriggerProgrammaticLaunchCompletion();  // when all blocks have come to here, the next step may begin
 #endif
   const int i = blockIdx.x * THREADS + threadIdx.x;
@@ -58,8 +58,8 @@ int main() {
   config.attrs = &early;
   config.numAttrs = compiled.ptxVersion >= 90;
   for (int step = 0; step < STEPS; ++step) {
-    const cudaError_t error =
-        cudaLaunchKernelEx(&config, smooth, (const float *)d_weights, (const float *)d_in, d_out, n);
+    const float *taps = d_weights, *in = d_in;
+    const cudaError_t error = cudaLaunchKernelEx(&config, smooth, taps, in, d_out, n);
     if (error != cudaSuccess) return printf("FAIL: %s\n", cudaGetErrorString(error)), 1;
     std::swap(d_in, d_out);
   }

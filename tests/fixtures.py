@@ -18,11 +18,12 @@ import pytest
 import torch
 
 import kernels
-from common import course, problem
+from common import course, problem, torch_private
 from common import stage as stages
 from common.cli import main
+from common.dtypes import torch_dtype
 from common.measure import ceiling, contest, nvml, timing
-from common.problem import TORCH_DTYPES, Problem
+from common.problem import Problem
 from common.stage import KERNELS, Kernel, Stage
 from cudaemu.compiler import cache
 
@@ -69,8 +70,8 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 @pytest.fixture
 def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launchers may be bound to the CPU: it is the current device, and its stream is 0."""
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(torch_private, "current_device", lambda: None)
+    monkeypatch.setattr(torch_private, "current_stream", lambda index: 0)
 
 
 @pytest.fixture
@@ -192,10 +193,10 @@ class Scale(Problem):
 
     def inputs(self, shape, dtype, variants, *, seed=0, device="cpu", pattern="normal"):
         generator = torch.Generator(device).manual_seed(seed)
-        return (torch.randn(shape, generator=generator, device=device).to(TORCH_DTYPES[dtype]),)
+        return (torch.randn(shape, generator=generator, device=device).to(torch_dtype(dtype)),)
 
     def outputs(self, shape, dtype, variants, device="cpu"):
-        return (torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device),)
+        return (torch.empty(shape, dtype=torch_dtype(dtype), device=device),)
 
     def scalars(self, shape, variants, tensors):
         return {"N": shape[0], "D": shape[1]}
@@ -213,7 +214,7 @@ class Scale(Problem):
         return math.prod(shape)
 
     def bytes(self, shape, dtype, variants):
-        return 2 * math.prod(shape) * TORCH_DTYPES[dtype].itemsize
+        return 2 * math.prod(shape) * torch_dtype(dtype).itemsize
 
 
 class ScaleAll(Scale):

@@ -293,6 +293,20 @@ def test_other_launches_are_judged_and_named(monkeypatch):
     assert result.report.startswith("01_naive fp16, 96x80x64, half of the sum: wrong result")
 
 
+def test_what_a_stage_may_choose_is_tried_too(monkeypatch):
+    """Few queries, many keys: split over blocks as the stage does, and in two parts."""
+    kernel, titles, emulate = kernels.load("16").kernel(), [], accuracy._emulate
+
+    def noted(*args, **options):
+        titles.append(args[2].partition(", ")[2])
+        return emulate(*args, **options)
+
+    monkeypatch.setattr(accuracy, "_emulate", noted)
+    assert accuracy.check(kernel, (1, 2, 1, 3, 330, 128), "emulator").ok
+    size = "1x2x1x3x330"
+    assert titles == [size, f"{size}, with LSE", f"{size}, keys in two parts", f"{size}, keys in two parts, with LSE"]
+
+
 # The report.
 
 

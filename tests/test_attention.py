@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
+from common.calls import Kept
 from common.measure import contest, timing
 from common.stage import Kernel
 from cudaemu.errors import UserError
@@ -87,7 +88,7 @@ def launches(monkeypatch, cpu_as_gpu) -> list[dict]:
         return kernel, StandIn(kernel, found)
 
     monkeypatch.setattr(MODULE, "_built", built)
-    monkeypatch.setattr(MODULE, "_plans", {})
+    monkeypatch.setattr(MODULE, "_plans", Kept())
     return found
 
 
@@ -283,45 +284,49 @@ def test_random_arguments_are_taken_or_refused_in_words():
 
 Q, K, V = inputs()
 REFUSED = {
-    "list": (([1.0], K, V), {}, "q is a torch tensor, not list"),
-    "list of keys": ((Q, [1.0], V), {}, "k is a torch tensor, not list"),
-    "three axes": ((Q[0], K, V), {}, r"q is \[B, H, N, D\], and here \[2, 5, 64\]"),
+    "list": (([1.0], K, V), {}, "q must be a torch tensor, got list"),
+    "list of keys": ((Q, [1.0], V), {}, "k must be a torch tensor, got list"),
+    "three axes": ((Q[0], K, V), {}, r"q must be \[B, H, N, D\], got \[2, 5, 64\]"),
     "fp32": (
         (Q.float(), K.float(), V.float()),
         {},
-        "q is torch.float16 or torch.bfloat16, not torch.float32; pass q.half",
+        "q must be torch.float16 or torch.bfloat16, got torch.float32; pass q.half",
     ),
-    "two dtypes": ((Q, K.bfloat16(), V), {}, "k has the dtype of q, torch.float16, not torch.bfloat16"),
-    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k has the dtype of q, torch.bfloat16, not torch.float16"),
-    "two dtypes, v": ((Q, K, V.float()), {}, "v has the dtype of q"),
-    "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q has a last dimension of 64 or 128, not 32"),
+    "two dtypes": ((Q, K.bfloat16(), V), {}, "k must have q's dtype, torch.float16; got torch.bfloat16"),
+    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k must have q's dtype, torch.bfloat16; got torch.float16"),
+    "two dtypes, v": ((Q, K, V.float()), {}, "v must have q's dtype"),
+    "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q's last dimension must be 64 or 128, got 32"),
     "D of k": (
         (Q, K[..., :32], V),
         {},
-        r"k is \[B, H_KV, N_KV, D\] with q's B = 1 and D = 64, and here \[1, 2, 7, 32\]",
+        r"k must be \[B, H_KV, N_KV, D\] with q's B = 1 and D = 64, got \[1, 2, 7, 32\]",
     ),
-    "batch": ((Q, K.expand(3, 2, 7, 64), V.expand(3, 2, 7, 64)), {}, "k is .* with q's B = 1"),
-    "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v has the shape of k, \[1, 2, 7, 64\], and here \[1, 2, 3, 64\]"),
-    "heads": ((Q, K[:, :1], V[:, :1]), {}, "k has as many heads as q, 2, and not 1, .* enable_gqa=True"),
-    "heads of q": ((Q[:, :1], K, V), {}, "k has as many heads as q, 1, and not 2, .* enable_gqa=True"),
+    "batch": ((Q, K.expand(3, 2, 7, 64), V.expand(3, 2, 7, 64)), {}, "k must be .* with q's B = 1"),
+    "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v must have k's shape, \[1, 2, 7, 64\]; got \[1, 2, 3, 64\]"),
+    "heads": ((Q, K[:, :1], V[:, :1]), {}, "k must have q's 2 heads, got 1; .* enable_gqa=True"),
+    "heads of q": ((Q[:, :1], K, V), {}, "k must have q's 1 heads, got 2; .* enable_gqa=True"),
     "groups": (
         (Q, K.repeat(1, 2, 1, 1), V.repeat(1, 2, 1, 1)),
         {"enable_gqa": True},
-        "q's 2 heads are a multiple .* of 4",
+        "must be a multiple of k's under enable_gqa=True, got 2 and 4",
     ),
-    "no heads of k": ((Q, K[:, :0], V[:, :0]), {"enable_gqa": True}, "q's 2 heads are a multiple .* of 0"),
-    "device": ((Q, K.to("meta"), V), {}, "k is on the device of q, cpu, not on meta"),
-    "device of q": ((Q.to("meta"), K, V), {}, "k is on the device of q, meta, not on cpu"),
-    "device of v": ((Q, K, V.to("meta")), {}, "v is on the device of q, cpu, not on meta"),
-    "sparse": ((Q.to_sparse(), K, V), {}, "q is a dense tensor, and here of the layout torch.sparse_coo"),
-    "flag": ((Q, K, V), {"is_causal": 1}, "is_causal is True or False, not 1"),
-    "other flag": ((Q, K, V), {"return_lse": None}, "return_lse is True or False, not None"),
-    "scale of words": ((Q, K, V), {"scale": "0.1"}, "scale is a number or None, not '0.1'"),
-    "scale of a tensor": ((Q, K, V), {"scale": torch.ones(())}, "scale is a number or None, not tensor"),
-    "infinite scale": ((Q, K, V), {"scale": float("inf")}, "scale is finite in fp32, times log2 e, and here inf"),
-    "scale of NaN": ((Q, K, V), {"scale": float("nan")}, "scale is finite .* here nan"),
-    "large scale": ((Q, K, V), {"scale": 3e38}, "scale is finite in fp32, times log2 e"),
-    "huge scale": ((Q, K, V), {"scale": 10**400}, "scale is finite in fp32, times log2 e"),
+    "no heads of k": (
+        (Q, K[:, :0], V[:, :0]),
+        {"enable_gqa": True},
+        "must be a multiple of k's under enable_gqa=True, got 2 and 0",
+    ),
+    "device": ((Q, K.to("meta"), V), {}, "k must be on q's device, cpu; got one on meta"),
+    "device of q": ((Q.to("meta"), K, V), {}, "k must be on q's device, meta; got one on cpu"),
+    "device of v": ((Q, K, V.to("meta")), {}, "v must be on q's device, cpu; got one on meta"),
+    "sparse": ((Q.to_sparse(), K, V), {}, "q must be a dense tensor, got the layout torch.sparse_coo"),
+    "flag": ((Q, K, V), {"is_causal": 1}, r"is_causal must be a bool, got int \(1\)"),
+    "other flag": ((Q, K, V), {"return_lse": None}, "return_lse must be a bool, got NoneType"),
+    "scale of words": ((Q, K, V), {"scale": "0.1"}, "scale must be a number or None, got str"),
+    "scale of a tensor": ((Q, K, V), {"scale": torch.ones(())}, "scale must be a number or None, got Tensor"),
+    "infinite scale": ((Q, K, V), {"scale": float("inf")}, "must be finite in fp32, got scale=inf"),
+    "scale of NaN": ((Q, K, V), {"scale": float("nan")}, "must be finite in fp32, got scale=nan"),
+    "large scale": ((Q, K, V), {"scale": 3e38}, "must be finite in fp32"),
+    "huge scale": ((Q, K, V), {"scale": 10**400}, "must be finite in fp32"),
     "grad": (
         (Q, K, V.clone().requires_grad_()),
         {},
@@ -345,7 +350,7 @@ def test_what_does_not_fit_is_named(launches, tensors, options, message, warm):
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_nested_tensors_are_refused(launches, layout):
     nested = torch.nested.as_nested_tensor([V[0]], layout=layout)
-    with pytest.raises(UserError, match="v is a dense tensor, and here nested"):
+    with pytest.raises(UserError, match="v must be a dense tensor, got a nested one"):
         attention(Q, K, nested)
 
 
@@ -403,7 +408,7 @@ def test_a_plan_serves_calls_of_its_kind_alone(launches):
 
 
 def test_plans_are_not_kept_without_end(launches, monkeypatch):
-    monkeypatch.setattr(MODULE, "PLANS_KEPT", 3)
+    monkeypatch.setattr("common.calls.KEPT", 3)
     for n in range(1, 9):
         attention(*inputs(n=n))
         assert 1 <= len(MODULE._plans) <= 3
@@ -462,7 +467,7 @@ def test_torch_compile_takes_it_whole(launches, dynamic):
 def test_torch_compile_says_what_does_not_fit():
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match="q has a last dimension of 64 or 128, not 32"):
+    with pytest.raises(Exception, match="q's last dimension must be 64 or 128, got 32"):
         compiled(Q[..., :32], K[..., :32], V[..., :32])
     with pytest.raises(Exception, match="q requires grad"):
         compiled(Q.clone().requires_grad_(), K, V)
@@ -484,7 +489,7 @@ def test_fake_and_meta_tensors_have_shapes_and_no_values(launches):
         q, k, v = (torch.empty(1, 2, 5, 64, dtype=torch.half) for _ in range(3))
         o, lse = attention(q, k, v, return_lse=True)
         assert o.shape == q.shape and lse.shape == (1, 2, 5) and lse.dtype == torch.float32
-        with pytest.raises(UserError, match="v has the shape of k"):
+        with pytest.raises(UserError, match="v must have k's shape"):
             attention(q, k, v[:, :, :3])
     meta = attention(*(each.to("meta") for each in (Q, K, V)))
     assert meta.device.type == "meta" and meta.shape == Q.shape and not launches

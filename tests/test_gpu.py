@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu
+from common import accuracy, gpu, torch_private
 from common.measure import contest
 from common.verbs.options import device
 from cudaemu.compiler import toolchain
@@ -121,8 +121,8 @@ def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkey
     toolchain.run([toolchain.find_cxx(), "-shared", "-fPIC", *parts, "-o", tmp_path / "note.so"])
     launcher = gpu.Launcher(ctypes.CDLL(str(tmp_path / "note.so")), source, "launch_note", "02_note fp16")
     current = 3
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 * current + device, raising=False)
+    monkeypatch.setattr(torch_private, "current_device", lambda: current)
+    monkeypatch.setattr(torch_private, "current_stream", lambda device: 100 * current + device)
     said = ctypes.create_string_buffer(64)
     address = ctypes.addressof(said)
     launcher.bind(torch.device("cuda", 3), [5, -(2**40) - 1, 0.25, 0.1])(0, address)

@@ -16,13 +16,20 @@ from common import course
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = {  # the lowest first: a floor's name -> its files and folders
-    "words that all use": ("common/__init__.py", "cudaemu/errors.py", "cudaemu/hardware.py", "cudaemu/terminal.py"),
+    "words that all use": (
+        "common/__init__.py",
+        "cudaemu/cpp.py",
+        "cudaemu/dtypes.py",
+        "cudaemu/errors.py",
+        "cudaemu/hardware.py",
+        "cudaemu/terminal.py",
+    ),
     "compilers": ("cudaemu/compiler/",),
     "the emulator": ("cudaemu/",),
     "the course's tables": ("common/terminal.py",),
-    "the GPU's loader": ("common/gpu.py",),
-    "what is computed": ("common/problem.py", "common/problems/"),
-    "stages": ("common/stage.py",),
+    "the GPU's loader": ("common/gpu.py", "common/torch_private.py"),
+    "what is computed": ("common/dtypes.py", "common/problem.py", "common/problems/"),
+    "stages": ("common/calls.py", "common/stage.py"),
     "the course": ("common/course.py", "common/tiles.py"),
     "what a kernel does: right or wrong, how much": ("common/accuracy.py", "common/counts.py"),
     "figures": ("common/figures/",),

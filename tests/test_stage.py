@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu, terminal
-from common.stage import Call, Macro, Stage, macros
+from common import accuracy, gpu, terminal, torch_private
+from common.calls import Kept
+from common.stage import Macro, Prepared, Stage, macros
 from cudaemu.errors import UserError
 from tests.launches import Notes
 
@@ -71,16 +72,16 @@ def test_unknown_dtype_and_variant(dtype, variants, message):
 
 @pytest.mark.parametrize("value", [2, True, "1", 1.0])
 def test_variant_values_are_whole_numbers_of_the_list(value):
-    with pytest.raises(UserError, match="01_naive takes COALESCED = 0, 1"):
+    with pytest.raises(UserError, match="01_naive: COALESCED must be one of 0, 1"):
         NAIVE.kernel(variants={"COALESCED": value})
 
 
 @pytest.mark.parametrize(
     "shape, message",
     [
-        ((1000, 128, 16), "03_thread_tile needs M a multiple of 128: nearest to 1000 are 896 and 1024"),
-        ((128, 100, 17), "N a multiple of 128: nearest to 100 is 128; K a multiple of 16: nearest to 17 are 16 and 32"),
-        ((0, 128, 16), "03_thread_tile needs M >= 1, not 0"),
+        ((1000, 128, 16), "03_thread_tile: M must be a multiple of 128, got 1000 (896 and 1024 are nearest)"),
+        ((128, 100, 17), "got 100 (128 is nearest); K must be a multiple of 16, got 17 (16 and 32 are nearest)"),
+        ((0, 128, 16), "03_thread_tile: M must be at least 1, got 0"),
     ],
 )
 def test_shapes_that_a_stage_cannot_take(shape, message):
@@ -94,7 +95,7 @@ def test_multiple_may_be_a_macro(tmp_path):
     source.write_text("#ifndef BLOCK_K\n#define BLOCK_K 16  // depth\n#endif\n")
     stage = Stage("kernels.01_naive", "", variants={"BLOCK_K": (16, 32)}, multiples={"K": "BLOCK_K"})
     stage.kernel(source=source).check_shape(1, 1, 48)
-    with pytest.raises(UserError, match="K a multiple of 32: nearest to 48 are 32 and 64"):
+    with pytest.raises(UserError, match="K must be a multiple of 32, got 48 .32 and 64 are nearest"):
         stage.kernel(variants={"BLOCK_K": 32}, source=source).check_shape(1, 1, 48)
 
 
@@ -124,7 +125,7 @@ def test_source_without_dtype_has_one_type(tmp_path):
     source = tmp_path / "mine.cu"
     source.write_text("// only half\n")
     assert [kernel.dtype for kernel in BLOCK_TILE.kernels(source=source)] == ["fp16"]
-    with pytest.raises(UserError, match="no macro DTYPE"):
+    with pytest.raises(UserError, match="must declare the macro DTYPE"):
         BLOCK_TILE.kernel("fp32", source=source)
 
 
@@ -144,26 +145,30 @@ with warnings.catch_warnings():
 @pytest.mark.parametrize(
     "a, b, message",
     [
-        (SQUARE, SQUARE.half(), "the tensors have one dtype: A is torch.float32, B is torch.float16"),
-        (SQUARE.double(), SQUARE.double(), "takes torch.float16, torch.bfloat16, torch.float32"),
+        (SQUARE, SQUARE.half(), "B must have A's dtype, torch.float32; got torch.float16"),
+        (
+            SQUARE.double(),
+            SQUARE.double(),
+            "dtype must be one of torch.float16, torch.bfloat16, torch.float32; got torch.float64",
+        ),
         (SQUARE.t()[:2], SQUARE, r"pass A.contiguous\(\)"),
         (SQUARE, torch.zeros(5, 4), r"A \[4, 4\] and B \[5, 4\]"),
         (torch.zeros(4), torch.zeros(4), r"A \[4\] and B \[4\]"),
-        (SQUARE.to("meta"), SQUARE.to("meta"), "CUDA or CPU tensors, not meta"),
-        (SQUARE, SQUARE.to("meta"), "not meta"),
-        (SQUARE, [[1.0]], "B is a torch tensor, not list"),
-        ([[1.0]], SQUARE, "A is a torch tensor, not list"),
-        (torch.zeros(0, 4), SQUARE, "M >= 1, not 0"),
+        (SQUARE.to("meta"), SQUARE.to("meta"), "A must be a CUDA or CPU tensor, got one on meta"),
+        (SQUARE, SQUARE.to("meta"), "B must be a CUDA or CPU tensor, got one on meta"),
+        (SQUARE, [[1.0]], "B must be a torch tensor, got list"),
+        ([[1.0]], SQUARE, "A must be a torch tensor, got list"),
+        (torch.zeros(0, 4), SQUARE, "M must be at least 1, got 0"),
         (SQUARE.requires_grad_(False).clone().requires_grad_(), SQUARE, r"A requires grad: pass A.detach\(\)"),
         (SQUARE, SQUARE.clone().requires_grad_(), r"no backward, and B requires grad: .* torch.no_grad\(\)"),
-        (CSR, SQUARE, "takes dense tensors: A has the layout torch.sparse_csr"),
-        (SQUARE, SQUARE.to_sparse(), "takes dense tensors: B has the layout torch.sparse_coo"),
+        (CSR, SQUARE, "A must be a dense tensor, got the layout torch.sparse_csr"),
+        (SQUARE, SQUARE.to_sparse(), "B must be a dense tensor, got the layout torch.sparse_coo"),
     ],
 )
 @pytest.mark.parametrize("warm", [False, True])
 def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
     """Also if a call with good tensors of that kind went before, and all was found out then."""
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
     if warm:
         NAIVE(SQUARE, SQUARE)
     with pytest.raises(UserError, match=message):
@@ -171,7 +176,7 @@ def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
 
 
 def test_tensors_inside_a_vmap(monkeypatch):
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
     for _ in range(2):
         with pytest.raises(UserError, match="no rule for torch.func: A is inside a vmap, grad or jvp"):
             torch.func.vmap(NAIVE)(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4))
@@ -209,7 +214,7 @@ def test_number_of_tensors():
 @pytest.mark.parametrize("value", [True, 2, "0"])
 def test_variants_of_a_call_are_checked(value):
     NAIVE(SQUARE, SQUARE, COALESCED=1)
-    with pytest.raises(UserError, match="takes COALESCED = 0, 1"):
+    with pytest.raises(UserError, match="COALESCED must be one of 0, 1"):
         NAIVE(SQUARE, SQUARE, COALESCED=value)
     with pytest.raises(UserError, match="no variant 'COALESCE'. Did you mean 'COALESCED'?"):
         NAIVE(SQUARE, SQUARE, COALESCE=1)
@@ -219,7 +224,7 @@ def test_alignment_is_asked_for_where_it_matters():
     a, b = torch.zeros(128 * 16 + 1)[1:].view(128, 16), torch.zeros(16, 128)
     NAIVE.check_tensors((a, b))
     for _ in range(2):
-        with pytest.raises(UserError, match=r"multiple of 16; pass A.clone\(\)"):
+        with pytest.raises(UserError, match=r"multiple of 16: pass A.clone\(\)"):
             THREAD_TILE(a, b)
         THREAD_TILE(a.clone(), b)
 
@@ -243,8 +248,8 @@ def test_a_kernel_is_resolved_once(monkeypatch):
 
 
 def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", {})
-    monkeypatch.setattr("common.stage.CALLS_KEPT", 3)
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setattr("common.calls.KEPT", 3)
     for size in range(1, 9):
         NAIVE(torch.eye(size), torch.eye(size))
         assert 1 <= len(NAIVE._calls) <= 3
@@ -253,8 +258,9 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
 def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
     """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
     a = torch.zeros(64, 64)
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
     NAIVE(a, a)
-    call = NAIVE._calls[((a.dtype, a.device, a.shape, a.stride(), False),) * 2]
+    (call,) = NAIVE._calls.values()
     launches: list[dict] = []
     launcher = Notes(call.kernel, launches)
     monkeypatch.setattr(call, "launch", launcher.bind(a.device, [64, 64, 64], call.outputs))
@@ -280,8 +286,9 @@ def test_a_call_allocates_what_the_launcher_writes(cpu_as_gpu, shape, split):
     stage = kernels.load("16")
     kernel, spec = stage.kernel(), stage.spec
     inputs, launches = spec.inputs(shape, "fp16", kernel.variants), []
-    o = Call(kernel, Notes(kernel, launches), inputs)(inputs)
     (like,) = spec.outputs(shape, "fp16", kernel.variants)
+    call = Prepared(kernel, Notes(kernel, launches), inputs[0].device, shape, inputs, (like,))
+    (o,) = call(inputs, [tensor.data_ptr() for tensor in inputs])
     assert (o.shape, o.stride(), o.dtype) == (like.shape, like.stride(), like.dtype)
     assert o.device == like.device and not o.requires_grad
     (launch,) = launches
@@ -310,7 +317,7 @@ def noted(monkeypatch, cpu_as_gpu) -> list[dict]:
             kernel = stage.kernel(dtype, dict(variants[: len(variants) // 2]))  # their types follow
             return kernel, Notes(kernel, launches)
 
-    monkeypatch.setitem(stage.__dict__, "_calls", {})
+    monkeypatch.setitem(stage.__dict__, "_calls", Kept())
     monkeypatch.setitem(stage.__dict__, "_kernels", Kernels())
     return launches
 
@@ -350,11 +357,11 @@ def test_what_no_call_can_take_is_refused_before_anything_is_launched_warm_or_no
     shifted = torch.zeros(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape)
     for _ in range(2):
         for inputs, message in (
-            ((q, shifted, v), r"multiple of 16; pass K.clone\(\)"),
+            ((q, shifted, v), r"multiple of 16: pass K.clone\(\)"),
             ((q, k, v.clone().requires_grad_()), "no backward, and V requires grad"),
-            ((q, k.bfloat16(), v), "one dtype"),
+            ((q, k.bfloat16(), v), "K must have Q's dtype"),
             ((q, k, v[:, :, :-1]), "K and V are"),
-            ((q, k.to("meta"), v), "not meta"),
+            ((q, k.to("meta"), v), "got one on meta"),
             ((q.transpose(2, 3), k, v), "strides"),
         ):
             with pytest.raises(UserError, match=message):
@@ -367,14 +374,14 @@ def test_what_no_call_can_take_is_refused_before_anything_is_launched_warm_or_no
 def test_calls_from_several_threads_share_nothing(noted, monkeypatch):
     """Each has outputs and scratch memory of its own, as long as it launches."""
     stage, busy, lock = kernels.load("16"), set(), threading.Lock()
-    allocate, tensors = torch._C._dynamo.guards._empty_strided_cpu, {}
+    allocate, tensors = torch_private.empty_strided("cpu"), {}
 
     def empty_strided(*kind):
         tensor = allocate(*kind)
         tensors[tensor.data_ptr()] = weakref.ref(tensor)
         return tensor
 
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", empty_strided)
+    monkeypatch.setattr(torch_private, "empty_strided", lambda device_type: empty_strided)
     note = Notes.function
 
     def function(self, packed):

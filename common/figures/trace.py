@@ -23,6 +23,7 @@ from common.figures.draw import Picture
 from common.stage import Stage
 from cudaemu.compiler import cache
 from cudaemu.errors import UserError
+from cudaemu.trace import Access, Space
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,9 +32,14 @@ if TYPE_CHECKING:
     from cudaemu import Report
 
 FIGURES = ("footprint", "threads", "registers", "sectors", "copies", "banks", "rhythm")
-GLOBAL, SHARED, LOCAL = range(3)  # a trace row's space, as cudaemu.report has it
 GOES_ON = ("=", ",", "(", "+", "-", "*", "/", "?", "&", "|", "<<", ">>")  # a line's end: its statement has more
-VERBS = {0: "load", 1: "store", 2: "atomic", 3: "copy", 4: "ldmatrix"}  # and its kind
+VERBS = {
+    Access.LOAD: "load",
+    Access.STORE: "store",
+    Access.ATOMIC: "atomic",
+    Access.CP_ASYNC: "copy",
+    Access.LDMATRIX: "ldmatrix",
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,9 @@ class Traced:
         for begin, end in zip(starts, np.r_[starts[1:], len(rows)]):
             request = rows[begin:end]
             names = (
-                self._tensors_at(request["addr"]) if request["space"][0] == GLOBAL else np.array([""] * len(request))
+                self._tensors_at(request["addr"])
+                if request["space"][0] == Space.GLOBAL
+                else np.array([""] * len(request))
             )
             for name in dict.fromkeys(names.tolist()):
                 found.append((int(request["space"][0]), name, self._request(request[names == name])))
@@ -117,7 +125,7 @@ class Traced:
     def _request(self, rows: np.ndarray) -> Request:
         first = rows[0]
         place = self.report.source(first)
-        verb = VERBS.get(int(first["kind"])) or ("store" if "store" in place.category else "load")  # WMMA does both
+        verb = VERBS.get(Access(first["kind"])) or ("store" if "store" in place.category else "load")  # WMMA does both
         return Request(
             warp=int(first["thread"]) // layout.WARP,
             order=int(first["seq"]),
@@ -142,7 +150,7 @@ class Traced:
         """Requests to a tensor in global memory, or (tensor None) to shared memory, of all warps or of one."""
         if tensor is not None:
             self._check_tensor(tensor)
-        place = (SHARED, "") if tensor is None else (GLOBAL, tensor)
+        place = (Space.SHARED, "") if tensor is None else (Space.GLOBAL, tensor)
         return [
             r
             for space, name, r in self._all
@@ -156,7 +164,7 @@ class Traced:
         return [
             (r, np.array([landing[r.warp, r.order][lane] for lane in r.lanes.tolist()]))
             for space, _, r in self._all
-            if space == GLOBAL and r.ptx.startswith("cp.async.cg") and warp in (None, r.warp)
+            if space == Space.GLOBAL and r.ptx.startswith("cp.async.cg") and warp in (None, r.warp)
         ]
 
     def patterns(self, warp: int = 0, verb: str | None = None) -> list[Request]:
@@ -336,18 +344,18 @@ class Traced:
     def rhythm(self, warp: int = 0) -> Picture:
         """The order of a warp's memory requests."""
         self._own(warp)
-        names = {
-            (GLOBAL, "load"): "global load",
-            (GLOBAL, "store"): "global store",
-            (SHARED, "load"): "shared load",
-            (SHARED, "store"): "shared store",
-            (SHARED, "ldmatrix"): "shared load",
-            (GLOBAL, "copy"): "async copy",
+        names: dict[tuple[int, str], str] = {
+            (Space.GLOBAL, "load"): "global load",
+            (Space.GLOBAL, "store"): "global store",
+            (Space.SHARED, "load"): "shared load",
+            (Space.SHARED, "store"): "shared store",
+            (Space.SHARED, "ldmatrix"): "shared load",
+            (Space.GLOBAL, "copy"): "async copy",
         }
         tracks: dict[str, list[int]] = {}
         for space, _, request in self._all:
-            if request.warp == warp and not (space == SHARED and request.verb == "copy"):
-                name = names.get((space, request.verb), "local" if space == LOCAL else "atomic")
+            if request.warp == warp and not (space == Space.SHARED and request.verb == "copy"):
+                name = names.get((space, request.verb), "local" if space == Space.LOCAL else "atomic")
                 tracks.setdefault(name, []).append(request.order)
         length = max(max(track) for track in tracks.values()) + 1
         found = [name for name in draw.RHYTHM if name in tracks]

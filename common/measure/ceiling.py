@@ -23,10 +23,10 @@ import torch
 from rich.console import Group
 
 from common import gpu, terminal
+from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
-from common.stage import CPP_TYPES
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
@@ -56,7 +56,7 @@ class Ceiling:
     def defines(self) -> dict[str, str]:
         """The macros of ceiling.cu that make this setting."""
         shared = str(int(self.operands == "shared memory"))
-        return {"DTYPE": CPP_TYPES[self.dtype], "OPERATION": str(self.operation), "SHARED": shared}
+        return {"DTYPE": PRECISIONS[self.dtype].cpp, "OPERATION": str(self.operation), "SHARED": shared}
 
     def load(self) -> ctypes.CDLL:
         """ceiling.cu with this setting, built for the current GPU."""

@@ -6,6 +6,7 @@ import ctypes
 import statistics
 import threading
 from functools import lru_cache
+from typing import Any
 
 CLOCK_SM = 1  # nvmlClockType_t
 POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; nvmlDeviceGetPowerUsage is a one-second average since Ampere
@@ -94,14 +95,14 @@ class Monitor:
     without the keys for which there is no sample.
     """
 
-    def __init__(self, device, period: float = 0.02):
+    def __init__(self, device: Any, period: float = 0.02):
         self.device, self.period = device, period
         self.tag: str | None = None
         self.samples: list[tuple[object, float | None, float | None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
-    def _poll(self):
+    def _poll(self) -> None:
         while not self._stop.wait(self.period):
             self.samples.append((self.tag, self.device.sm_clock(), self.device.power()))
 
@@ -109,11 +110,11 @@ class Monitor:
         self._thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 
-    def summary(self, tag=None) -> dict:
+    def summary(self, tag: str | None = None) -> dict:
         mine = [(clock, power) for running, clock, power in self.samples if tag is None or running == tag]
         result = {}
         for key, measured in (("sm_mhz", [clock for clock, _ in mine]), ("power_w", [power for _, power in mine])):

@@ -22,9 +22,9 @@ from cudaemu import Report
 from cudaemu.compiler import sass
 from cudaemu.compiler.symbols import readable
 from cudaemu.hardware import Arch
+from cudaemu.trace import Access, Space
 
 COUNTERS = ("shared_load_wavefronts", "shared_load_conflicts")
-SHARED, LOAD = 1, 0  # of a trace row, as cudaemu/report.py has them
 
 Widths = Counter[int]  # bytes per lane -> how many loads stand in the code
 Runs = list[list[int]]  # instructions (pc) of a line that read neighbouring bytes, each run in the order of the bytes
@@ -179,7 +179,7 @@ def _cost(requests: Requests, width: int) -> tuple[int, int]:
 def _executed(report: Report, launch: int) -> dict[int, list[np.ndarray]]:
     """pc -> each time that a warp of block 0 of a launch executed this plain shared load, lanes in order."""
     trace = report.trace[report.trace["launch"] == launch]
-    rows = trace[(trace["space"] == SHARED) & (trace["kind"] == LOAD) & (trace["block"] == 0)]
+    rows = trace[(trace["space"] == Space.SHARED) & (trace["kind"] == Access.LOAD) & (trace["block"] == 0)]
     if not len(rows):
         return {}
     rows = rows[np.lexsort((rows["thread"], rows["seq"], rows["thread"] // layout.WARP, rows["pc"]))]

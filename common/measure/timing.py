@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Call = Callable[[], object]
 Sampler = Callable[[Call, float, float], list[float]]
@@ -71,7 +75,7 @@ def sample(call: Call, estimate: float, round_ms: float) -> list[float]:
 
 
 @lru_cache
-def _filler(device: int):
+def _filler(device: int) -> Tensor:
     import torch
 
     return torch.zeros(CLEAR_BYTES // 4, device=device)

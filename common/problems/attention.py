@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.dtypes import torch_dtype
+from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
@@ -110,14 +111,14 @@ class Attention(Problem):
         generator = torch.Generator(device).manual_seed(seed)
         q, k, v = (torch.randn(each, generator=generator, device=device) for each in self.input_shapes(shape, variants))
         q, k = PATTERNS[pattern](q, k, generator)
-        return tuple(tensor.to(TORCH_DTYPES[dtype]).contiguous() for tensor in (q, k, v))
+        return tuple(tensor.to(torch_dtype(dtype)).contiguous() for tensor in (q, k, v))
 
     def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
         """The shapes of Q, K and V."""
         return shape, shape, shape
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
-        return (torch.empty(self.input_shapes(shape, variants)[0], dtype=TORCH_DTYPES[dtype], device=device),)
+        return (torch.empty(self.input_shapes(shape, variants)[0], dtype=torch_dtype(dtype), device=device),)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         b, h, n, d = shape
@@ -161,7 +162,7 @@ class Attention(Problem):
         twice as far, and further than that if chance has spared the baseline, as it does where outputs are few."""
         o, *rest = super().tolerances(inputs, dtype, variants, references)
         largest = torch.where(references[0].isfinite(), references[0], 0.0).abs().amax().item()
-        half_a_unit = torch.finfo(TORCH_DTYPES[dtype]).eps / 2 * 2 ** math.floor(math.log2(largest)) if largest else 0.0
+        half_a_unit = torch.finfo(torch_dtype(dtype)).eps / 2 * 2 ** math.floor(math.log2(largest)) if largest else 0.0
         return Tolerance(o.whole, max(o.element, 2 * half_a_unit)), *rest
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
@@ -181,7 +182,7 @@ class Attention(Problem):
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, n, d = shape
-        return 4 * b * h * n * d * TORCH_DTYPES[dtype].itemsize
+        return 4 * b * h * n * d * torch_dtype(dtype).itemsize
 
 
 def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

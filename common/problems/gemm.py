@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.dtypes import torch_dtype
+from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 BLOCK = 32  # rows, columns and depth of the least tile that any stage has
@@ -100,13 +101,13 @@ class Gemm(Problem):
     ) -> Tensors:
         m, n, k = shape
         generator = torch.Generator(device).manual_seed(seed)
-        a = torch.randn((m, k), generator=generator, device=device).to(TORCH_DTYPES[dtype])
-        b = torch.randn((k, n), generator=generator, device=device).to(TORCH_DTYPES[dtype])
+        a = torch.randn((m, k), generator=generator, device=device).to(torch_dtype(dtype))
+        b = torch.randn((k, n), generator=generator, device=device).to(torch_dtype(dtype))
         return a, _straight(b, variants).contiguous()  # the same numbers, whichever way B is given
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         m, n, _ = shape
-        return (torch.empty((m, n), dtype=TORCH_DTYPES[dtype], device=device),)
+        return (torch.empty((m, n), dtype=torch_dtype(dtype), device=device),)
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int]:
         return dict(zip(self.axes, shape))
@@ -153,7 +154,7 @@ class Gemm(Problem):
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         m, n, k = shape
-        return (m * k + k * n + m * n) * TORCH_DTYPES[dtype].itemsize
+        return (m * k + k * n + m * n) * torch_dtype(dtype).itemsize
 
 
 def _growth(terms: int, elements: int) -> float:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
-from common.problem import TORCH_DTYPES, Problem, Shape, Tensors, Variants, whole_number
+from common.dtypes import torch_dtype
+from common.problem import Problem, Shape, Tensors, Variants, whole_number
 from common.problems.attention import Attention, flash
 from cudaemu.errors import UserError
 
@@ -127,7 +128,7 @@ class Sdpa(Attention):
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
-        return (torch.empty((b, h, n, d), dtype=TORCH_DTYPES[dtype], device=device),)
+        return (torch.empty((b, h, n, d), dtype=torch_dtype(dtype), device=device),)
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
@@ -222,7 +223,7 @@ class Sdpa(Attention):
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
-        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * TORCH_DTYPES[dtype].itemsize
+        return (2 * b * h * n * d + 2 * b * h_kv * n_kv * d) * torch_dtype(dtype).itemsize
 
 
 def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:

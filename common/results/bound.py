@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import problem
+from common.dtypes import PRECISIONS
 from common.results.runs import Record, not_zero, records, runs
 from common.stage import Kernel
 
@@ -25,7 +26,6 @@ LINE = 128  # bytes of a wavefront of shared memory
 SECTOR = 32  # bytes
 MEASURE = "`python -m common.measure.ceiling --json docs/results/ceiling.json`"
 STALL = "stall: "  # how names of stall reasons begin in a profile
-FLOP_PER_MMA = {"fp16": 2 * 16 * 8 * 16, "bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}  # of a warp instruction
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ def _unit(row: Row) -> str:
 def _mma_flops(row: Row, _: Rates) -> float | None:
     """Of kernels with FMA none, though ncu counts a tensor instruction per warp in those, too."""
     count = row["counters"].get("instructions.mma", {}).get("ncu")
-    return count and count * FLOP_PER_MMA[row["dtype"]] if _unit(row) == "mma.sync" else None
+    per_instruction = PRECISIONS[row["dtype"]].flop_per_mma
+    return count and per_instruction and count * per_instruction if _unit(row) == "mma.sync" else None
 
 
 def _wgmma_flops(row: Row, _: Rates) -> float | None:

@@ -111,7 +111,7 @@ class Record:
         """The ladder of the row's stage; runs of before there were several of a part do not say it."""
         return self.row.get("ladder", self.row["part"])
 
-    def beside(self, **fields) -> Record | None:
+    def beside(self, **fields: Any) -> Record | None:
         """The row of this run and case that has these fields."""
         for row in self.run["rows"]:
             other = Record(self.run, row)
@@ -181,13 +181,13 @@ def runs(directory: Path | None = None, kind: str | None = None, gpu: str | None
     return [r for r in found if kind in (None, r["kind"]) and (gpu is None or gpu in (r.get("gpu") or "").split())]
 
 
-def records(run: dict, **fields) -> list[Record]:
+def records(run: dict, **fields: Any) -> list[Record]:
     """The run's rows of the project's own kernels and of peers that have these fields; readers' kernels left out."""
     own = (row for row in run["rows"] if row.get("source") is None)
     return [Record(run, row) for row in own if all(row.get(k) == v for k, v in fields.items())]
 
 
-def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields) -> list[Record]:
+def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields: Any) -> list[Record]:
     """The records of the newest run that has rows with these fields: one run, so that they may be compared.
 
     fields: name="NN_name", dtype="fp16", default=True, …"""

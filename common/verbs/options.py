@@ -21,7 +21,7 @@ GIBI = 1 << 30
 
 def add_kernel(parser: argparse.ArgumentParser, source: bool = True) -> None:
     """--dtype, --variant and, if `source`, --source: which kernel of the stage."""
-    parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element types: fp16, bf16, fp32, tf32, or all")
+    parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element types, such as fp16,bf16, or all of the stage")
     parser.add_argument(
         "--variant",
         action="append",

@@ -6,6 +6,8 @@ import ctypes
 import re
 from functools import lru_cache
 
+from cudaemu import cpp
+
 UNNAMED = "(anonymous namespace)::"
 
 
@@ -39,16 +41,18 @@ def readable(symbol: str) -> str:
     text = demangle(symbol)
     if text == symbol:
         return symbol
-    depth = start = 0
-    for at, char in enumerate(text):
-        if depth == 0:
-            if char == "(" and not _scope(text, at):  # the parameters
+    start = at = 0
+    while at < len(text):
+        if text[at] in "<([{":
+            end = cpp.closing(text, at)
+            if text[at] == "(" and not text.startswith("::", end + 1):  # the parameters, no scope in brackets
                 return text[start:at]
-            if char == " ":  # behind the type of what it returns
-                start = at + 1
-            elif text[max(0, at - 2) : at] == "::":
-                start = at
-        depth += (char in "<([{") - (char in ">)]}")
+            at = end
+        elif text[at] == " ":  # what came is the type of what it returns
+            start = at + 1
+        elif text.startswith("::", at):
+            start = at + 2
+        at += 1
     return text[start:]
 
 
@@ -59,13 +63,3 @@ def qualified(symbol: str) -> str:
     name = readable(symbol).partition("<")[0]
     found = re.search(rf"(?:\w+::)*{re.escape(name)}(?=[<(]|$)", demangle(symbol).replace(UNNAMED, ""))
     return found[0] if found else name
-
-
-def _scope(text: str, at: int) -> bool:
-    """Whether the bracket that opens at `at` closes before a "::": "(anonymous namespace)::", "kernel(int*)::tile"."""
-    depth = 0
-    for end in range(at, len(text)):
-        depth += (text[end] == "(") - (text[end] == ")")
-        if depth == 0:
-            return text.startswith("::", end + 1)
-    return False

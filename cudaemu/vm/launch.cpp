@@ -223,6 +223,46 @@ const char *vm_kinds() {
           ;
 }
 
+// Numbers of enumerations, and sizes and offsets of structures: "Space.SHARED 1", "TraceRow 32", "TraceRow.addr 24".
+const char *vm_mirrors() {
+  static const std::string all = [] {
+    std::string text;
+    const auto say = [&](const char *name, size_t number) { text += name + (" " + std::to_string(number)) + "\n"; };
+#define X(name) say("TraceKind." #name, name);
+    TRACE_KINDS(X)
+#undef X
+#define X(name) say("Element." #name, ELEMENT_##name);
+    ELEMENTS(X)
+#undef X
+#define X(name) say("Space." #name, size_t(Space::name));
+    X(GLOBAL)
+    X(SHARED) X(LOCAL)
+#undef X
+#define X(type) say(#type, sizeof(type));
+        X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
+#undef X
+    // clang-format off
+#define X(type, field) say(#type "." #field, offsetof(type, field));
+    X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window)
+    X(LaunchSpec, threads) X(LaunchSpec, count) X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes)
+    X(LaunchSpec, allocation_count) X(LaunchSpec, params) X(LaunchSpec, allocations) X(LaunchSpec,
+    trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit) X(LaunchSpec, budget) X(LaunchSpec,
+    resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative) X(LaunchSpec, heap) X(LaunchSpec,
+    before) X(LaunchSpec, kept)
+    X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding,
+    thread) X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding,
+    other_launch)
+    X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters,
+    conflicts) X(Counters, bytes) X(Counters, requests)
+    X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread)
+    X(TraceRow, seq) X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
+#undef X
+        // clang-format on
+        return text;
+  }();
+  return all.c_str();
+}
+
 // All problems in the order of their numbers, one per line: name, kind, code, with '|' between them.
 const char *vm_problems() {
   return ""

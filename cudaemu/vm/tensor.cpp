@@ -120,19 +120,6 @@ static void transpose_matrix(Warp &w, const Instr &i, u32 m) {
 //   B (K × 8)   register r, element e: row E t + e + 4 E r, column g
 //   C, D (16 × 8)  element i: row g + 8 (i / 2), column 2 t + i % 2
 
-enum Element : u32 {
-  ELEMENT_F16,
-  ELEMENT_BF16,
-  ELEMENT_TF32,
-  ELEMENT_S8,
-  ELEMENT_U8,
-  ELEMENT_E4M3,
-  ELEMENT_E5M2,
-  ELEMENT_S4,
-  ELEMENT_U4,
-  ELEMENT_B1,
-  ELEMENT_F64,
-};
 static u32 elements_per_register(u32 element) {
   static const u32 count[] = {2, 2, 1, 4, 4, 4, 4, 8, 8, 1, 1};  // of bits, 32 are one element
   return count[element];

@@ -167,7 +167,21 @@ struct TraceRow {
   u32 size;
   u64 addr;
 };
-enum TraceKind : u8 { LOAD, STORE, ATOMIC, CP_ASYNC, LDMATRIX, WMMA };
+// Python has these, Space and the layouts as well, and compares them when it loads the machine: vm_mirrors in launch.cpp.
+#define TRACE_KINDS(X) X(LOAD) X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA)
+enum TraceKind : u8 {
+#define X(name) name,
+  TRACE_KINDS(X)
+#undef X
+};
+
+// Types of the elements that tensor instructions multiply.
+#define ELEMENTS(X) X(F16) X(BF16) X(TF32) X(S8) X(U8) X(E4M3) X(E5M2) X(S4) X(U4) X(B1) X(F64)
+enum Element : u32 {
+#define X(name) ELEMENT_##name,
+  ELEMENTS(X)
+#undef X
+};
 
 // ---- what has happened before what: see order.cpp for how it is known, shadow.cpp and races.cpp for its use ----
 

@@ -14,18 +14,17 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from common import course, tiles
+from common import course, tiles, torch_private
+from common.calls import Kept, check_grad, check_places, check_tensors
 from common.gpu import Launcher
-from common.problems import sdpa
-from common.stage import Kernel
+from common.stage import Kernel, Prepared
 from cudaemu.errors import UserError
 
 stage = course.load(__package__.rpartition(".")[2])
 
-DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
 ROW_BYTES = stage.alignment  # each row begins at a multiple of so many
-PLANS_KEPT = 4096
 LOG2_E = math.log2(math.e)
 
 
@@ -54,15 +53,12 @@ def attention(
     Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
     scores are all -inf, has O = 0 and LSE = -inf; a score of inf or NaN makes both NaN. There is no backward.
     UserError (a ValueError) names the argument that does not fit."""
-    if torch.compiler.is_compiling() or _modes() or not (type(q) is type(k) is type(v) is Tensor):
+    if torch.compiler.is_compiling() or torch_private.dispatch_modes() or not (type(q) is type(k) is type(v) is Tensor):
         return _dispatch(q, k, v, is_causal, scale, enable_gqa, return_lse)
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        _check_grad(q, k, v)
+        check_grad("attention", {"q": q, "k": k, "v": v})
     o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return (o, lse) if return_lse else o
-
-
-_modes = torch._C._len_torch_dispatch_stack  # dispatch modes, such as those of fake tensors, that want to see operators
+    return o if lse is None else (o, lse)
 
 
 def _run(
@@ -83,15 +79,14 @@ def _run(
     except (KeyError, AttributeError, RuntimeError, TypeError):
         check(q, k, v, is_causal, scale, enable_gqa, return_lse)
         if q.device.type == "meta":
-            return _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
-        if len(_plans) >= PLANS_KEPT:
-            _plans.clear()
+            o, lse = _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
+            return o, lse if return_lse else None
         plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
     return plan(q, k, v, addresses)
 
 
 class Plan:
-    """One kind of call (dtypes, shapes, strides, device, flags), with all that can be worked out beforehand."""
+    """One kind of call: what is copied first, the prepared kernel, how O lies."""
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, unaligned: bool, is_causal: bool, scale: float | None, return_lse: bool
@@ -109,23 +104,13 @@ class Plan:
         self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
         self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
         self.plain = not any(self.copied) and self.factor is None
-        self.changed = {"scale": magnitude or 1.0}
-        self.kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal))
-        self.outputs = (
-            torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q,
-            torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None,
-        )
-        self.launch = None
-        if launcher is None:
-            return
-        shape = (b, h, h_kv, n, n_kv, d)
-        chosen = self.kernel.choices(shape, device)
+        kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal))
         dense = self.copied[0] or self.factor is not None, *self.copied[1:]
         read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
-        numbers = stage.spec.scalars(shape, chosen, (*read, self.outputs[0])) | self.changed
-        self.launch = launcher.bind(
-            device, list(numbers.values()), self.outputs, sdpa.parts(shape, chosen["splits"], "meta")
-        )
+        o = torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q
+        lse = torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None
+        shape, changed = (b, h, h_kv, n, n_kv, d), {"scale": magnitude or 1.0}
+        self.call = Prepared(kernel, launcher, device, shape, read, (o,), (lse,), changed)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         if self.nothing:
@@ -136,22 +121,14 @@ class Plan:
             if self.factor is not None:
                 q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
             addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        o, *lse = self._emulate(q, k, v) if self.launch is None else self.launch(*addresses)
+        outputs = self.call((q, k, v), addresses)
+        o = outputs[0]
         if self.turned:
             o = torch.empty_strided(o.shape, self.strides, dtype=o.dtype, device=self.device).copy_(o)
-        return o, lse[0] if self.return_lse else None
-
-    def _emulate(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        on_cpu = [each.cpu() for each in (q, k, v)]
-        o = torch.empty_strided(q.shape, self.outputs[0].stride(), dtype=q.dtype, device="cpu")
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device="cpu") if self.return_lse else None
-        if self.device.type != "cpu":
-            stage.announce()
-        self.kernel.emulate(on_cpu, (o,), changed={**self.changed, "LSE": lse}).raise_if_findings()
-        return [o.to(self.device), *([] if lse is None else [lse.to(self.device)])]
+        return o, outputs[1] if self.return_lse else None
 
 
-_plans: dict[tuple, Plan] = {}
+_plans: Kept[Plan] = Kept()
 
 
 @lru_cache
@@ -182,74 +159,45 @@ def check(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
 ) -> None:
     """UserError that names the argument which does not fit, and says what would."""
-    _check_tensors(q, k, v)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+    tensors = {"q": q, "k": k, "v": v}
+    check_tensors("attention", tensors)
+    check_places("attention", tensors, ("cpu", "cuda", "meta"))
+    for name, tensor in tensors.items():
         if tensor.dim() != 4:
-            raise UserError(f"attention: {name} is [B, H, N, D], and here {list(tensor.shape)}")
-        if tensor.device.type not in ("cpu", "cuda", "meta"):
-            raise UserError(f"attention: {name} is a CUDA or CPU tensor, not on {tensor.device}")
+            raise UserError(f"attention: {name} must be [B, H, N, D], got {list(tensor.shape)}")
     if q.dtype not in DTYPES:
-        raise UserError(
-            f"attention: q is torch.float16 or torch.bfloat16, not {q.dtype}; pass q.half() or q.bfloat16()"
-        )
+        allowed = " or ".join(map(str, DTYPES))
+        raise UserError(f"attention: q must be {allowed}, got {q.dtype}; pass q.half() or q.bfloat16()")
     b, h, _, d = q.shape
     if d not in HEAD_DIMS:
-        raise UserError(f"attention: q has a last dimension of {' or '.join(map(str, HEAD_DIMS))}, not {d}")
+        raise UserError(f"attention: q's last dimension must be {' or '.join(map(str, HEAD_DIMS))}, got {d}")
     for name, tensor in (("k", k), ("v", v)):
-        if tensor.device != q.device:
-            raise UserError(f"attention: {name} is on the device of q, {q.device}, not on {tensor.device}")
         if tensor.dtype != q.dtype:
-            raise UserError(f"attention: {name} has the dtype of q, {q.dtype}, not {tensor.dtype}")
+            raise UserError(f"attention: {name} must have q's dtype, {q.dtype}; got {tensor.dtype}")
         if tensor.shape[0] != b or tensor.shape[3] != d:
             raise UserError(
-                f"attention: {name} is [B, H_KV, N_KV, D] with q's B = {b} and D = {d}, and here {list(tensor.shape)}"
+                f"attention: {name} must be [B, H_KV, N_KV, D] with q's B = {b} and D = {d}, got {list(tensor.shape)}"
             )
     if v.shape != k.shape:
-        raise UserError(f"attention: v has the shape of k, {list(k.shape)}, and here {list(v.shape)}")
+        raise UserError(f"attention: v must have k's shape, {list(k.shape)}; got {list(v.shape)}")
     h_kv = k.shape[1]
     if h_kv != h and not enable_gqa:
         raise UserError(
-            f"attention: k has as many heads as q, {h}, and not {h_kv}, unless heads share keys: enable_gqa=True"
+            f"attention: k must have q's {h} heads, got {h_kv}; where heads share keys, pass enable_gqa=True"
         )
     if h_kv != h and (h_kv == 0 or h % h_kv):
-        raise UserError(f"attention: q's {h} heads are a multiple of k's under enable_gqa=True, and here of {h_kv}")
+        raise UserError(f"attention: q's heads must be a multiple of k's under enable_gqa=True, got {h} and {h_kv}")
     for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
         if not isinstance(flag, bool):
-            raise UserError(f"attention: {name} is True or False, not {flag!r}")
+            raise UserError(f"attention: {name} must be a bool, got {type(flag).__name__} ({flag!r})")
     if isinstance(scale, (bool, Tensor)) or not (scale is None or hasattr(scale, "__float__")):
-        raise UserError(f"attention: scale is a number or None, not {scale!r}")
+        raise UserError(f"attention: scale must be a number or None, got {type(scale).__name__} ({scale!r})")
     try:
         finite = scale is None or math.isfinite(ctypes.c_float(float(scale) * LOG2_E).value)
     except OverflowError:
         finite = False
     if not finite:
-        raise UserError(f"attention: scale is finite in fp32, times log2 e, and here {scale}")
-
-
-def _check_kinds(q: object, k: object, v: object) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"attention: {name} is a torch tensor, not {type(tensor).__name__}")
-        if tensor.is_nested:
-            raise UserError(f"attention: {name} is a dense tensor, and here nested")
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    _check_kinds(q, k, v)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            raise UserError(f"attention has no rule for torch.func: {name} is inside a vmap, grad or jvp")
-        if tensor.layout != torch.strided:
-            raise UserError(f"attention: {name} is a dense tensor, and here of the layout {tensor.layout}")
-
-
-def _check_grad(q: Tensor, k: Tensor, v: Tensor) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.requires_grad:
-            raise UserError(
-                f"attention has no backward, and {name} requires grad: pass {name}.detach(), or call it under "
-                "torch.no_grad()"
-            )
+        raise UserError(f"attention: scale times log2(e) must be finite in fp32, got scale={scale}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -258,9 +206,9 @@ def _check_grad(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _dispatch(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    _check_kinds(q, k, v)
-    if torch.is_grad_enabled():
-        _check_grad(q, k, v)
+    tensors = {"q": q, "k": k, "v": v}
+    check_tensors("attention", tensors)
+    check_grad("attention", tensors)
     o, lse = torch.ops.gpu_kernels_course.attention(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return (o, lse) if return_lse else o
 
@@ -272,13 +220,29 @@ def _dispatch(
     "bool return_lse=False) -> (Tensor, Tensor)",
     tags=(torch.Tag.needs_exact_strides,),  # O lies as q does
 )
-def _operator(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+def _operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
     """(O, LSE); LSE is empty if it was not asked for: an operator has one number of outputs."""
     o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return o, q.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
 @_operator.register_fake
-def _fake(q, k, v, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
     check(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return torch.empty_like(q), q.new_empty(q.shape[:3] if return_lse else 0, dtype=torch.float32)

@@ -25,7 +25,7 @@ from typing import Any
 
 import cudaemu
 from common import course
-from common.problem import TORCH_DTYPES
+from common.dtypes import PRECISIONS
 from common.stage import Kernel
 from cudaemu.report import Report
 from tests.cudaemu.sources import source as kept
@@ -88,7 +88,7 @@ class Broken:
     def kernel(self, source: Path) -> Kernel:
         """The stage's kernel, of that source, as `run` asks for it."""
         words = self.run[1:]
-        dtype = next((word for word in words if word in TORCH_DTYPES), None)
+        dtype = next((word for word in words if word in PRECISIONS), None)
         variants = {name: int(value) for name, _, value in (word.partition("=") for word in words if word != dtype)}
         return course.load(Path(self.source).parent.name).kernel(dtype, variants, source)
 

@@ -48,7 +48,7 @@ def line(text: str) -> int:
         (4, 0),  # and without a trigger, when the blocks have ended
         (6, FIRST),
         (7, FIRST),  # it waited before it let the third begin
-        *((8, between) for between in range(4)),
+        *((8, between) for between in range(5)),
         *((9, 0), (10, 0), (11, 0), (12, 0)),
     ],
 )

@@ -12,6 +12,7 @@ from cudaemu import engine, ptx
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
 from cudaemu.kernel import Region
+from cudaemu.trace import Access, Space
 from tests.cudaemu.machine import executed, kinds, launch, module
 
 OUT = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], {};"  # array 0 [thread] = {}
@@ -806,8 +807,8 @@ def test_trace_tells_who_touched_what_and_when():
     store = rows[rows["seq"] == 2]
     assert np.array_equal(np.sort(store["addr"]), c.ctypes.data + 4 * np.arange(64))
     for row in rows:
-        assert engine.TRACE_SPACES[row["space"]] == ("global" if row["seq"] == 2 else "shared")
-        assert engine.TRACE_KINDS[row["kind"]] == ("load" if row["seq"] == 1 else "store")
+        assert row["space"] == (Space.GLOBAL if row["seq"] == 2 else Space.SHARED)
+        assert row["kind"] == (Access.LOAD if row["seq"] == 1 else Access.STORE)
         assert row["size"] == 4 and (row["seq"] == 2 or row["addr"] == 4 * row["thread"])
     assert len(launch(OUT.format("1"), c, trace=range(1), trace_rows=10).trace) == 10
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu import build, hardware
+from cudaemu import build
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from tests.cudaemu.sources import source
 
 TEXT = r"""
@@ -288,7 +289,7 @@ def ptxas(monkeypatch, tmp_path):
     def check(*statements: str) -> int:
         body = "".join(f"// begin inline asm\n\t{each}\n// end inline asm\n" for each in statements)
         ptx = f"{head}{{ .reg .b32 %r<9>; .reg .b64 %rd<9>;\n{body}ret; }}"
-        build.check_ptx(build.Build(Path("k.so"), ptx, Path("k.cu"), hardware.Arch.of("8.0"), nvcc))
+        build.check_ptx(build.Build(Path("k.so"), ptx, Path("k.cu"), Arch(8, 0), nvcc))
         return len(runs)
 
     return check

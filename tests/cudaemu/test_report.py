@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu import report as kinds
 from cudaemu.compiler import cache
 from cudaemu.errors import CheckFailed, UserError
+from cudaemu.trace import Access, Space
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["A", "B", "C", "M", "N", "K", "stream"]
@@ -61,14 +61,14 @@ def test_trace_tells_who_touched_which_element():
     report = naive(trace=cudaemu.Trace())
     rows, element = report.accesses("A")
     assert np.all(np.bincount(element, minlength=M * K) == N)  # every element of A is read N times
-    assert set(rows["kind"]) == {kinds.LOAD} and set(rows["size"]) == {4}
+    assert set(rows["kind"]) == {Access.LOAD} and set(rows["size"]) == {4}
     row, column = np.indices((M, N))
     block, thread = report.writers("C")
     assert np.array_equal(block, row // 32 * (N // 32) + column // 32)
     assert np.array_equal(thread, row % 32 * 32 + column % 32)
     assert np.all(report.writers("A")[0] == -1)
     (store, *_) = (
-        row for row in report.trace if row["kind"] == kinds.STORE and row["block"] == 4 and row["thread"] == 33
+        row for row in report.trace if row["kind"] == Access.STORE and row["block"] == 4 and row["thread"] == 33
     )
     assert report.element(store) == "C[33, 33]"
     assert report.source(store).text.startswith("st.global")
@@ -91,7 +91,7 @@ def test_wide_stores_have_one_writer_per_element():
     assert np.all(block == 0)
     assert np.array_equal(np.bincount(thread.ravel()), np.full(256, 64))
     assert np.all(thread.reshape(128, 32, 4) == thread[:, ::4, None])  # four neighbours by one thread
-    shared = report.trace[report.trace["space"] == kinds.SHARED]
+    shared = report.trace[report.trace["space"] == Space.SHARED]
     assert shared["addr"].max() < report.launches[0].shared == 2 * 16 * 128 * 4
 
 

@@ -10,7 +10,7 @@ import torch
 
 import cudaemu
 from common import accuracy, course
-from common.problem import TORCH_DTYPES
+from common.dtypes import PRECISIONS
 from tests.cudaemu import sources
 from tests.cudaemu.suite import suite
 
@@ -21,17 +21,16 @@ def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misa
     """A launcher's report, its C, and what C should be."""
     m, n, k = shape
     generator = torch.Generator().manual_seed(1)
-    kind = TORCH_DTYPES[dtype]
+    kind = PRECISIONS[dtype].torch
     a = torch.randn(m * k + misalign, generator=generator).to(kind)[misalign:].view(m, k)
     b = torch.randn(k, n, generator=generator).to(kind)
     c = torch.full((m, n), torch.nan, dtype=kind)
-    cpp = {"fp16": "half", "bf16": "__nv_bfloat16", "fp32": "float"}[dtype]
     report = cudaemu.run(
         source,
         "launch_gemm",
         [a, b, c, m, n, k, None],
         names=["A", "B", "C", "M", "N", "K", "stream"],
-        defines={"DTYPE": cpp, **options.pop("defines", {})},
+        defines={"DTYPE": PRECISIONS[dtype].cpp, **options.pop("defines", {})},
         outputs=["C"],
         **options,
     )

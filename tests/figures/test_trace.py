@@ -215,7 +215,7 @@ def test_ranges():
         (lambda t: t.banks(), "0 kinds of shared-memory request"),
         (lambda t: t.threads("A", when="never"), "first, before or all"),
         (lambda t: trace.run(kernels.load("01"), block=4), "block 4 made no memory access"),
-        (lambda t: trace.run(kernels.load("03"), (64, 128, 16)), "M a multiple of 128"),
+        (lambda t: trace.run(kernels.load("03"), (64, 128, 16)), "M must be a multiple of 128"),
     ],
 )
 def test_what_cannot_be_shown_is_said(naive, call, words):

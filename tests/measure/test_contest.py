@@ -73,7 +73,7 @@ def test_who_cannot_take_a_size_stands_aside(fake_gpu, numbers):
     names = ("01_naive", "02_block_tile", "03_thread_tile", "cuBLAS")
     found = {(row["name"], row["size"]) for row in made["rows"]}
     assert found == {(name, size) for name in names for size in ("100", "128")} - {("03_thread_tile", "100")}
-    assert [note for note in made["notes"] if "fp16 100: without 03_thread_tile fp16: 03_thread_tile needs M" in note]
+    assert [note for note in made["notes"] if "fp16 100: without 03_thread_tile fp16: 03_thread_tile: M must" in note]
     reverse = contest.measure([heat(1, 2, 3, sizes=(100,))], rounds=1)
     assert {row["name"] for row in reverse["rows"]} == {"01_naive", "02_block_tile", "cuBLAS"}
 

@@ -122,7 +122,7 @@ def test_the_whole_course_is_a_contest_per_part_and_dtype(heats, second_part, pa
         (["--repeat", "0"], "--repeat takes a whole number >= 1"),
         (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
         (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
-        (["--sizes", "0"], "is a whole number >= 1"),
+        (["--sizes", "0"], "must be a whole number >= 1"),
     ],
 )
 def test_what_would_fail_after_the_run_is_refused_before_it(fake_gpu, parse, words, message):
@@ -195,7 +195,7 @@ def test_a_size_that_the_stage_cannot_take_is_refused_and_in_the_ladder_noted(fa
     status, out, _ = command("kernels", "bench", "01", "02", "03", "--sizes", "100", "--quick")
     assert status == 2, "the last one's own sizes are asked for"
     status, out, _ = command("kernels", "bench", "03", "01", "02", "--sizes", "100", "--quick")
-    assert status == 0 and "fp16 100: without 03_thread_tile fp16: 03_thread_tile needs M" in " ".join(out.split())
+    assert status == 0 and "fp16 100: without 03_thread_tile fp16: 03_thread_tile: M must be" in " ".join(out.split())
 
 
 # ---- without a GPU ----

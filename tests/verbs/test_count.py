@@ -7,7 +7,6 @@ import json
 import pytest
 
 import kernels
-from common import counts
 from common.verbs import count
 from cudaemu.errors import UserError
 from tests.printed import shown
@@ -64,13 +63,10 @@ def test_wrong_sizes_and_places_are_refused(parse):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_what_is_counted_fills_a_gpu(head_dim):
+def test_what_is_counted_fills_a_gpu(head_dim, command, tmp_path):
     """Stage 16 splits the keys of a grid that leaves multiprocessors empty: more work in all, and no step of a loop."""
-    settings = {"HEAD_DIM": head_dim}
-    last, before = kernels.load("16").kernel("fp16", settings), kernels.load("15").kernel("fp16", settings)
-    shape = last.stage.spec.emulator_shapes(last.variants)[-1]
-    pair = [
-        counts.emulate(kernel, own, sanitize=False).counters[last.stage.counters[0]]
-        for kernel, own in count.takes([before, last], last.stage, shape).items()
-    ]
-    assert pair[1] * 2 == pair[0]
+    file, name = tmp_path / "counts.json", kernels.load("16").counters[0]
+    done = command("kernels.16_final", "count", "--variant", f"HEAD_DIM={head_dim}", "--json", file)
+    assert done.status == 0 and "▸ " + name in done.out
+    before, after = (each["counters"][name] for each in json.loads(file.read_text()))
+    assert before == 2 * after

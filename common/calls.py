@@ -1,0 +1,66 @@
+"""What the calls of all kernels share, of stages and of `attention`: they are kept by kind, and check their tensors.
+
+A check names its `owner`, who was called. torch is imported by the first call, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from cudaemu.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEPT = 4096  # kinds of calls
+Call = TypeVar("Call")
+
+
+class Kept(dict[tuple, Call]):
+    """Prepared calls by their kind. When there are KEPT of them, all are dropped."""
+
+    def __setitem__(self, kind: tuple, call: Call) -> None:
+        if len(self) >= KEPT:
+            self.clear()
+        super().__setitem__(kind, call)
+
+
+def check_tensors(owner: str, tensors: Mapping[str, object]) -> None:
+    """UserError unless all are dense torch tensors. torch.compile can trace it, and `check_grad`."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise UserError(f"{owner}: {name} must be a torch tensor, got {type(tensor).__name__}")
+        if tensor.is_nested:
+            raise UserError(f"{owner}: {name} must be a dense tensor, got a nested one")
+        if tensor.layout != torch.strided:
+            raise UserError(f"{owner}: {name} must be a dense tensor, got the layout {tensor.layout}")
+
+
+def check_grad(owner: str, tensors: Mapping[str, Tensor]) -> None:
+    """UserError if autograd would record the call: there is no backward."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise UserError(
+                f"{owner} has no backward, and {name} requires grad: pass {name}.detach(), or call it under "
+                "torch.no_grad()"
+            )
+
+
+def check_places(owner: str, tensors: Mapping[str, Tensor], device_types: Sequence[str]) -> None:
+    """UserError unless all are on one device, of one of these types, and outside torch.func's transforms."""
+    from common import torch_private
+
+    first, *_ = tensors
+    device = tensors[first].device
+    for name, tensor in tensors.items():
+        if torch_private.is_transformed(tensor):
+            raise UserError(f"{owner} has no rule for torch.func: {name} is inside a vmap, grad or jvp")
+        if tensor.device.type not in device_types:
+            raise UserError(f"{owner}: {name} must be a CUDA or CPU tensor, got one on {tensor.device}")
+        if tensor.device != device:
+            raise UserError(f"{owner}: {name} must be on {first}'s device, {device}; got one on {tensor.device}")
