@@ -281,7 +281,7 @@ def test_inline_assembly_that_ptxas_refuses(tmp_path):
 @pytest.fixture
 def ptxas(monkeypatch, tmp_path):
     """ptxas for a kernel with these statements of inline assembly: how often it has run by then."""
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
     nvcc, runs, real = toolchain.find_nvcc(), [], toolchain.run
     monkeypatch.setattr(toolchain, "run", lambda *words, **options: runs.append(words) or real(*words, **options))
     head = PTX.partition("{ ret;")[0]
@@ -308,7 +308,7 @@ def test_ptxas_is_asked_once_about_a_statement_of_inline_assembly(ptxas):
 
 def test_ptxas_reads_no_more_kernels_than_have_a_statement_of_their_own(tmp_path, monkeypatch):
     """Of instances of a template one, that of a kernel that has another statement, and what is no kernel."""
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
     text = """
 __device__ __noinline__ int own(int v) { asm("xor.b32 %0, %0, 77;" : "+r"(v)); return v; }
 template <int N> __global__ void many(int *out) {

@@ -12,7 +12,7 @@ import torch
 
 import cudaemu
 from cudaemu.build import compile_host
-from cudaemu.compiler import passes, toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -112,7 +112,7 @@ def test_a_gpu_agrees():
             ]
         )
 
-    library = ctypes.CDLL(str(toolchain.cached("probe", [PROBE, nvcc], build) / "probe.so"))
+    library = ctypes.CDLL(str(cache.get("probe", [PROBE, nvcc], build) / "probe.so"))
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     wrong = {}
     for case, (which, grid, block, shared, opt_in, attribute, launched) in LIMITS.items():

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "a cache, with a space"))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path / "a cache, with a space"))
     monkeypatch.setattr(toolchain, "_verified", {})
     return tmp_path / "a cache, with a space"
 
@@ -53,14 +53,14 @@ DAMAGE = {
 @pytest.mark.parametrize("process", ["same process", "another"])
 def test_what_is_damaged_is_built_again(cache, damage, process):
     build = Builder()
-    place = toolchain.cached("thing", ["key"], build)
-    assert toolchain.cached("thing", ["key"], build) == place and build.builds == 1
+    place = cache.get("thing", ["key"], build)
+    assert cache.get("thing", ["key"], build) == place and build.builds == 1
     if process == "same process" and damage in ("changed", "no manifest", "a damaged manifest", "an odd manifest"):
         pytest.skip("a process looks at the contents once, and from then on at the sizes")
     DAMAGE[damage](place)
     if process == "another":
         toolchain._verified.clear()
-    assert toolchain.cached("thing", ["key"], build) == place and build.builds == 2
+    assert cache.get("thing", ["key"], build) == place and build.builds == 2
     assert (place / "product").read_text() == "whole" and (place / "folder" / "second").read_text() == "also"
 
 
@@ -69,16 +69,14 @@ def test_failures_are_kept_if_they_will_come_again(cache):
 
     def fail(out: Path) -> None:
         attempts.append(out)
-        raise (
-            toolchain.ToolFailed("error: no such thing") if len(attempts) == 2 else UserError("No space left on device")
-        )
+        raise (ToolFailed("error: no such thing") if len(attempts) == 2 else UserError("No space left on device"))
 
     for _ in range(4):
         with pytest.raises(UserError):
-            toolchain.cached("thing", ["key"], fail, keep_failures=True)
+            cache.get("thing", ["key"], fail, keep_failures=True)
     assert len(attempts) == 2  # the first was not the input's fault, the second was
-    with pytest.raises(toolchain.ToolFailed, match="no such thing"):
-        toolchain.cached("thing", ["key"], fail, keep_failures=True)
+    with pytest.raises(ToolFailed, match="no such thing"):
+        cache.get("thing", ["key"], fail, keep_failures=True)
 
 
 @pytest.fixture
@@ -103,7 +101,7 @@ def test_what_does_not_compile_is_not_compiled_again(cache, never_linked, monkey
 def test_a_cache_that_cannot_be(case, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     if case == "no home":
-        monkeypatch.delenv("KERNELS_CACHE", raising=False)
+        monkeypatch.delenv("CUDAEMU_CACHE", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path / "file"))
         monkeypatch.setenv("XDG_CACHE_HOME", "")
     else:
@@ -112,9 +110,9 @@ def test_a_cache_that_cannot_be(case, monkeypatch, tmp_path):
             "below a file": tmp_path / "file" / "cache",
             "cannot be written": Path("/proc/1"),
         }
-        monkeypatch.setenv("KERNELS_CACHE", str(place[case]))
-    with pytest.raises(UserError, match=r"cannot be used: .*\nSet KERNELS_CACHE"):
-        toolchain.cached("thing", ["key"], Builder())
+        monkeypatch.setenv("CUDAEMU_CACHE", str(place[case]))
+    with pytest.raises(UserError, match=r"cannot be used: .*\nSet CUDAEMU_CACHE"):
+        cache.get("thing", ["key"], Builder())
 
 
 def test_a_full_disk(cache):
@@ -123,10 +121,10 @@ def test_a_full_disk(cache):
             full.write("x" * 100_000)
 
     with pytest.raises(UserError, match=r"cannot be used: No space left on device"):
-        toolchain.cached("thing", ["key"], build)
+        cache.get("thing", ["key"], build)
     assert not [path for path in cache.iterdir() if path.is_dir()]
     build_well = Builder()
-    toolchain.cached("thing", ["key"], build_well)
+    cache.get("thing", ["key"], build_well)
     assert build_well.builds == 1
 
 

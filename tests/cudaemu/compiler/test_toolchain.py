@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 
@@ -20,7 +20,7 @@ def bare(monkeypatch, tmp_path):
     for name in ("CUDA_HOME", "CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(toolchain, "_pip_tool", lambda name: None)
     return monkeypatch
 
@@ -66,10 +66,10 @@ def test_a_wrapper_leads_to_its_toolkit(bare, tmp_path):
 
 
 def test_the_cache_is_where_the_environment_says(bare, tmp_path):
-    assert toolchain.cache_dir() == tmp_path / "cache"
-    bare.delenv("KERNELS_CACHE")
+    assert cache.folder() == tmp_path / "cache"
+    bare.delenv("CUDAEMU_CACHE")
     bare.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert toolchain.cache_dir() == tmp_path / "xdg" / "gpu-kernels-course"
+    assert cache.folder() == tmp_path / "xdg" / "gpu-kernels-course"
 
 
 def _build(folder: Path, log: Path) -> Path:
@@ -79,8 +79,8 @@ def _build(folder: Path, log: Path) -> Path:
         time.sleep(0.2)
         (out / "product").write_text("whole")
 
-    os.environ["KERNELS_CACHE"] = str(folder)
-    return toolchain.cached("thing", ["key"], build)
+    os.environ["CUDAEMU_CACHE"] = str(folder)
+    return cache.get("thing", ["key"], build)
 
 
 def test_processes_build_a_product_once(bare, tmp_path):
@@ -98,8 +98,8 @@ def test_a_failed_build_leaves_nothing(bare, tmp_path):
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        toolchain.cached("thing", ["key"], build)
-    assert [path.suffix for path in toolchain.cache_dir().iterdir()] == [".lock"]
+        cache.get("thing", ["key"], build)
+    assert [path.suffix for path in cache.folder().iterdir()] == [".lock"]
 
 
 def test_a_listing_is_made_once_of_each_code_by_each_tool(bare, tmp_path):
