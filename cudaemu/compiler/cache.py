@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from cudaemu.errors import ToolFailed, UserError
 
@@ -93,7 +92,7 @@ def trim() -> None:
                     _remove(product)
     for home in _homes():
         if not _products(home):
-            _remove_home(home)
+            _remove_home(home, empty=True)
 
 
 def _trim_once_an_hour() -> None:
@@ -107,11 +106,19 @@ def _trim_once_an_hour() -> None:
 
 def _homes() -> list[Path]:
     """The folders of all keys."""
-    return [path.parent for path in folder().glob(f"*/{LOCK}")]
+    return [path for path in _entries(folder()) if (path / LOCK).exists()]
 
 
 def _products(home: Path) -> list[Path]:
-    return [path.parent for path in home.glob(f"*/{MANIFEST}") if not path.parent.name.startswith(".")]
+    return [path for path in _entries(home) if not path.name.startswith(".") and (path / MANIFEST).exists()]
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a folder; nothing if it is gone."""
+    try:
+        return [path / name for name in os.listdir(path)]
+    except OSError:
+        return []
 
 
 def _used(product: Path) -> float:
@@ -124,9 +131,10 @@ def _used(product: Path) -> float:
 
 def _size(product: Path) -> int:
     found = 0
-    for path in product.rglob("*"):
-        with suppress(OSError):
-            found += path.lstat().st_size
+    for place, _, names in os.walk(product):  # also while another process removes it
+        for name in names:
+            with suppress(OSError):
+                found += os.lstat(os.path.join(place, name)).st_size
     return found
 
 
@@ -138,9 +146,11 @@ def _remove(path: Path) -> None:
         shutil.rmtree(discarded, ignore_errors=True)
 
 
-def _remove_home(home: Path) -> None:
+def _remove_home(home: Path, empty: bool = False) -> None:
+    """Remove the folder of a key, or only an `empty` one, unless a process is building there."""
     with suppress(OSError), _building(home, wait=False), _lookups(home.parent, fcntl.LOCK_EX):
-        shutil.rmtree(home, ignore_errors=True)
+        if not empty or not _products(home):
+            shutil.rmtree(home, ignore_errors=True)
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -187,8 +197,9 @@ def _find(home: Path) -> Path | None:
 
 
 def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path]) -> Path:
-    for left in (*home.glob(f"{TEMPORARY}*"), *home.glob(f"{DISCARDED}*")):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for left in _entries(home):
+        if left.name.startswith((TEMPORARY, DISCARDED)):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
     saved: dict[str, Stat] = {}
     for _ in range(3):
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=home))
@@ -342,8 +353,8 @@ def _building(home: Path, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a key. BlockingIOError if another process holds it and this one shall not `wait`."""
     with ExitStack() as stack:
         while True:
+            home.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # the key was removed meanwhile, and its lock with it: once more
-                home.mkdir(parents=True, exist_ok=True)
                 lock = stack.enter_context(open(home / LOCK, "w"))
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(lock.fileno()), os.stat(home / LOCK)):
