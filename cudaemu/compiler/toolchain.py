@@ -173,7 +173,7 @@ def _host_processor(cxx: str) -> str:
 
 
 # A tool's word on its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3; error".
-_ABOUT_INPUT = re.compile(r"(\(\d+\)|:\d+|, line \d+)\s*[:;]\s*(fatal |catastrophic )?error\b", re.IGNORECASE)
+_ABOUT_INPUT = re.compile(r"(\(\d+\)|:\d+|, line \d+)\s*[:;]\s*((fatal |catastrophic )?error\b|fatal\s*:)", re.I)
 # What a tool says when the trouble is not in its input, though a place may be named, too.
 _TROUBLE = re.compile(
     r"no space left|cannot allocate|out of memory|memory exhausted|internal (compiler )?error|signal \d|killed",

@@ -233,6 +233,7 @@ def test_an_edited_header_is_noticed_in_a_cuda_source(way, header, tmp_path, mon
         ("main.cpp:3:1: error: expected ;", 1, True),
         ("main.cpp:1:10: fatal error: none.h: No such file or directory", 1, True),
         ("ptxas kernel.ptx, line 12; error   : Unknown opcode", 255, True),
+        ("ptxas kernel.ptx, line 28; fatal   : Parsing error near '{': syntax error", 255, True),
         ("e.cu: Assembler messages:\ne.cu:1: Error: no such instruction", 1, True),
         ("virtual memory exhausted: Cannot allocate memory", 1, False),
         ("cc1plus: out of memory allocating 65536 bytes", 1, False),
