@@ -525,7 +525,8 @@ class Kernel:
                 {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
-                    "arch": self.stage.min_arch,
+                    "arch": arch,
+                    "compiled_for": self.stage.target(arch),
                     "progress": lambda done, total: update(completed=done, total=total),
                     **options,
                 },

@@ -17,7 +17,6 @@ from common import accuracy, gpu, terminal, torch_private
 from common.calls import Kept
 from common.stage import Macro, Prepared, Stage, macros
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch
 from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
