@@ -44,7 +44,7 @@ def test_a_kernel_builds_to_its_launcher_alone(hopper, tmp_path):
     refused = library.launch_gemm(None, None, None, 0, 1, 1, None)
     assert library.cudaGetErrorString(refused) == b"invalid argument"
     assert library.launch_packed(struct.pack("PPPiiiP", 0, 0, 0, 0, 1, 1, 0)) == refused
-    (built,) = (tmp_path / "cache").glob("gpu-*/")
+    (built,) = (tmp_path / "cache").glob("gpu-*/*/")
     source = (built / "cuda.cu").read_text()
     assert source == f'#line 1 "{NAIVE.source}"\n{NAIVE.source.read_text()}'
     commands = (built / "build.ninja").read_text()

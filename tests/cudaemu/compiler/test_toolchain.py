@@ -242,7 +242,7 @@ def test_an_edited_header_is_noticed_in_a_cuda_source(way, header, tmp_path, mon
         ("main.cpp:3:1: internal compiler error: Segmentation fault", 1, False),
         ("nvcc fatal   : Unknown option '--none'", 1, False),
         ("license expired", 1, False),
-        ("kernel.cu(3): error: killed while it said so", "KILL", False),
+        ("kernel.cu(3): error: the last that it said", "KILL", False),
         ("", 1, False),
     ],
 )
@@ -251,3 +251,15 @@ def test_a_failure_is_the_inputs_if_the_tool_names_a_place(said, status, on_inpu
     with pytest.raises(UserError) as raised:
         toolchain.run(["/bin/sh", "-c", f'printf "%s" "$0"; {end}', said])
     assert isinstance(raised.value, ToolFailed) == on_input and said in str(raised.value)
+
+
+def test_folders_are_found_among_flags_and_in_the_environment(bare, tmp_path):
+    """A header that appears in one of them may be found in place of one that was read."""
+    folders = [tmp_path / name for name in ("a", "b b", "c", "d", "e", "f", "g")]
+    for folder in folders:
+        folder.mkdir()
+    a, b, c, d, e, f, g = map(str, folders)
+    bare.setenv("CPATH", f"/nowhere:{f}")
+    bare.setenv("NVCC_APPEND_FLAGS", f"-O2 -I{g}")
+    flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative"]
+    assert toolchain.search_folders(flags) == folders
