@@ -22,7 +22,7 @@ from torch import Tensor
 
 from common import terminal, torch_private
 from cudaemu import cpp
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 
@@ -198,8 +198,8 @@ def load(source: Path, defines: Mapping[str, str], arch: str | Arch, label: str,
         with terminal.progress(f"building {label} for sm_{target}"):
             _build(text, called, flags, source.parent, nvcc, directory)
 
-    key = [*toolchain.source_texts(source), called, source, *flags, nvcc.path, nvcc.release, torch.__version__]
-    return _open(toolchain.cached("gpu", key, build) / "kernel.so")
+    key = [text, called, source, *flags, *toolchain.identity(toolchain.find_cxx(), nvcc), torch.__version__]
+    return _open(cache.get("gpu", key, build, [source.parent, *toolchain.search_folders(())]) / "kernel.so")
 
 
 @lru_cache
@@ -225,7 +225,7 @@ def _build(text: str, called: str, flags: list[str], include: Path, nvcc: toolch
             name="kernel",
             cpp_sources=[called],
             cuda_sources=[text],
-            extra_cuda_cflags=flags,
+            extra_cuda_cflags=[*flags, "-MD", "-MF", "read.d"],  # in the place of torch's, which ninja removes
             extra_ldflags=[f"-L{directory}", "-Wl,-Bsymbolic"],  # every stage exports the same names
             extra_include_paths=[str(include)],
             build_directory=str(directory),

@@ -18,7 +18,7 @@ from common import terminal
 from common.calls import Kept, check_grad, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
 from cudaemu import cpp
-from cudaemu.compiler.toolchain import asks_for_capability, read
+from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
 
@@ -526,7 +526,7 @@ class Kernel:
                 outputs=spec.output_names(self.variants) + spec.scratch_names,
                 **{
                     "arch": arch,
-                    "compiled_for": self.compiled_for(arch),
+                    "compiled_for": self.stage.target(arch),
                     "progress": lambda done, total: update(completed=done, total=total),
                     **options,
                 },
@@ -534,13 +534,6 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
-
-    def compiled_for(self, arch: str | Arch) -> Arch:
-        """The compute capability for which the emulator compiles this kernel to be a GPU of `arch`: the oldest that the
-        stage runs on, which saves compiling it for each, unless the source, or a header beside it, asks what it is
-        compiled for. UserError if the stage does not run there."""
-        target = self.stage.target(arch)
-        return target if asks_for_capability(self.source) else self.stage.arch
 
     def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def choice(stage: Stage, settings: Mapping[str, int], device: torch.device | Non
 def tuned_path(stage: Stage) -> Path:
     """What `tune` found on this machine's GPUs with the kernel.cu as it is now."""
     digest = hashlib.sha256(stage.source.read_bytes()).hexdigest()[:12]
-    return toolchain.cache_dir() / f"tiles-{stage.name}-{digest}.json"
+    return cache.folder() / f"tiles-{stage.name}-{digest}.json"
 
 
 def save(stage: Stage, entry: Mapping[str, Any], *, record: bool = False) -> Path:

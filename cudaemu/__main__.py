@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import cudaemu
 from cudaemu import calls, engine, hardware
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.options import Options
@@ -70,6 +70,23 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Cache(argparse.Action):
+    """--cache: say where the cache is and what it takes; --clear-cache: empty it first."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, __: object, option: str | None = None) -> NoReturn:
+        before = cache.size()
+        if option == "--clear-cache":
+            cache.clear()
+        after = cache.size()
+        freed = f", {_megabytes(before - after)} freed" if option == "--clear-cache" else ""
+        print(f"{cache.folder()}: {_megabytes(after)} of at most {_megabytes(cache.limit())}{freed}")
+        parser.exit()
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
 def _nvcc_version() -> str:
     nvcc = toolchain.find_nvcc()
     return f"{nvcc.release} ({nvcc.path})"
@@ -92,6 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.cu", help="the program's source")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="the program's arguments")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu, nvcc and g++")
+    parser.add_argument("--cache", action=_Cache, nargs=0, help="print where compiled code is kept, and its size")
+    parser.add_argument("--clear-cache", action=_Cache, nargs=0, help="remove all compiled code from there")
 
     compiling = parser.add_argument_group("compiling")
     add = compiling.add_argument

@@ -6,20 +6,19 @@ import linecache
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from cudaemu import extension
-from cudaemu.compiler import passes, toolchain
-from cudaemu.errors import UserError
+from cudaemu.compiler import cache, toolchain
+from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
 WRAPPER = "emulator_source"  # the translation unit that includes the source
-ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,6 @@ def compile_host(
             wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
         else:
             wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
-        if len(wrapper) > 1 and not flags and not _names(call, texts, defines):
-            raise _not_exported(source, call)
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
     runtime = toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
 
@@ -97,21 +94,9 @@ def compile_host(
         (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
         (out / "hide").write_text("{ local: cuda*; __cuda*; };\n")
-        compiler = [
-            nvcc.path,
-            "-ccbin",
-            cxx,
-            *options,
-            "--keep",
-            "--keep-dir",
-            ".",
-            "-c",
-            f"{WRAPPER}.cu",
-            "-o",
-            "kernel.o",
-        ]
+        kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", "read.d"]
         try:
-            passes.compile_source(compiler, out)
+            toolchain.run([nvcc.path, "-ccbin", cxx, *options, *kept, "-c", f"{WRAPPER}.cu", "-o", "kernel.o"], cwd=out)
         except UserError as error:
             said = _explained(error, source, call, nvcc)
             if is_extension and "does not export" not in str(said):
@@ -120,31 +105,18 @@ def compile_host(
         script = "-Wl,--version-script=hide,-z,defs"
         try:
             objects = ["kernel.o", runtime, *link, "-lpthread", "-ldl", "-lm", "-lrt"]
-            toolchain.run([cxx, "-shared", script, *objects, "-o", "kernel.so"], cwd=out)
+            depfile = ["-Wl,--dependency-file=link.d"] if link else []  # libraries may change, those of g++ do not
+            toolchain.run([cxx, "-shared", script, *depfile, *objects, "-o", "kernel.so"], cwd=out)
         except UserError as error:
-            raise _unlinked(error, source) from error
+            raise _unlinked(error, source, link) from error
         (out / f"{WRAPPER}.ptx").rename(out / "kernel.ptx")
         for path in out.iterdir():
-            if path.name not in ("kernel.so", "kernel.ptx"):
+            if path.name not in ("kernel.so", "kernel.ptx") and path.suffix != ".d":
                 path.unlink()
 
-    environment = [os.environ.get(name, "") for name in ENVIRONMENT]
-    texts += [path.read_text() for path in sorted(extension.HEADERS.rglob("*.h"))] if is_extension else []
-    files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # -include FILE, --options-file FILE
-    key = [
-        source,
-        *texts,
-        CALL.read_text(),
-        *wrapper,
-        nvcc.path,
-        nvcc.release,
-        runtime,
-        *options,
-        *link,
-        *environment,
-        *files,
-    ]
-    out = toolchain.cached("kernel", key, build, keep_failures=True)
+    option_files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # --options-file FILE
+    key = [source, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *link, *option_files]
+    out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders)
     return Build(out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension)
 
 
@@ -196,15 +168,8 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
     return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
 
 
-def _names(function: str, texts: Sequence[str], defines: Mapping[str, str] | None) -> bool:
-    """Whether a source could have a function of that name, however it is spelled: a word of its own, or one that macros
-    put together."""
-    pattern = rf"\b{function.rpartition('::')[2]}\b|##|#[ \t]*include[ \t]+\w"
-    return any(re.search(pattern, text) for text in (*texts, *toolchain.define_flags(defines)))
-
-
 def _not_exported(source: Path, call: str) -> UserError:
-    return toolchain.ToolFailed(
+    return ToolFailed(
         f'{source} does not export {call}: it must define extern "C" cudaError_t {call}(...), '
         "or any function of that name"
     )
@@ -216,25 +181,27 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     if call is not None and re.search(rf'{WRAPPER}\.cu\(\d+\): error: (identifier|.*has no member) "', said):
         return _not_exported(source, call)
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
-        return toolchain.ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
+        return ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")
     return error
 
 
-def _unlinked(error: UserError, source: Path) -> UserError:
+def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
     missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", str(error))))
     cuda = [
         name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
     ]
     if cuda:
-        return toolchain.ToolFailed(f"{source} calls {', '.join(cuda)}, which the emulator does not have")
-    if missing:
-        return toolchain.ToolFailed(
+        said = f"{source} calls {', '.join(cuda)}, which the emulator does not have"
+    elif missing:
+        said = (
             f"{source} uses {', '.join(missing)}, which it does not define: a program is one file here; "
             "include the other .cu files into it, or name libraries of the host with -l in flags"
         )
-    return error
+    else:
+        return error
+    return UserError(said) if libraries else ToolFailed(said)  # another version of a library may have it
 
 
 # ---- inline PTX: what nvcc copies unseen, ptxas must accept ----------------------------------------------------------
@@ -277,75 +244,18 @@ class PtxCheck:
 
 
 def check_ptx(build: Build) -> None:
-    """UserError with the source's line if ptxas does not take a build's inline assembly: it is asked if a statement is
-    one that it has not accepted before, in whatever kernel, with operands of the same types."""
-    nvcc, text = build.nvcc, build.ptx
-    accepted = False
-
-    def refusal(out: Path, text: str) -> str:
-        (out / "kernel.ptx").write_text(text)
-        try:
-            ptxas = nvcc.home / "bin" / "ptxas"
-            toolchain.run([ptxas, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull], cwd=out)
-        except UserError as error:
-            return str(error)
-        return ""
+    """UserError with the source's line if ptxas refuses a build's PTX; what it has accepted, it is not asked again."""
+    ptxas = toolchain.find_tool("ptxas", build.nvcc)
 
     def assemble(out: Path) -> None:
-        nonlocal accepted
-        if not accepted:
-            # What ptxas refuses in a part it may take in the whole; if not, it gives the lines of the whole.
-            if said := refusal(out, _few_kernels(text)) and refusal(out, text):
-                raise toolchain.ToolFailed(_in_source(said, text))
-            (out / "kernel.ptx").unlink()
-        accepted = True
-        (out / "accepted").touch()
+        (out / "kernel.ptx").write_text(build.ptx)
+        try:
+            toolchain.run([ptxas, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull], cwd=out)
+        except ToolFailed as error:
+            raise ToolFailed(_in_source(str(error), build.ptx)) from error
+        (out / "kernel.ptx").unlink()
 
-    for statement in _assembly(text):
-        toolchain.cached("ptxas", [statement, build.arch.nvcc, nvcc.path, nvcc.release], assemble)
-
-
-def _assembly(ptx: str) -> list[str]:
-    """The different statements of inline assembly, registers by their types. One that declares something stands for
-    the whole text: what it declares must be declared once."""
-    found = set()
-    statements = [piece.partition("// end inline asm")[0] for piece in ptx.split("// begin inline asm\n")[1:]]
-    every = "\0\n".join(statements)  # many, and few of them different: what makes them alike is done to all at once
-    every = re.sub(r"//[^\n\0]*|^\s*\.loc\b[^\n\0]*", "", every, flags=re.MULTILINE)
-    for statement in set(re.sub(r"(%[a-z]+)\d+", r"\1", every).split("\0")) if statements else ():
-        declares = re.search(r"[$\w]\s*:(?!:)|(^|[\s;{}])\.(reg|shared|local|global|const|param|func)\b", statement)
-        found.add(ptx if declares else statement.strip())
-    return sorted(found)
-
-
-def _few_kernels(ptx: str) -> str:
-    """The PTX with no more of its kernels than it takes to have every statement of inline assembly, short ones first:
-    a source that makes many instances of a template has most statements in all of them."""
-    met: set[str] = set()
-    left_out = []
-    for begin, end in sorted(_kernels(ptx), key=lambda place: place[1] - place[0]):
-        own = set(_assembly(ptx[begin:end]))
-        if own <= met:
-            left_out.append((begin, end))
-        met |= own
-    for begin, end in sorted(left_out, reverse=True):
-        ptx = ptx[:begin] + ptx[end:]
-    return ptx
-
-
-def _kernels(ptx: str) -> Iterator[tuple[int, int]]:
-    """Where each kernel begins and ends."""
-    end = 0
-    for head in re.finditer(r"^[ \t]*(?:\.(?:visible|weak)\s+)*\.entry\b", ptx, re.MULTILINE):
-        if head.start() < end:
-            continue
-        depth = 0
-        for mark in re.compile(r'[{}]|"(?:[^"\\\n]|\\.)*"|//[^\n]*').finditer(ptx, head.end()):
-            depth += {"{": 1, "}": -1}.get(mark[0], 0)
-            if mark[0] == "}" and depth == 0:
-                end = mark.end()
-                yield head.start(), end
-                break
+    cache.get("ptxas", [build.ptx, build.arch.nvcc, ptxas, build.nvcc.version], assemble)
 
 
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:

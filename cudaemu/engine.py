@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from cudaemu import lower, ptx, terminal
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
 from cudaemu.hardware import Gpu, round_up
@@ -105,7 +105,7 @@ def library() -> ctypes.CDLL:
     def link(out: Path) -> None:
         toolchain.run([cxx, "-shared", "-pthread", *objects, "-o", out / "vm.so"])
 
-    vm = ctypes.CDLL(str(toolchain.cached("vm", [cxx, *objects], link) / "vm.so"))
+    vm = ctypes.CDLL(str(cache.get("vm", [cxx, *objects], link) / "vm.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
         ("vm_handlers", ctypes.c_char_p, []),

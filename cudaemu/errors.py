@@ -10,6 +10,10 @@ class UserError(ValueError):
     """Something that the user can mend: the message says what is wrong and what to do. Exit status 2."""
 
 
+class ToolFailed(UserError):
+    """What a tool says of its input: as long as the input is the same, it will say the same."""
+
+
 class CheckFailed(Exception):
     """A kernel that is wrong or breaks a rule of the hardware: the message is the report. Exit status 1."""
 

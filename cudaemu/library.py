@@ -13,7 +13,7 @@ from typing import Any
 from cudaemu import calls, cpp
 from cudaemu.arguments import parameter_list, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import UserError
 from cudaemu.options import COMPILING, DEFAULTS, Options
@@ -33,7 +33,7 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
 
 def _text_file(text: str) -> Path:
     """A file of the cache with that text: what is compiled from it is found again."""
-    folder = toolchain.cache_dir() / "sources" / hashlib.sha256(text.encode()).hexdigest()[:20]
+    folder = cache.folder() / "sources" / hashlib.sha256(text.encode()).hexdigest()[:20]
     path = folder / "source.cu"
     if not path.is_file() or path.read_text() != text:
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from common.dtypes import torch_dtype
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import Problem
 from common.stage import KERNELS, Kernel, Stage
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
 torch.set_num_threads(1)
@@ -85,7 +85,7 @@ def edited() -> Callable[..., Path]:
         for old, new in edits:
             assert old in text, f"{stage.name} has no '{old}'"
             text = text.replace(old, new)
-        folder = toolchain.cache_dir() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
+        folder = cache.folder() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "mine.cu"
         if not path.exists():

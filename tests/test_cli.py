@@ -129,7 +129,7 @@ def test_no_host_compiler(tmp_path):
     nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0'\n")
     nvcc.chmod(0o755)
     done = python(
-        "-m", "kernels.01_naive", "test", PATH=tools(tmp_path, "sh"), CXX="", CUDA_HOME="", KERNELS_CACHE=str(tmp_path)
+        "-m", "kernels.01_naive", "test", PATH=tools(tmp_path, "sh"), CXX="", CUDA_HOME="", CUDAEMU_CACHE=str(tmp_path)
     )
     assert done.returncode == 2
     assert "no C++ compiler found" in done.stderr and "Traceback" not in done.stderr

@@ -28,7 +28,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def hopper(monkeypatch, tmp_path):
     """A GPU to build for, if not to run on, with an empty cache; with a CPU build of torch, the libraries it lacks."""
     monkeypatch.setattr(gpu, "capability", lambda device=None: Arch(9, 0))
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path / "cache"))
     if not torch.backends.cuda.is_built():
         (tmp_path / "empty.cpp").touch()
         for name in ("c10_cuda", "torch_cuda"):
@@ -44,7 +44,7 @@ def test_a_kernel_builds_to_its_launcher_alone(hopper, tmp_path):
     refused = library.launch_gemm(None, None, None, 0, 1, 1, None)
     assert library.cudaGetErrorString(refused) == b"invalid argument"
     assert library.launch_packed(struct.pack("PPPiiiP", 0, 0, 0, 0, 1, 1, 0)) == refused
-    (built,) = (tmp_path / "cache").glob("gpu-*/")
+    (built,) = (tmp_path / "cache").glob("gpu-*/*/")
     source = (built / "cuda.cu").read_text()
     assert source == f'#line 1 "{NAIVE.source}"\n{NAIVE.source.read_text()}'
     commands = (built / "build.ninja").read_text()
@@ -192,7 +192,7 @@ def test_cuda_errors_carry_the_name_of_the_kernel():
 
 @on_gpu
 def test_cold_build_takes_seconds(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
     for stage in kernels.ladder():
         started = time.monotonic()
         stage.kernel().load()

@@ -15,7 +15,7 @@ import kernels
 from common import accuracy, counts
 from common.stage import Stage, macros
 from cudaemu import Counters, hardware
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 STAGES = kernels.ladder()
@@ -44,9 +44,10 @@ def test_source_compiles_alone_without_a_warning(stage: Stage):
 
     def build(out: Path) -> None:
         (out / "copied.cu").write_text(text)
-        toolchain.run([nvcc.path, *flags, "-c", "copied.cu", "-o", "copied.o"], out)
+        depfile = ["-MD", "-MF", "read.d"]
+        toolchain.run([nvcc.path, *flags, *depfile, "-c", "copied.cu", "-o", "copied.o"], out)
 
-    toolchain.cached("alone", [text, nvcc, *flags], build)
+    cache.get("alone", [text, *flags, *toolchain.identity(cxx, nvcc)], build)
 
 
 @every_stage

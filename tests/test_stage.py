@@ -16,9 +16,7 @@ import kernels
 from common import accuracy, gpu, terminal, torch_private
 from common.calls import Kept
 from common.stage import Macro, Prepared, Stage, macros
-from cudaemu.build import compile_host
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch
 from tests.launches import Notes
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
@@ -38,26 +36,6 @@ def test_defines_and_labels():
     assert kernel.defines == {"DTYPE": "__nv_bfloat16", "COALESCED": "0"}
     assert (kernel.label, kernel.short) == ("01_naive bf16 COALESCED=0", "bf16 COALESCED=0")
     assert (NAIVE.kernel().label, NAIVE.kernel().short) == ("01_naive fp16", "fp16")
-
-
-def test_one_compilation_is_for_all_gpus_if_the_source_does_not_ask(edited, tmp_path):
-    assert kernels.load("05").kernel().compiled_for("9.0") == Arch(8, 0)
-    assert kernels.load("16").kernel().compiled_for("9.0") == Arch(9, 0)
-    own = NAIVE.kernel("fp16", source=edited(NAIVE, ("BLOCK_M = 32;", "BLOCK_M = __CUDA_ARCH__ >= 860 ? 32 : 16;")))
-    assert own.compiled_for("8.6") == Arch(8, 6) and own.compiled_for("8.0") == Arch(8, 0)
-    (tmp_path / "tile.cuh").write_text("constexpr int ROWS = __CUDA_ARCH__ >= 860 ? 32 : 16;")
-    included = tmp_path / "includes.cu"
-    included.write_text(f'#include "tile.cuh"\n{NAIVE.source.read_text()}')
-    assert NAIVE.kernel("fp16", source=included).compiled_for("8.6") == Arch(8, 6)
-
-
-def test_what_does_not_ask_is_the_same_ptx():
-    """But for its target, and for names in the line information, which have a number of the compilation's in them."""
-    kernel = kernels.load("05").kernel()
-    both = [compile_host(kernel.source, kernel.defines, arch, call=kernel.stage.symbol).ptx for arch in ("80", "90")]
-    ptx = [text.partition("\t.section")[0] for text in both]
-    assert all("mma.sync" in text for text in ptx)
-    assert ".target sm_90" in ptx[1] and ptx[1].replace(".target sm_90", ".target sm_80") == ptx[0]
 
 
 def test_settings_say_what_is_computed_and_other_variants_how():

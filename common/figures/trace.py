@@ -21,7 +21,7 @@ import cudaemu
 from common.figures import draw, layout
 from common.figures.draw import Picture
 from common.stage import Stage
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 from cudaemu.errors import UserError
 from cudaemu.trace import Access, Space
 
@@ -448,7 +448,7 @@ def snippet(
     the names that the pictures use. What the kernel writes is in the tensors afterwards, findings are in `.report`.
     """
     name = hashlib.sha256(code.encode()).hexdigest()[:16]
-    source = toolchain.cache_dir() / "snippets" / name / "snippet.cu"
+    source = cache.folder() / "snippets" / name / "snippet.cu"
     source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text(code, encoding="utf-8")
     report = cudaemu.run(

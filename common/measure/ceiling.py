@@ -27,7 +27,7 @@ from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, timing
 from common.measure.metadata import metadata
 from common.results import runs
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 SOURCE = Path(__file__).with_name("ceiling.cu")
@@ -171,7 +171,7 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
 def _cache() -> Path:
     name = re.sub(r"\W+", "-", torch.cuda.get_device_name())
     digest = hashlib.sha256("".join(toolchain.source_texts(SOURCE)).encode()).hexdigest()[:12]
-    return toolchain.cache_dir() / f"ceiling-{runs.SCHEMA}-{name}-{digest}.json"
+    return cache.folder() / f"ceiling-{runs.SCHEMA}-{name}-{digest}.json"
 
 
 def limits(keys: Sequence[str]) -> dict[str, dict]:

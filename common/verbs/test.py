@@ -24,8 +24,8 @@ from common import terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
 from cudaemu import hardware
-from cudaemu.compiler import passes, toolchain
-from cudaemu.errors import UserError
+from cudaemu.compiler import toolchain
+from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _watch(stage: Stage, args: argparse.Namespace) -> NoReturn:
         try:
             _run(stage, args)
         except UserError as error:
-            if not again and not isinstance(error, toolchain.ToolFailed):
+            if not again and not isinstance(error, ToolFailed):
                 raise  # of the command line, which no change of the source will mend
             terminal.complain(error)
         again = True
@@ -96,8 +96,7 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
     small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose otherwise
     builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
     if builds and not args.sizes and stage.arch.runs_on(small):
-        also = kernels[0], kernels[0].compiled_for(small)
-        builds += [also] if also not in builds else []
+        builds.append((kernels[0], stage.target(small)))
     with _building(builds):
         return _check(stage, kernels, small, args)
 
@@ -144,14 +143,13 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
 @contextmanager
 def _building(builds: Sequence[tuple[Kernel, Arch]]) -> Iterator[None]:
     """Compile kernels for the emulator, for a compute capability each, one after the other in the background."""
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each takes two processors
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         begun = [pool.submit(kernel.prepare, arch) for kernel, arch in builds]
         wait(begun[:1], HEAD_START)
         try:
             yield
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            passes.interrupt()
             raise
 
 

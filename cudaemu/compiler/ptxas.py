@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudaemu.compiler import passes, toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
@@ -42,14 +42,11 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str | Ar
     flags = ["-O3", "-lineinfo", "-std=c++17", *macros, f"-arch=sm_{Arch.of(arch).nvcc}", "-Xptxas=-v", "-cubin"]
 
     def build(out: Path) -> None:
-        kept = ["--keep", "--keep-dir", "."]
-        log = passes.compile_source([nvcc.path, "-ccbin", cxx, *flags, *kept, source, "-o", "kernel.cubin"], out)
-        for path in out.iterdir():
-            if path.name != "kernel.cubin":
-                path.unlink()
+        depfile = ["-MD", "-MF", "read.d"]
+        log = toolchain.run([nvcc.path, "-ccbin", cxx, *flags, *depfile, source, "-o", "kernel.cubin"], cwd=out)
         (out / "kernel.log").write_text(log)
 
-    out = toolchain.cached("cubin", [source, *toolchain.source_texts(source), nvcc.path, nvcc.release, *flags], build)
+    out = cache.get("cubin", [source, *toolchain.identity(cxx, nvcc), *flags], build, toolchain.search_folders(()))
     return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
 
 

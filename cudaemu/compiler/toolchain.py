@@ -1,27 +1,20 @@
-"""The compilers: where nvcc and g++ are, and what is built with them, once, into a cache.
-
-Every product is a directory in the cache, named by a hash of all that went into it (sources, flags, compiler release),
-filled in a temporary place and then renamed: a product is there whole or not at all, also when several processes want
-it at once. It lists its files with their hashes; one that is damaged is built again.
-"""
+"""The compilers: where nvcc, its tools and g++ are, which builds of them these are, and how they are run."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cudaemu.errors import UserError
+from cudaemu.compiler import cache
+from cudaemu.errors import ToolFailed, UserError
 
 NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed):
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
@@ -34,20 +27,23 @@ TOOL_HELP = """no {name} found. Install it from pip:
 
 
 OLDEST_NVCC = (13, 0)  # the oldest that is tested
-MANIFEST, FAILURE = ".manifest", ".failure"  # in a product's folder: hashes of its files; why it could not be built
-
-
-class ToolFailed(UserError):
-    """A tool's word on its input: as long as the input is the same, it will say the same."""
+# What nvcc runs and reads that is not in the list of files that it read: their sizes tell one build from another.
+PARTS = ("bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc",
+         "include/crt/host_runtime.h")  # fmt: skip
+# What nvcc and the host's compiler take from the environment.
+ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+               "GCC_EXEC_PREFIX", "COMPILER_PATH", "LIBRARY_PATH")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Nvcc:
-    """One CUDA compiler. `home` is the toolkit it belongs to (a CUDA_HOME), `release` its release, such as "13.0"."""
+    """One CUDA compiler. `home` is the toolkit it belongs to (a CUDA_HOME), `release` its release, such as "13.0", and
+    `version` what it says of itself, down to the number of the build."""
 
     path: Path
     home: Path
     release: str
+    version: str = field(default="", repr=False)
 
     @property
     def include(self) -> Path:
@@ -56,25 +52,6 @@ class Nvcc:
     @property
     def lib(self) -> Path:
         return next((lib for lib in (self.home / "lib64", self.home / "lib") if lib.is_dir()), self.home / "lib")
-
-
-def cache_dir() -> Path:
-    """Where everything that is built is kept: KERNELS_CACHE, or gpu-kernels-course in the user's cache folder.
-
-    UserError if there can be no such folder."""
-    asked = os.environ.get("KERNELS_CACHE")
-    try:
-        path = Path(asked or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-kernels-course")
-        path = path.absolute()
-        path.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        reason = getattr(error, "strerror", None) or error
-        raise _unusable(asked or "the user's cache folder", reason) from error
-    return path
-
-
-def _unusable(path: object, reason: object) -> UserError:
-    return UserError(f"the cache {path} cannot be used: {reason}\nSet KERNELS_CACHE to a folder that can be written")
 
 
 def find_nvcc() -> Nvcc:
@@ -106,7 +83,7 @@ def describe_nvcc(path: Path) -> Nvcc:
     if not (home / "include" / "cuda_runtime.h").exists():
         top = re.search(r"^#\$ TOP=(.+)$", run([path, "--dryrun", "-x", "cu", "-c", os.devnull]), re.MULTILINE)
         home = Path(top[1]).resolve() if top else home
-    return Nvcc(path, home, f"{release[1]}.{release[2]}")
+    return Nvcc(path, home, f"{release[1]}.{release[2]}", said)
 
 
 def find_cxx() -> str:
@@ -144,34 +121,49 @@ def _listing(cubin: Path, name: str, *flags: str) -> str:
     def build(out: Path) -> None:
         (out / "listing").write_text(run([tool, *flags, cubin]))
 
-    key = [hashlib.sha256(cubin.read_bytes()).hexdigest(), tool, _version(tool), *flags]
-    return (cached("listing", key, build) / "listing").read_text()
-
-
-@lru_cache
-def _version(tool: str) -> str:
-    return run([tool, "--version"])
+    key = [hashlib.sha256(cubin.read_bytes()).hexdigest(), tool, _version(tool)]
+    return (cache.get("listing", [*key, *flags], build) / "listing").read_text()
 
 
 def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
     """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache.
 
-    `flags` stand before the source, `after` behind it, where the libraries belong."""
+    `flags` go before the source, `after` goes after it, where the libraries belong. UserError with the compiler's own
+    message if it does not compile."""
     cxx = find_cxx()
 
     def build(out: Path) -> None:
-        run([cxx, *flags, source, *after, "-o", out / product])
+        run([cxx, *flags, "-MD", "-MF", out / "read.d", source, *after, "-o", out / product])
 
-    key = [*source_texts(source), cxx, release(cxx), *flags, *after, product]
+    key = [source, *identity(cxx), *flags, *after, product]
     if "-march=native" in flags:  # the cache may be shared by machines with different processors
         key.append(_host_processor(cxx))
-    return cached(Path(product).stem, key, build) / product
+    return cache.get(Path(product).stem, key, build, search_folders(flags)) / product
+
+
+def identity(cxx: str, nvcc: Nvcc | None = None) -> list[str]:
+    """Which compilers these are, and what they take from the environment: part of the key of what they make."""
+    words = [cxx, _version(cxx, "-v"), *(os.environ.get(name, "") for name in ENVIRONMENT)]
+    if nvcc is not None:
+        words += [str(nvcc.path), nvcc.version, *(f"{part} {_size(nvcc.home / part)}" for part in PARTS)]
+    return words
+
+
+def search_folders(flags: Sequence[str]) -> list[Path]:
+    """The folders among the compilers' flags and in their environment: there they look for what a source includes."""
+    words = [*flags, *(os.environ.get(name, "") for name in ENVIRONMENT)]
+    pieces = [piece for word in words for piece in (word, *re.split(r"[\s,:=]", word))]
+    names = {re.sub(r"^-(-?include-path|-?system-include|isystem|iquote|idirafter|I)=?", "", each) for each in pieces}
+    return [Path(name) for name in sorted(names) if os.path.isabs(name) and os.path.isdir(name)]
 
 
 @lru_cache
-def release(cxx: str) -> str:
-    """The release of the host compiler."""
-    return run([cxx, "-dumpfullversion"])
+def _version(tool: str, flag: str = "--version") -> str:
+    return run([tool, flag])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 @lru_cache
@@ -180,100 +172,20 @@ def _host_processor(cxx: str) -> str:
     return run([cxx, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
 
 
-def cached(kind: str, key: Sequence[object], build: Callable[[Path], None], keep_failures: bool = False) -> Path:
-    """The cache's directory for `key` (everything that the product depends on), filled by `build(directory)` if new.
-
-    With `keep_failures` a ToolFailed of the build is kept, too, and raised again without another try. UserError if the
-    cache cannot be written."""
-    digest = hashlib.sha256("\0".join(map(str, key)).encode(errors="surrogateescape")).hexdigest()[:20]
-    final = cache_dir() / f"{kind}-{digest}"
-    if not _whole(final):
-        try:
-            _fill(final, kind, build, keep_failures)
-        except OSError as error:
-            raise _unusable(final.parent, error.strerror or error) from error
-    try:
-        raise ToolFailed((final / FAILURE).read_text())
-    except OSError:  # the usual case: there was none
-        return final
-
-
-def _fill(final: Path, kind: str, build: Callable[[Path], None], keep_failures: bool) -> None:
-    with open(final.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, the others wait for it
-        _verified.pop(final, None)
-        if _whole(final):
-            return
-        temporary = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=final.parent))
-        try:
-            try:
-                build(temporary)
-            except ToolFailed as failure:
-                if not keep_failures:
-                    raise
-                for path in temporary.iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-                (temporary / FAILURE).write_text(str(failure))
-            files = {str(path.relative_to(temporary)): _file_hash(path) for path in _files(temporary)}
-            (temporary / MANIFEST).write_text(json.dumps(files))
-            if final.is_symlink() or final.exists():  # damaged
-                discarded = temporary.with_name(temporary.name + "-old")
-                final.rename(discarded)
-                shutil.rmtree(discarded, ignore_errors=True) if discarded.is_dir() else discarded.unlink()
-            temporary.rename(final)
-            _verified[final] = _sizes(final, files)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-_verified: dict[Path, dict[str, int]] = {}  # products whose hashes this process has compared: file -> size
-_LARGE = 64 << 20  # bytes; files beyond are compared by their size alone (a toolkit from pip)
-
-
-def _whole(product: Path) -> bool:
-    """Whether a product is there as it was built: every file by its hash once per process, then by its size."""
-    try:
-        known = _verified.get(product)
-        if known is not None:
-            if _sizes(product, known) == known:
-                return True
-            del _verified[product]
-        files = json.loads((product / MANIFEST).read_text())
-        if any(_file_hash(product / name) != wanted for name, wanted in files.items()):
-            return False
-        _verified[product] = _sizes(product, files)
-        return True
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _sizes(folder: Path, files: Iterable[str]) -> dict[str, int]:
-    return {name: os.stat(folder / name).st_size for name in files}
-
-
-def _files(folder: Path) -> list[Path]:
-    """All that a product consists of, but for large trees: of those the files at the top."""
-    found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    return found if len(found) < 1000 else [path for path in folder.iterdir() if path.is_file()]
-
-
-def _file_hash(path: Path) -> str:
-    size = path.stat().st_size
-    if size > _LARGE:
-        return str(size)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# What a tool says when the trouble is not in its input.
-_PASSING = (
-    r"No space left|[Nn]o such file|cannot open|internal|out of memory|cannot allocate|"
-    r"[Kk]illed|terminated|Segmentation"
+# A tool's word on its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3; error".
+_ABOUT_INPUT = re.compile(r"(\(\d+\)|:\d+|, line \d+)\s*[:;]\s*((fatal |catastrophic )?error\b|fatal\s*:)", re.I)
+# What a tool says when the trouble is not in its input, though a place may be named, too.
+_TROUBLE = re.compile(
+    r"no space left|cannot allocate|out of memory|memory exhausted|internal (compiler )?error|signal \d|killed",
+    re.IGNORECASE,
 )
 
 
 def run(command: Sequence[object], cwd: Path | None = None) -> str:
-    """Run a tool; its output, stderr included. UserError with that output if it fails: a ToolFailed if it is the tool's
-    word on its input, and not a lack of memory, of room on the disk or of a file."""
+    """Run a tool; its output, stderr included.
+
+    UserError with that output if it fails; ToolFailed if the output names a place in the input, and neither a signal
+    ended the tool nor did it lack memory or room on the disk."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -282,15 +194,10 @@ def run(command: Sequence[object], cwd: Path | None = None) -> str:
     except (OSError, ValueError) as error:
         raise UserError(f"{words[0]} does not run: {getattr(error, 'strerror', None) or error}") from error
     if done.returncode:
-        raise failure(words[0], done.returncode, done.stdout)
+        said = done.stdout.strip()
+        on_input = done.returncode > 0 and _ABOUT_INPUT.search(said) and not _TROUBLE.search(said)
+        raise (ToolFailed if on_input else UserError)(said or f"{words[0]} failed with exit status {done.returncode}")
     return done.stdout
-
-
-def failure(tool: str, code: int, said: str) -> UserError:
-    """What a tool's failure is, with what it printed: see `run`."""
-    said = said.strip()
-    final = said and code > 0 and not re.search(_PASSING, said)
-    return (ToolFailed if final else UserError)(said or f"{tool} failed with exit status {code}")
 
 
 def define_flags(defines: Mapping[str, str] | None) -> list[str]:
@@ -308,7 +215,8 @@ def read(source: Path) -> str:
 
 
 def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[Path] = ()) -> list[str]:
-    """The text of a source and of what it includes from its own folder or from `folders`."""
+    """The text of a source and of what it includes from its own folder or from `folders`, at a first look: what a build
+    has read is known from the build (cache.py)."""
     seen = set() if seen is None else seen
     if source in seen:
         return []
@@ -329,11 +237,6 @@ def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[
 @lru_cache(maxsize=256)  # kernels are launched many times
 def _includes(text: str) -> list[tuple[str, str]]:
     return re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE)
-
-
-def asks_for_capability(source: Path) -> bool:
-    """Whether a source, or a header beside it, asks what it is compiled for."""
-    return any(re.search(r"__CUDA_(MINIMUM_)?ARCH|\bNV_(IF|DISPATCH)_", text) for text in source_texts(source))
 
 
 def _pip_tool(name: str) -> str | None:

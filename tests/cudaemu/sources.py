@@ -7,12 +7,12 @@ import re
 import tempfile
 from pathlib import Path
 
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 
 
 def source(text: str, name: str) -> Path:
     """A file NAME.cu of the cache with this text."""
-    folder = toolchain.cache_dir() / "tests"
+    folder = cache.folder() / "tests"
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.cu"
     if not path.exists() or path.read_text() != text:

@@ -9,7 +9,7 @@ import torch
 import cudaemu
 from common.figures import layout
 from common.measure import ncu
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 from tests.cudaemu.banks import (
     METRICS,
     OPERATIONS,
@@ -30,7 +30,7 @@ PATTERNS = {f"{pattern.operation}: {pattern.name}": pattern for pattern in patte
 @pytest.fixture(scope="module")
 def emulated() -> dict[str, dict[str, int]]:
     """Every pattern launched once in the emulator, by the very program that is measured."""
-    path = toolchain.cache_dir() / "tests" / "banks.cu"
+    path = cache.folder() / "tests" / "banks.cu"
     path.parent.mkdir(exist_ok=True)
     path.write_text(PROBE)
     x, y = torch.zeros(SOURCE_BYTES, dtype=torch.uint8), torch.zeros(32, dtype=torch.int32)

@@ -235,6 +235,30 @@ def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_the_cache_has_a_door(tmp_path):
+    environment = os.environ | {"CUDAEMU_CACHE": str(tmp_path), "CUDAEMU_CACHE_LIMIT": "2"}
+    product = cache_of(tmp_path, environment)
+
+    def asked(option: str) -> str:
+        words = [sys.executable, "-m", "cudaemu", option]
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert asked("--cache") == f"{tmp_path}: 3 MB of at most 2,000 MB\n" and product.exists()
+    assert asked("--clear-cache") == f"{tmp_path}: 0 MB of at most 2,000 MB, 3 MB freed\n" and not product.exists()
+
+
+def cache_of(folder: Path, environment: dict[str, str]) -> Path:
+    """A cache in that folder with a product of 3 MB."""
+    script = (
+        "from cudaemu.compiler import cache\n"
+        'print(cache.get("thing", ["key"], lambda out: (out / "file").write_bytes(bytes(3_000_000))))'
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(folder))
+    return Path(done.stdout.strip())
+
+
 # ---- host code that goes wrong ---------------------------------------------------------------------------------------
 
 TROUBLE = r"""

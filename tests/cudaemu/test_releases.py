@@ -11,7 +11,7 @@ import torch
 
 import cudaemu
 from cudaemu.build import compile_host
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def _older_home() -> Path:
         toolchain.run([*pip, "--target", folder, f"cuda-toolkit[nvcc,cccl]=={OLDER}.*"])
 
     try:
-        folder = toolchain.cached("nvcc", ["pip", OLDER], install)
+        folder = cache.get("nvcc", ["pip", OLDER], install)
     except UserError as error:
         if re.search(r"NewConnectionError|Max retries|Temporary failure|Network is unreachable|Connection", str(error)):
             pytest.skip(f"no network to install nvcc {OLDER} from pip: {str(error).splitlines()[-1]}")

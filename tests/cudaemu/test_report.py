@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.trace import Access, Space
 
@@ -113,7 +113,7 @@ def test_findings_raise_with_the_report():
 
 
 def test_an_unknown_instruction_is_an_error_at_its_line():
-    folder = toolchain.cache_dir() / "tests"
+    folder = cache.folder() / "tests"
     folder.mkdir(exist_ok=True)
     source = folder / "unknown.cu"
     source.write_text(

@@ -33,7 +33,6 @@ def test_the_report_is_read():
 
 @pytest.mark.parametrize("arch", ["86", "90"])
 def test_a_cubin_is_nvccs(tmp_path, arch):
-    """It is compiled in steps, and with a part of the headers."""
     source = tmp_path / "kernel.cu"
     source.write_text("#include <cuda_fp16.h>\n__global__ void kernel(half *x) { x[1] = hexp(x[N]); }\n")
     made = ptxas.cubin(source, {"N": "2"}, arch)

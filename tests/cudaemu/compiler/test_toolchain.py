@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cudaemu.compiler import toolchain
-from cudaemu.errors import UserError
+from cudaemu import build
+from cudaemu.compiler import cache, toolchain
+from cudaemu.errors import ToolFailed, UserError
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def bare(monkeypatch, tmp_path):
     for name in ("CUDA_HOME", "CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(toolchain, "_pip_tool", lambda name: None)
     return monkeypatch
 
@@ -66,10 +69,10 @@ def test_a_wrapper_leads_to_its_toolkit(bare, tmp_path):
 
 
 def test_the_cache_is_where_the_environment_says(bare, tmp_path):
-    assert toolchain.cache_dir() == tmp_path / "cache"
-    bare.delenv("KERNELS_CACHE")
+    assert cache.folder() == tmp_path / "cache"
+    bare.delenv("CUDAEMU_CACHE")
     bare.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert toolchain.cache_dir() == tmp_path / "xdg" / "gpu-kernels-course"
+    assert cache.folder() == tmp_path / "xdg" / "cudaemu"
 
 
 def _build(folder: Path, log: Path) -> Path:
@@ -79,8 +82,8 @@ def _build(folder: Path, log: Path) -> Path:
         time.sleep(0.2)
         (out / "product").write_text("whole")
 
-    os.environ["KERNELS_CACHE"] = str(folder)
-    return toolchain.cached("thing", ["key"], build)
+    os.environ["CUDAEMU_CACHE"] = str(folder)
+    return cache.get("thing", ["key"], build)
 
 
 def test_processes_build_a_product_once(bare, tmp_path):
@@ -98,8 +101,8 @@ def test_a_failed_build_leaves_nothing(bare, tmp_path):
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        toolchain.cached("thing", ["key"], build)
-    assert [path.suffix for path in toolchain.cache_dir().iterdir()] == [".lock"]
+        cache.get("thing", ["key"], build)
+    assert [path.name for path in cache.folder().glob("thing-*/*")] == [cache.LOCK]
 
 
 def test_a_listing_is_made_once_of_each_code_by_each_tool(bare, tmp_path):
@@ -152,3 +155,111 @@ def test_the_compiler_speaks_for_itself(tmp_path):
     with pytest.raises(UserError, match="does not run"):
         toolchain.run([tmp_path / "no-such-tool"])
     assert shutil.which(toolchain.find_cxx())
+
+
+def test_another_build_of_the_compilers_is_another_key(bare, tmp_path):
+    """A patch release has the same release number; cicc comes in a package of its own."""
+    nvcc, cxx = toolchain.describe_nvcc(fake_nvcc(tmp_path)), tmp_path / "g++"
+    cxx.write_text("#!/bin/sh\necho gcc version 12.2.0 1>&2\n")
+    cxx.chmod(0o755)
+    keys = [toolchain.identity(str(cxx), nvcc)]
+    keys.append(toolchain.identity(str(cxx), replace(nvcc, version=nvcc.version + "Build 13.7.r13.7/compiler.2_0")))
+    (tmp_path / "nvvm" / "bin").mkdir(parents=True)
+    (tmp_path / "nvvm" / "bin" / "cicc").write_text("another")
+    keys.append(toolchain.identity(str(cxx), nvcc))
+    cxx.write_text("#!/bin/sh\necho gcc version 12.2.0-14 1>&2\n")
+    toolchain._version.cache_clear()
+    keys.append(toolchain.identity(str(cxx), nvcc))
+    bare.setenv("CPATH", str(tmp_path))
+    keys.append(toolchain.identity(str(cxx), nvcc))
+    assert len(set(map(tuple, keys))) == 5
+
+
+HEADERS = {  # how a header is found -> flags, environment
+    "-I": (["-I", "{0}"], {}),
+    "-I, in one word": (["-I{0}"], {}),
+    "-isystem": (["-isystem", "{0}"], {}),
+    "-include": (["-include", "{0}/value.h"], {}),
+    "CPATH": ([], {"CPATH": "{0}"}),
+    "CPLUS_INCLUDE_PATH": ([], {"CPLUS_INCLUDE_PATH": "/nowhere:{0}"}),
+}
+
+
+@pytest.fixture
+def header(tmp_path, monkeypatch):
+    """A header in a folder, flags and environment by which it is found, and a source that includes it."""
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path / "cache"))
+
+    def find(way: str) -> tuple[Path, list[str]]:
+        flags, environment = HEADERS[way]
+        folder = tmp_path / "a"
+        folder.mkdir()
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.format(folder))
+        return folder / "value.h", [flag.format(folder) for flag in flags]
+
+    return find
+
+
+@pytest.mark.parametrize("way", HEADERS)
+def test_an_edited_header_is_noticed_however_it_is_found(way, header, tmp_path):
+    path, flags = header(way)
+    source = tmp_path / "main.cpp"
+    source.write_text(("" if way == "-include" else "#include <value.h>\n") + "int main() { return VALUE; }\n")
+    for value in (1, 2, 1):
+        path.write_text(f"#define VALUE {value}\n")
+        program = toolchain.compile_cxx(source, flags, "program")
+        assert subprocess.run([program], check=False).returncode == value
+    assert len(list(cache.folder().glob("program-*/*/program"))) == 2, "the first was found again"
+
+
+@pytest.mark.parametrize("way", ["-I", "CPLUS_INCLUDE_PATH", "-include"])
+def test_an_edited_header_is_noticed_in_a_cuda_source(way, header, tmp_path, monkeypatch):
+    path, flags = header(way)
+    source = tmp_path / "kernel.cu"
+    source.write_text(
+        ("" if way == "-include" else "#ifdef __CUDA_ARCH__\n#include <value.h>\n#else\n#define VALUE 0\n#endif\n")
+        + "__global__ void kernel(int *x) { *x = VALUE; }\n"
+    )
+    for value in (1234, 5678):
+        path.write_text(f"#define VALUE {value}\n")
+        assert str(value) in build.compile_host(source, flags=flags).ptx
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "on_input"),
+    [
+        ("kernel.cu(3): error: identifier x is undefined", 2, True),
+        ("main.cpp:3:1: error: expected ;", 1, True),
+        ("main.cpp:1:10: fatal error: none.h: No such file or directory", 1, True),
+        ("ptxas kernel.ptx, line 12; error   : Unknown opcode", 255, True),
+        ("ptxas kernel.ptx, line 28; fatal   : Parsing error near '{': syntax error", 255, True),
+        ("e.cu: Assembler messages:\ne.cu:1: Error: no such instruction", 1, True),
+        ("virtual memory exhausted: Cannot allocate memory", 1, False),
+        ("cc1plus: out of memory allocating 65536 bytes", 1, False),
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", 9, False),
+        ("main.cpp:3:1: fatal error: error writing to /tmp/x.s: No space left on device", 1, False),
+        ("main.cpp:3:1: internal compiler error: Segmentation fault", 1, False),
+        ("nvcc fatal   : Unknown option '--none'", 1, False),
+        ("license expired", 1, False),
+        ("kernel.cu(3): error: the last that it said", "KILL", False),
+        ("", 1, False),
+    ],
+)
+def test_a_failure_is_the_inputs_if_the_tool_names_a_place(said, status, on_input):
+    end = f"kill -{status} $$" if isinstance(status, str) else f"exit {status}"
+    with pytest.raises(UserError) as raised:
+        toolchain.run(["/bin/sh", "-c", f'printf "%s" "$0"; {end}', said])
+    assert isinstance(raised.value, ToolFailed) == on_input and said in str(raised.value)
+
+
+def test_folders_are_found_among_flags_and_in_the_environment(bare, tmp_path):
+    """A header that appears in one of them may be found in place of one that was read."""
+    folders = [tmp_path / name for name in ("a", "b b", "c", "d", "e", "f", "g")]
+    for folder in folders:
+        folder.mkdir()
+    a, b, c, d, e, f, g = map(str, folders)
+    bare.setenv("CPATH", f"/nowhere:{f}")
+    bare.setenv("NVCC_APPEND_FLAGS", f"-O2 -I{g}")
+    flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative"]
+    assert toolchain.search_folders(flags) == folders
