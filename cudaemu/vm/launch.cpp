@@ -236,6 +236,7 @@ const char *vm_kinds() {
 }
 
 // Numbers of enumerations, and sizes and offsets of structures: "Space.SHARED 1", "TraceRow 32", "TraceRow.addr 24".
+// clang-format off
 const char *vm_mirrors() {
   static const std::string all = [] {
     std::string text;
@@ -247,36 +248,31 @@ const char *vm_mirrors() {
     ELEMENTS(X)
 #undef X
 #define X(name) say("Space." #name, size_t(Space::name));
-    X(GLOBAL)
-    X(SHARED)
-    X(LOCAL) X(CLUSTER)
+    X(GLOBAL) X(SHARED) X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
-        X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
+    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
 #undef X
-    // clang-format off
 #define X(type, field) say(#type "." #field, offsetof(type, field));
-    X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster)
-    X(LaunchSpec, explicit_cluster) X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window)
-    X(LaunchSpec, threads) X(LaunchSpec, count) X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes)
-    X(LaunchSpec, allocation_count) X(LaunchSpec, params) X(LaunchSpec, allocations) X(LaunchSpec,
-    trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit) X(LaunchSpec, budget) X(LaunchSpec,
-    resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative) X(LaunchSpec, heap) X(LaunchSpec,
-    before) X(LaunchSpec, kept)
-    X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding,
-    thread) X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding,
-    other_launch)
-    X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters,
-    conflicts) X(Counters, bytes) X(Counters, requests)
-    X(Counters, cluster_requests) X(Counters, cluster_bytes)
-    X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread)
-    X(TraceRow, seq) X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
+    X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster) X(LaunchSpec, explicit_cluster)
+    X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window) X(LaunchSpec, threads) X(LaunchSpec, count)
+    X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count) X(LaunchSpec, params)
+    X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
+    X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
+    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept)
+    X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
+    X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
+    X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters, conflicts)
+    X(Counters, bytes) X(Counters, requests) X(Counters, cluster_requests) X(Counters, cluster_bytes)
+    X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread) X(TraceRow, seq)
+    X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
 #undef X
-        // clang-format on
-        return text;
+    return text;
   }();
   return all.c_str();
 }
+// clang-format on
+
 // Special registers, in the order of their numbers, from 1 on, one per line.
 const char *vm_specials() { return special_names().c_str(); }
 
