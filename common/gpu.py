@@ -242,6 +242,7 @@ def _build(text: str, called: str, flags: list[str], include: Path, nvcc: toolch
 def _messages(log: str) -> str:
     """What the compiler said, without ninja's commands and counting."""
     counting, command = r"\[\d+/\d+\]|FAILED:|ninja: |\d+ errors? detected", r"/\S*/(nvcc|\S*g?\+\+)( |$)"
-    noise = re.compile(rf"Error building extension|{counting}|{command}")
+    twice = "nvcc warning : incompatible redefinition for option 'dependency-output'"  # torch's, then ours: see _build
+    noise = re.compile(rf"Error building extension|{counting}|{command}|{twice}")
     said = [line for line in log.splitlines() if line.strip() and not noise.match(line)]
     return "\n".join(said) or log
