@@ -958,6 +958,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   attributes->binaryVersion = native ? function->ptx_version : device.major * 10 + device.minor;
   attributes->maxDynamicSharedSizeBytes = function->dynamic_limit();
   attributes->preferredShmemCarveout = -1;
+  attributes->clusterDimMustBeSet = function->cluster.x > 0;
   attributes->requiredClusterWidth = function->cluster.x;
   attributes->requiredClusterHeight = function->cluster.y;
   attributes->requiredClusterDepth = function->cluster.z;
@@ -1009,6 +1010,9 @@ cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, co
   const Function *function = find(host);
   if (!function) return unknown_function("cudaOccupancyMaxPotentialClusterSize");
   if (device.major < 9) return refuse(cudaErrorNotSupported, "clusters need compute capability 9.0");
+  const dim3 asked = cluster_of(*config);
+  const std::string misfit = asked.x ? wrong_cluster(*function, config->gridDim, asked) : "";
+  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
   const int threads = int(config->blockDim.x * config->blockDim.y * config->blockDim.z);
   int blocks = 0;
   const cudaError_t error =

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -333,3 +337,18 @@ def test_what_a_launch_may_ask_for(own, size, asked, large, arch, says, capfd):
         text = text.replace("%cluster_ctarank", "%ctaid.x").replace("%cluster_nctarank", "%nctaid.x")
     report = cudaemu.program(source(text, "cluster_launch"), arch=arch)
     assert capfd.readouterr().out.strip() == says and not report.findings, report
+
+
+# ---- what the hardware's runtime answers ----
+
+
+def test_launches_in_clusters_are_answered_as_on_an_h200():
+    """cluster_probe.txt is the hardware's word. How many clusters fit depends on its groups of multiprocessors, which
+    are not modelled: that line alone differs."""
+    probe = Path(__file__).with_name("cluster_probe.cu")
+    command = [sys.executable, "-m", "cudaemu", "--arch", "9.0", "-q", str(probe)]
+    done = subprocess.run(command, cwd=probe.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = probe.with_suffix(".txt").read_text().splitlines()
+    differ = [(mine, other) for mine, other in zip(done.stdout.splitlines(), theirs, strict=True) if mine != other]
+    assert [mine.split(":")[0] for mine, _ in differ] == ["max active 0"]

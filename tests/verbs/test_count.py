@@ -31,7 +31,7 @@ def test_stages_of_two_problems_are_compared_where_both_compute_the_same():
     ]
     for shape in ((1, 2, 1, 256, 256, 128), (1, 2, 2, 250, 250, 128)):  # grouped heads; no whole tiles
         assert count.takes(both, last, shape) == {both[1]: shape}
-    with pytest.raises(UserError, match="N a multiple of 128"):
+    with pytest.raises(UserError, match="N must be a multiple of 128"):
         count.takes(both[:1], before, (1, 2, 250, 128))
 
 
