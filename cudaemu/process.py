@@ -34,6 +34,7 @@ from cudaemu.memory import Arena
 
 # One name for it, and so one build, also in notebooks, which find this by way of "..".
 HERE = Path(__file__).resolve().with_name("host")
+TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
@@ -580,7 +581,7 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
     lines = said.splitlines()
     for function, place in zip(lines[::2], lines[1::2]):
         file, _, line = place.partition(" ")[0].rpartition(":")
-        foreign = file.startswith(("/usr/", "??", str(HERE))) or "/nvidia/" in file or "/cuda" in file.lower()
+        foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(file))
         foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]

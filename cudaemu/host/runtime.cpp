@@ -1010,9 +1010,9 @@ cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, co
   const Function *function = find(host);
   if (!function) return unknown_function("cudaOccupancyMaxPotentialClusterSize");
   if (device.major < 9) return refuse(cudaErrorNotSupported, "clusters need compute capability 9.0");
-  const dim3 asked = cluster_of(*config);
-  const std::string misfit = asked.x ? wrong_cluster(*function, config->gridDim, asked) : "";
-  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
+  const dim3 asked = cluster_of(*config), &own = function->cluster;
+  if (asked.x && own.x && (asked.x != own.x || asked.y != own.y || asked.z != own.z))
+    return refuse(cudaErrorInvalidClusterSize, wrong_cluster(*function, config->gridDim, asked));
   const int threads = int(config->blockDim.x * config->blockDim.y * config->blockDim.z);
   int blocks = 0;
   const cudaError_t error =

@@ -89,6 +89,7 @@ COUNTERPARTS = {  # what compute-sanitizer calls it, in the words of the table -
     r"illegal instruction|invalid arguments": {"lane outside its mask"},
     r"`cudaErrorLaunchFailure`": {"misaligned"},
     r"`cudaErrorInvalidValue`": {suite.REFUSED},
+    r"(potential )?invalid \w+ atomic.*": {"block of the cluster not there", "out of bounds shared"},
     r"copy in flight": {"copy in flight"},
     r"\w+ hazard": {"shared race"},
     r"divergent thread\(s\) in (block|warp)": {"barrier divergence"},

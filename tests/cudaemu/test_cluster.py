@@ -325,7 +325,7 @@ int main() {
         ("", 0, 1, 0, "9.0", "cudaSuccess 100 1 4224 8"),
         ("__cluster_dims__(2, 1, 1)", 0, 0, 0, "9.0", "cudaSuccess 201 1 2112 8"),
         ("__cluster_dims__(2, 1, 1)", 2, 1, 0, "9.0", "cudaSuccess 201 1 2112 8"),
-        ("__cluster_dims__(2, 1, 1)", 4, 1, 0, "9.0", "cudaErrorInvalidClusterSize 0 1 0 8"),
+        ("__cluster_dims__(2, 1, 1)", 4, 1, 0, "9.0", "cudaErrorInvalidClusterSize 0 1 0 0"),
         ("", 2, 1, 0, "8.0", "cudaErrorInvalidClusterSize 0 0 0 0"),
     ],
 )
