@@ -581,7 +581,7 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
     lines = said.splitlines()
     for function, place in zip(lines[::2], lines[1::2]):
         file, _, line = place.partition(" ")[0].rpartition(":")
-        foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(file))
+        foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(os.path.normpath(file)))
         foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]
