@@ -84,8 +84,9 @@ def test_helpers_stand_word_for_word():
     versions = defaultdict(dict)
     for stage in STAGES:
         for helper in HELPER.finditer(stage.source.read_text()):
-            versions[helper[1]].setdefault(helper[0], stage.name)
-    assert "ceil_div" in versions
+            text = re.sub(r"SWIZZLE \? (.+) : col;", r"\1;", helper[0])  # the macro that turns it off: Part I alone
+            versions[helper[1]].setdefault(text, stage.name)
+    assert "ceil_div" in versions and "swizzle" in versions
     changed = {name: list(texts.values()) for name, texts in versions.items() if len(texts) > 1}
     assert not changed, f"helpers that differ between stages: {changed}"
 

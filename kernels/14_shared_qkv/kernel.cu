@@ -55,7 +55,6 @@ constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
-constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(Q_IN_REGISTERS == 0 || Q_IN_REGISTERS == 1, "Q_IN_REGISTERS is 0 or 1");
@@ -161,7 +160,7 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
   constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
   constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
-  return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
+  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
 }
 
 // Global -> shared, in the background: ROWS whole rows, chunk by chunk. Rows 8 apart are swizzled alike, so each thread

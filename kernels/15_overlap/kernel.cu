@@ -65,7 +65,6 @@ constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr bool SPREAD = SPREAD_COPIES && HEAD_DIM == 128;  // half as many bytes are copied faster at once
 constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
-constexpr int SWIZZLE = 1;                                 // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(WARP_Q == 16 || WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
@@ -172,7 +171,7 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
   constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
   constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
-  return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
+  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
 }
 
 // Global -> shared, in the background: ROWS whole rows, chunk by chunk. Rows 8 apart are swizzled alike, so each thread

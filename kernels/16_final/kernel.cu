@@ -66,7 +66,6 @@ constexpr float LOWEST = -3.4028235e38f;      // an m to begin with: finite, so 
 constexpr float MOST = 256;                   // that a weight may be: m is the row's maximum, or at most 8 less
 constexpr float EXACT = 16777216;             // 2^24: below, m is within 1 of the product that it was rounded from
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
-constexpr int SWIZZLE = 1;                    // always on: see stage 09
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(MAX_WARP_Q == 16 || MAX_WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
@@ -214,7 +213,7 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
   constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
   constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
-  return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
+  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
 }
 
 // Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp.
