@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import kernels
@@ -51,6 +53,18 @@ def test_the_header_is_the_files_own():
 def test_the_diff_is_folded_below_its_size():
     text = notebook.diff(kernels.load("02")).data
     assert "<b>01_naive → 02_block_tile</b>: +" in text and text.count("<details>") == 1
+
+
+def test_what_is_folded_is_whole_in_plain_text():
+    """A reader writes the code first; where nothing can be folded it is shown."""
+    stage = kernels.load("02")
+    for show in (notebook.header, notebook.diff, partial(notebook.phase, number=1), partial(notebook.quote, start="K")):
+        text, folded = show(stage).data, show(stage, fold="our <b>code</b>")
+        assert folded.data.startswith("<details><summary>our <b>code</b>") and folded.data.count("</details>") == 1
+        code = text[text.index("```") : text.rindex("```")]
+        assert code in folded.data and code in repr(folded)
+        assert repr(folded).startswith("our code") and "<" not in repr(folded).partition("```")[0]
+    assert "<details>" not in notebook.quote(stage, "K").data
 
 
 def test_counters_stand_side_by_side_and_two_with_their_change():
