@@ -112,8 +112,8 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
     text = notebook.in_clocks(before, stage).data
     assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
-    text = notebook.in_clocks(kernels.load("14"), kernels.load("15"), HEAD_DIM=64).data
-    assert "| fp16 HEAD_DIM=64 |" in text and "| 15_overlap, 4096 |" in text
+    text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
+    assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
     text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
     assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text

@@ -47,9 +47,8 @@ run steps-10 kernels.10_register_double_buffer bench --variant DOUBLE_BUFFER=all
   --variant SERPENTINE=all --sizes 2048 4096 8192 --repeat 3
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
 for d in 128 64; do
-  run variants-13-$d kernels.13_split_q bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
-  run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
+  run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
