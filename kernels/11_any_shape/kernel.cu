@@ -1,11 +1,11 @@
 // Stage 11 · any shape: the matrix product that a program would call.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], row-major (B_TRANSPOSED: B is given as [N, K]); fp32 accumulation.
-// Idea      The main loop of stage 10, for any M and N. Where a tile or a slice reaches over an edge, copies write zeros
-//           in place of what is not there, which add nothing to a sum, and stores leave out what is not C. Whole
-//           tiles and cut ones have kernels of their own, so that whole tiles pay nothing for this. Problems with too
-//           few tiles to occupy the multiprocessors get smaller ones. Slices are twice as deep. Four lanes exchange
-//           their pairs of C, so that it leaves in whole 16-byte chunks. fp32 runs on the tensor cores as TF32.
+// Idea      The main loop of stage 10, for any M and N. Where a tile or a slice reaches over an edge, copies write
+//           zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C.
+//           Whole tiles and cut ones have kernels of their own, so that whole tiles pay nothing for this. Problems
+//           with too few tiles to occupy the multiprocessors get smaller ones. Slices are twice as deep. Four lanes
+//           exchange their pairs of C, so that it leaves in whole 16-byte chunks. fp32 runs as TF32.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
