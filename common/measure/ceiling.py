@@ -146,8 +146,8 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     clocks, mhz, warps, call = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
     with nvml.Monitor(device) as monitor:
-        samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
-    ms = timing.summary(samples)
+        single = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
+    ms = timing.summary(single.ms)
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     operations = ceiling.per_step * STEPS * sms
     row = {
@@ -158,6 +158,7 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         "per_clock": {"value": operations / sms / clocks, "unit": ceiling.per_clock, "mhz": round(mhz, 1)},
         "warps": warps,
         "ms": ms,
+        "clock": timing.clock([single]),
         **monitor.summary(),
     }
     if sustained:
@@ -177,7 +178,8 @@ def _cache() -> Path:
 def limits(keys: Sequence[str]) -> dict[str, dict]:
     """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now.
 
-    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock."""
+    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock; "per_clock" is that of all SMs, in
+    operations."""
     path = _cache()
     run = runs.load(path) if path.exists() else head()
     known = {row["key"] for row in run["rows"]}
@@ -195,6 +197,7 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
             * run["sms"]
             * (run["highest_mhz"] or per_clock[each.key]["mhz"])
             / 1e6,
+            "per_clock": per_clock[each.key]["value"] * run["sms"],
             "date": run["date"],
         }
         for each in needed(keys)
