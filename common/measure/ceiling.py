@@ -24,7 +24,7 @@ from rich.console import Group
 
 from common import gpu, terminal
 from common.dtypes import PRECISIONS
-from common.measure import levels, nvml, timing
+from common.measure import levels, nvml, stamps, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from cudaemu.compiler import cache, toolchain
@@ -114,15 +114,15 @@ def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[],
     launcher = ceiling.load().launch_ceiling
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     sink = torch.empty(sms * warps * 32, device="cuda")
-    stamps = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
+    times = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
 
     def call() -> None:
-        levels.call(launcher, sink, stamps, STEPS, warps)
+        levels.call(launcher, sink, times, STEPS, warps)
 
     def stamped() -> levels.Run:
         call()
         torch.cuda.synchronize()
-        run = levels.Run(stamps.cpu())
+        run = levels.Run(times.cpu())
         run.check()
         return run
 
@@ -139,9 +139,9 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     settings = []
     for warps in ceiling.warps:
         call, stamped = bind(ceiling, warps)
-        stamps = [stamped() for _ in range(levels.RUNS)]
-        clocks = statistics.median(run.clocks for run in stamps)
-        mhz = statistics.median(run.mhz for run in stamps)
+        counted = [stamped() for _ in range(levels.RUNS)]
+        clocks = statistics.median(run.clocks for run in counted)
+        mhz = statistics.median(run.mhz for run in counted)
         settings.append((clocks, mhz, warps, call))
     clocks, mhz, warps, call = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
@@ -216,7 +216,9 @@ def head() -> dict:
 
 def build() -> None:
     """Build all that is measured, side by side: nvcc is what takes time."""
-    jobs = [each.load for each in ALL] + [lambda source=source: levels.load(source) for source in levels.SOURCES]
+    jobs = [stamps.load, *(each.load for each in ALL)] + [
+        lambda source=source: levels.load(source) for source in levels.SOURCES
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda job: job(), jobs))
 
