@@ -61,6 +61,7 @@ sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kerne
 run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
 
 group=together  # what is compared with each other: precisions, and layouts of B
+run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 4096
 run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
   --sizes 2048 4096 8192
 run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
