@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from IPython.display import Markdown
 
+import cudaemu
 from common import accuracy, counts, course
 from common.figures import attention_tiles, trace
 from common.figures.draw import Picture
@@ -35,6 +36,7 @@ from cudaemu.hardware import GPUS, Arch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from nbformat import NotebookNode
+    from torch import Tensor
 
     from cudaemu import Report
 
@@ -310,6 +312,36 @@ def _short(report: str, findings: int = 2) -> str:
 def findings(report: Report) -> None:
     """Print what the sanitizer found, shortened."""
     print(_short(str(report)))
+
+
+def exercise(
+    code: str, expected: Mapping[str, Tensor], goals: Mapping[str, int] | None = None, **arguments: Tensor | int | float
+) -> Markdown:
+    """A reader's few lines, judged in the emulator: do they compile, keep the rules, compute what they should?
+
+    `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
+    some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
+    the most that each may be, told once all else is right."""
+    source = trace.write(code, "yours.cu")
+    try:
+        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments))
+    except UserError as error:
+        return _fence(str(error).replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
+    said = []
+    for name, want in expected.items():
+        got = cast("Tensor", arguments[name])
+        if wrong := (~got.isclose(want, rtol=1e-5, atol=1e-6)).nonzero().tolist():
+            place, here = name + "".join(f"[{index}]" for index in wrong[0]), tuple(wrong[0])
+            said.append(f"**Wrong:** {len(wrong)} of {want.numel()} elements.")
+            said[-1] += f" `{place}` must be {want[here]:g}, got {got[here]:g}."
+    if report.findings or report.status:
+        said.append(_fence(_short(str(report)), "text", "**Breaks a rule:**").data)
+    if not said:
+        said = ["**Right**, and no rule broken."]
+        for name, most in (goals or {}).items():
+            count = report.counters[name]
+            said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))
+    return Markdown("\n\n".join(said))
 
 
 def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:

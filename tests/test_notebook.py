@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 import kernels
 from common import counts, notebook
@@ -192,6 +193,40 @@ def test_a_program_is_run_with_what_the_emulator_says_of_it():
     text = notebook.program(code, "sets.cu").data
     assert "an illegal memory access was encountered" in text and "sets.cu:2, set, block (0, 0, 0)" in text
     assert text.index("illegal") < text.index("sets.cu:2") and "/tmp" not in text
+
+
+ADD = """__global__ void add(int n, const float *x, float *y) {
+  int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < n) y[i] = x[i] + 1;
+}
+extern "C" cudaError_t launch(int n, const float *x, float *y) {
+  add<<<(n + 31) / 32, 32>>>(n, x, y);
+  return cudaGetLastError();
+}"""
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("", "", ["**Right**", "`global_load_sectors`: 5, the goal is met."]),
+        ("x[i]", "x[n - 1 - i]", ["**Wrong:** 40 of 40", "`y[0]` must be 1, got 40"]),
+        ("(n + 31)", "n", ["**Wrong:** 8 of 40", "`y[32]` must be 33, got nan"]),
+        ("i < n", "i <= n", ["**Breaks a rule:**", "yours.cu:3"]),
+        (" + 1;", " + 1", ["**Does not run.**", "yours.cu(4)"]),
+    ],
+)
+def test_an_exercise_is_judged(old, new, said):
+    x, y = torch.arange(40.0), torch.full((40,), torch.nan)
+    code = ADD.replace(old, new) if old else ADD
+    text = notebook.exercise(code, {"y": x + 1}, {"global_load_sectors": 5}, n=40, x=x, y=y).data
+    assert all(words in text for words in said) and ("**Right**" in text) == (said[0] == "**Right**")
+    assert ".cache" not in text and "/snippets/" not in text
+
+
+def test_a_goal_of_an_exercise_that_is_missed_is_named():
+    x, y = torch.arange(40.0), torch.full((40,), torch.nan)
+    text = notebook.exercise(ADD, {"y": x + 1}, {"global_load_sectors": 4}, n=40, x=x, y=y).data
+    assert "**Right**" in text and "`global_load_sectors`: 5, goal: 4" in text
 
 
 def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
