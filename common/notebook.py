@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import time
@@ -367,6 +368,21 @@ def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -
     """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
     of one run. `chosen`: of each the macros that are not as by default."""
     return _recorded(tables.steps(stage.name, chosen, *sizes))
+
+
+def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
+    """How far the times of a stage's default kernel lie apart in all recorded runs on one GPU."""
+    home, body = runs.runs(kind="bench")[:1], []
+    for size in sizes:
+        made = runs.runs(kind="bench", gpu=home[0]["gpu"].split()[-1]) if home else []
+        rows = [r.row for run in made for r in runs.records(run, name=stage.name, dtype=dtype, size=size, default=True)]
+        times = [row["ms"]["median"] for row in rows]
+        if times:
+            shown = map(tables.milliseconds, (min(times), statistics.median(times), max(times)))
+            body.append([f"{size}, {dtype}", len(times), *shown, f"{max(times) / min(times):.2f}"])
+    if not body:
+        return Markdown(f"*{tables.NOTHING.strip('*')}*")
+    return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest"], body)
 
 
 def profile(stage: Stage, **settings: int) -> Markdown:
