@@ -242,7 +242,8 @@ def _compared(
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
-    """How busy the arithmetic units can be beside the shared memory that feeds them, and what that makes in TFLOP/s.
+    """For what share of the time the arithmetic units can multiply beside the shared memory that feeds them, and what
+    that makes in TFLOP/s. (Conversions, which the FMA pipe does as well, are not counted.)
 
     Counted at `shape` in the emulator, shared loads as ptxas merged them; both at the rates measured on the recorded
     GPU, all of its SMs at their highest clock."""
@@ -261,8 +262,8 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)
         row = [f"{clocks[name]:,.0f}" for name in ("arithmetic", "shared memory")]
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
-    head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
-    return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
+    head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of multiplications", "of shared memory"]
+    return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
@@ -310,9 +311,9 @@ def _short(report: str, findings: int = 2) -> str:
     return "\n\n".join(blocks[:findings] + more)
 
 
-def findings(report: Report) -> None:
-    """Print what the sanitizer found, shortened."""
-    print(_short(str(report)))
+def findings(report: Report, shown: int = 2) -> None:
+    """Print the first findings of the sanitizer, and how many more there are."""
+    print(_short(str(report), shown))
 
 
 def exercise(
