@@ -262,7 +262,8 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)
         row = [f"{clocks[name]:,.0f}" for name in ("arithmetic", "shared memory")]
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
-    head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of multiplications", "of shared memory"]
+    at = compared[-1].stage.spec.format(tuple(shape))
+    head = [f"at least, {at}", "clocks of multiplications", "of shared memory"]
     return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
 
 
@@ -492,12 +493,6 @@ def machine() -> Markdown:
 
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU, so kernels run in the emulator"
     return Markdown(f"This machine: {where}. Compiler: nvcc {toolchain.find_nvcc().release}.")
-
-
-def stages() -> Markdown:
-    """The map of the course."""
-    rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in course.ladder()]
-    return Markdown(table(["stage", "the one idea", "takes"], rows).data.replace("---:", "---"))
 
 
 def limits() -> Markdown:
