@@ -387,6 +387,29 @@ def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
     return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest"], body)
 
 
+def beside(stage: Stage, run: str, label: str) -> Markdown:
+    """A stage beside `label`, a changed copy of its source, which the recorded run `run`.json timed with it."""
+    path = runs.RESULTS / f"{run}.json"
+    if not path.exists():
+        return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
+    recorded = runs.load(path)
+    rows = [row for row in recorded["rows"] if row["name"] == stage.name]
+    ours = {row["size"]: row for row in rows if not row.get("source")}
+    changed = {row["size"]: row for row in rows if row.get("source")}
+    body = [
+        [
+            size,
+            tables.tflops(ours[size]["tflops"]),
+            tables.tflops(changed[size]["tflops"]),
+            f"{ours[size]['ms']['median'] / changed[size]['ms']['median']:.2f}",
+        ]
+        for size in ours
+        if size in changed
+    ]
+    made = table([rows[0]["dtype"], f"{stage.name}, TFLOP/s", label, "×"], body)
+    return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
+
+
 def profile(stage: Stage, **settings: int) -> Markdown:
     """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
     return _recorded(tables.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))

@@ -120,6 +120,34 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert "`docs/results/" in text and "](" not in text
 
 
+def test_a_changed_copy_is_shown_beside_the_stage_of_its_run(monkeypatch, tmp_path):
+    run = runs.load(runs.RESULTS / "through-l1-08_multi_stage.json")
+    row = next(row for row in run["rows"] if row["name"] == "08_multi_stage" and row.get("source") is None)
+    half = row | {
+        "source": "/tmp/slower.cu",
+        "tflops": row["tflops"] / 2,
+        "ms": row["ms"] | {"median": 2 * row["ms"]["median"]},
+    }
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert "not recorded yet" in notebook.beside(kernels.load("08"), "slower-08", "slower").data
+    runs.save(run | {"rows": [row, half]}, tmp_path / "slower-08.json")
+    text = notebook.beside(kernels.load("08"), "slower-08", "slower").data
+    assert f"| {row['size']} |" in text and "| 0.50 |" in text and "`docs/results/slower-08.json`" in text
+
+
+def test_runs_of_the_same_kernel_are_compared(monkeypatch, tmp_path):
+    stage = kernels.load("09")
+    run = runs.load(runs.RESULTS / "ladder-gemm.json")
+    row = next(row for row in run["rows"] if row["name"] == stage.name and row["size"] == "4096")
+    for times in (1, 2, 3):
+        slower = row | {"ms": {key: value * times for key, value in row["ms"].items()} | {"n": 3}}
+        runs.save(run | {"rows": [slower]}, tmp_path / f"run{times}.json")
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    text = notebook.repeated(stage, "4096", "64").data
+    assert "| 4096, fp16 | 3 |" in text and "| 3.00 |" in text and "64, fp16" not in text
+    assert "No run recorded" in notebook.repeated(stage, "64").data
+
+
 @pytest.fixture
 def ceilings(monkeypatch):
     """Rates of round numbers: an mma takes 2 clocks, a wavefront 1, an FMA of a warp a quarter; 100 SMs at 1 GHz."""
