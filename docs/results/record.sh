@@ -63,6 +63,16 @@ for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
+source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
+sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
+  -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
+  kernels/02_block_tile/kernel.cu >"$source"
+run one-barrier-02 kernels.02_block_tile bench --sizes 2048 4096 --source "$source"
+
+source=${TMPDIR:-/tmp}/neighbours.cu  # a thread's 8 rows and columns are neighbours
+sed 's/LANES_N \* QUAD/LANES_N * THREAD_M/; s/WARP_[MN] \/ 2/QUAD/' kernels/03_thread_tile/kernel.cu >"$source"
+run neighbours-03 kernels.03_thread_tile bench --sizes 2048 4096 --source "$source"
+
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
   sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
