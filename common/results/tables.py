@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/*.md.
+"""The tables of README.md, docs/ and docs/appendix/.
 
 Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
 and no figure of anybody's own:
@@ -15,6 +15,7 @@ and no figure of anybody's own:
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
     results:bounds LADDER DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
+    results:clocks LADDER DTYPE SIZE …        the SM clock of the timed launches, and what limits it
     results:profile STAGE                   the emulator's counters beside ncu's
     results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
@@ -532,6 +533,23 @@ def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **s
     return markdown([*head, "longest stalls, warps per issue"], body, sources)
 
 
+@table("clocks")
+def clocks_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """The mean SM clock of the timed launches of stages and libraries, with what the driver says limited it."""
+    found = [r for r in rungs(ladder, dtype, gpu, **_settings(settings)) if "clock" in r.row]
+    if not found:
+        return NOTHING
+    body: list[list[object]] = []
+    for name in dict.fromkeys(r.row["name"] for r in found):
+        at = {r.row["size"]: r.row for r in found if r.row["name"] == name}
+        cells = [gigahertz(at[size]) if size in at else None for size in shown]
+        reasons = [limited_by(at[size]) if size in at else None for size in shown]
+        body.append([name, *(cell and f"{cell} ({why or 'not asked'})" for cell, why in zip(cells, reasons))])
+    limits = {f"{r.run['power_limit_w']:.0f} W" for r in found if r.run.get("power_limit_w")}
+    limit = f"\nEnforced power limit: {', '.join(sorted(limits))}." if limits else ""
+    return markdown([f"SM clock (limited by), {dtype}", *shown], body, found) + limit
+
+
 def short_stall(name: str) -> str:
     """ "long scoreboard (global, local memory)" -> "long scoreboard"."""
     return name.split(" (")[0]
@@ -823,7 +841,7 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
 
 def documents() -> list[Path]:
     """The files that may hold markers."""
-    return [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if p.exists()]
+    return [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if p.exists()]
 
 
 def _draw(words: Sequence[str], check: bool) -> Path | None:

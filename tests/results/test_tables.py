@@ -192,14 +192,15 @@ def test_a_table_of_one_setting_is_of_the_newest_run_with_that_setting(record):
 
 
 def test_every_table_can_be_made_of_recorded_runs(record):
+    measured = {"clock": {"ghz": 1.75}, "limited_by": {"power cap": 0.5}}
     about = {"defaults": {"COALESCED": 1}}
     rows = [
-        row("01_naive", 4.0, variants={"COALESCED": 1}, sm_mhz={"median": 1980.0}, **about),
+        row("01_naive", 4.0, variants={"COALESCED": 1}, **measured, **about),
         row("01_naive", 0.5, default=False, variants={"COALESCED": 0}, **about),
         row("02_block_tile", 8.0, previous="01_naive"),
         row("cuBLAS", 400.0, role="peer"),
     ]
-    record("bench", run(*rows, limits=LIMITS))
+    record("bench", run(*rows, limits=LIMITS, power_limit_w=700.0))
     both = [row("01_naive", 4.0, dtype=dtype, variants={"COALESCED": 1}) for dtype in ("fp16", "bf16")]
     record("together", run(*both, together=True, date="2026-11-20T10:00:00+00:00"))
     unit = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 640.4, "unit": "TFLOP/s"}
@@ -244,6 +245,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "latencies": [],
         "flight": [],
         "bounds": ["gemm", "fp16", "4096"],
+        "clocks": ["gemm", "fp16", "2048", "4096"],
         "profile": ["01_naive"],
         "runs": [],
         "plot": ["gemm", "fp16"],
@@ -268,6 +270,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     ]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
+    assert cells(made["clocks"]) == [["01_naive", "–", "1.750 GHz (power cap 50%)"]]
+    assert "Enforced power limit: 700 W." in made["clocks"]
     assert cells(made["bounds"])[0] == ["01_naive", *["–"] * 6]
     assert cells(made["profile"]) == [
         ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
