@@ -17,6 +17,7 @@ and no figure of anybody's own:
     results:bounds LADDER DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
     results:clocks LADDER DTYPE SIZE …        the SM clock of the timed launches, and what limits it
     results:profile STAGE                   the emulator's counters beside ncu's
+    results:differences                     in which counters ncu differs from the emulator, and why
     results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
@@ -759,6 +760,37 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None, **sett
     else:
         return NOTHING
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
+
+
+@table("differences")
+def differences_table(gpu: str | None = None) -> str:
+    """Counters in which ncu differs from the emulator: in how many of the compared launches, the largest difference,
+    and why, as the newest profile of each kernel and size has it."""
+    compared: set[tuple] = set()
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}  # counter and reason -> how far off, and where
+    sources: list[Record] = []
+    for run in runs(kind="profile", gpu=gpu):
+        for record in records(run, default=True):
+            pairs = {key: pair for key, pair in record.row["counters"].items() if pair.get("emulator") is not None}
+            if not pairs or record.case + (record.row["name"],) in compared:
+                continue
+            compared.add(record.case + (record.row["name"],))
+            sources.append(record)
+            for key, pair in pairs.items():
+                ours, ncu = pair.get("code", pair["emulator"]), pair["ncu"]
+                if ours != ncu:
+                    where = (
+                        f"{record.row['name']}, {settings_named(record.row)}, {record.row['size']}: {ours:,} → {ncu:,}"
+                    )
+                    off = abs(ours - ncu) / max(ours, 1)
+                    found.setdefault((key, pair.get("why", "not known")), []).append((off, where))
+    if not compared:
+        return NOTHING
+    body = [
+        [f"`{key}`", f"{len(each)} of {len(compared)}", max(each)[1], why] for (key, why), each in sorted(found.items())
+    ]
+    head = ["counter", "launches that differ", "the largest difference, emulator → ncu", "why"]
+    return markdown(head, body, sources)
 
 
 def _counted(pair: Mapping) -> str:

@@ -247,6 +247,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "bounds": ["gemm", "fp16", "4096"],
         "clocks": ["gemm", "fp16", "2048", "4096"],
         "profile": ["01_naive"],
+        "differences": [],
         "runs": [],
         "plot": ["gemm", "fp16"],
     }
@@ -277,6 +278,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
         ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
     ]
+    assert cells(made["differences"]) == []
     assert cells(made["spread"]) == [
         ["01_naive", "4.00 to 4.00"],
         ["cuBLAS", "400 to 400"],
@@ -290,6 +292,22 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["% of the library, fp16", "2%"],
     ]
     assert "`python -m kernels bench`" in made["runs"]
+
+
+def test_differences_are_those_of_the_newest_profiles_the_largest_of_each(record):
+    def profiled(name: str, ncu: int, size: int = 256, **more) -> dict:
+        pair = {"emulator": 100, "ncu": ncu, "metric": "m"} | more
+        return row(name, 1.0, size, counters={"stores": pair, "equal": {**pair, "ncu": 100, "code": 100}}, metrics={})
+
+    rows = [profiled("01_naive", 105, why="chance"), profiled("02_block_tile", 90, why="chance")]
+    rows += [profiled("03_thread_tile", 999, emulator=None), profiled("04_wmma", 80, code=80, why="merged")]
+    record("new", run(*rows, kind="profile"))
+    old = [profiled("01_naive", 500, why="chance"), profiled("01_naive", 101, 512)]
+    record("old", run(*old, kind="profile", date="2025-01-01T00:00:00+00:00"))
+    assert cells(TABLES["differences"]()) == [
+        ["`stores`", "2 of 4", "02_block_tile, fp16, 256: 100 → 90", "chance"],
+        ["`stores`", "1 of 4", "01_naive, fp16, 512: 100 → 101", "not known"],
+    ]
 
 
 def test_tables_say_that_nothing_is_recorded(record):
