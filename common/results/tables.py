@@ -1,7 +1,6 @@
 """The tables of README.md, docs/ and docs/appendix/.
 
-Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
-and no figure of anybody's own:
+What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is made by this module from the recorded runs:
 
     results:ladder LADDER DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
     results:speed LADDER STAGE DTYPE …        one stage beside the one it follows and the library, at every size
@@ -21,9 +20,8 @@ and no figure of anybody's own:
     results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
-Further arguments: `gpu=H200` (whose runs; default: the GPU that most runs are of), `NAME=VALUE` (a setting of the
-problem, such as HEAD_DIM=64).
-The rows of a table come from one run, which stands below it.
+Further arguments: `gpu=H200` (default: the GPU that most runs are of), `NAME=VALUE` (a setting of the problem, such as
+HEAD_DIM=64). The rows of a table come from one run, which is named below it.
 """
 
 from __future__ import annotations
@@ -580,7 +578,7 @@ def needs(
 ) -> str:
     """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
-    That is what there is to predict the last one's from. Resources of which all need little are left out."""
+    The last one's can be predicted from them. Resources of which all stages need little are left out."""
     found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):
