@@ -66,7 +66,7 @@ class Run:
     def check(self) -> None:
         """UserError unless each block had an SM of its own: rates per SM would be wrong."""
         if len(set(self.stamps[:, 0].tolist())) != len(self.stamps):
-            raise UserError("two blocks shared an SM, so rates per SM are not known: is something else running on this GPU?")
+            raise UserError("two blocks shared an SM, so rates per SM are not known: is the GPU in use?")
 
 
 def spread(values: list[float]) -> dict[str, float]:

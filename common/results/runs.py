@@ -91,7 +91,7 @@ def _parsed(text: str, path: str) -> dict:
         raise UserError(f"{path} is not JSON: {error}") from None
 
 
-_parsed_once = lru_cache(_parsed)  # a page of tables asks for the same text a hundred times; the answer is never changed
+_parsed_once = lru_cache(_parsed)  # pages ask for the same text a hundred times; the answer never changes
 
 
 @dataclass(frozen=True)
