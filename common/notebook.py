@@ -225,6 +225,13 @@ def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
 
 
+def predicted(before: Stage, stage: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
+    """Recorded clocks of two stages, and what the second one's would be if it exceeded its bound by as many clocks as
+    the first one does; `settings` as in `speed`."""
+    shown = stage.kernel(dtype, settings).settings
+    return _recorded(tables.predicted(stage.ladder, [before.name, stage.name], dtype, settings=shown))
+
+
 def together(stage: Stage, *sizes: str) -> Markdown:
     """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
     return _recorded(tables.together_table(stage.name, *sizes))

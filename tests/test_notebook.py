@@ -115,6 +115,12 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert text.index(f"| {stage.name}, 2048 |") < text.index(f"| {before.name}, 8192 |") and "08_" not in text
     text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
     assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
+    for row in (
+        notebook.predicted(kernels.load("12"), kernels.load("13"), HEAD_DIM=64).data.split("\n\n")[0].splitlines()[2:]
+    ):
+        took, bound, gap, bound_after, prediction, took_after = (int(x.replace(",", "")) for x in row.split("|")[2:8])
+        assert abs(took - bound - gap) <= 1 and abs(bound_after + gap - prediction) <= 1
+        assert bound > bound_after and f"{took_after / prediction:.2f} |" in row
     text = notebook.steps(stage, {"GROUP_M": 1}, {}, sizes=("4096",)).data
     assert text.index(f"| {before.name} |") < text.index("| `GROUP_M=1` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text

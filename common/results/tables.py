@@ -667,6 +667,43 @@ def in_clocks(
     return markdown(head, body, sources) + _launch_note(sources) if body else NOTHING
 
 
+def predicted(
+    ladder: str,
+    stages: Sequence[str],
+    dtype: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """Two stages' clocks, size by size: what the second one would take if the gap between the first one's bound and
+    its time came on top of the second one's bound, and what it took."""
+    settings = settings or {}
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    bounds = Bounds()
+    found = rungs(ladder, dtype, gpu, **settings)
+    for size in sizes(found):
+        at = {r.row["name"]: bounds.of(r) for r in found if r.row["size"] == size and r.row["name"] in stages}
+        before, after = (at.get(stage) for stage in stages)
+        if before is None or after is None:
+            continue
+        gap = before.measured - before.clocks
+        clocks = [before.measured, before.clocks, gap, after.clocks, after.clocks + gap, after.measured]
+        body.append([size, *(f"{each:,.0f}" for each in clocks), f"{after.measured / clocks[-2]:.2f}"])
+        sources += [before.record, before.profile, after.profile]
+    first, second = (stage.partition("_")[0] for stage in stages)
+    head = [
+        settings_named({"dtype": dtype, "settings": settings}),
+        f"{first} took",
+        f"bound of {first}",
+        "gap",
+        f"bound of {second}",
+        f"prediction for {second}: its bound + the gap",
+        f"{second} took",
+        "÷ prediction",
+    ]
+    return markdown(head, body, sources) if body else NOTHING
+
+
 def _bound(
     ladder: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
 ) -> Bound | str:
