@@ -208,8 +208,8 @@ struct Shared {  // row-major, in swizzled chunks; written and read by the whole
   alignas(128) Element V[2][BLOCK_KV][HEAD_DIM];
 };
 
-// Copies tiles of K or V to shared memory one after the other, in the background and in PARTS: a thread has one chunk of
-// each. Blocks that share the keys take tiles in turn. RAGGED: rows after the end become zeros.
+// Copies tiles of K or V to shared memory one after the other, in the background and in PARTS: a thread has one chunk
+// of each. Blocks that share the keys take tiles in turn. RAGGED: rows after the end become zeros.
 template <bool RAGGED>
 struct TileCopy {
   unsigned target;        // of this thread's chunk of part 0, in the first buffer
@@ -456,7 +456,7 @@ __global__ void __launch_bounds__(THREADS, (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM ==
   for (int tile = 0; tile < kv_tiles; ++tile) {
     cp_async_wait<0>();  // each thread waits for its copies of this tile of V and the next of K, then all for all: they
     __syncthreads();     // are complete, and the tiles that are overwritten next have been read by all
-    const int next = tile + 1, offset = tile % 2 * TILE_BYTES, next_offset = next % 2 * TILE_BYTES;  // in the rings
+    const int next = tile + 1, offset = tile % 2 * TILE_BYTES, next_offset = next % 2 * TILE_BYTES;
     const bool copies_v = next < kv_tiles, copies_k = next + 1 < kv_tiles;
     if (!SPREAD && copies_v) v_copy.copy(next, 0, PARTS);
     if (!SPREAD && copies_k) k_copy.copy(next + 1, 0, PARTS);
@@ -586,7 +586,7 @@ cudaError_t launch(const Arguments &arguments, cudaStream_t stream) {
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  cudaFuncAttributes compiled;  // only code for 9.0 and newer waits for the parts, and so may begin before they are there
+  cudaFuncAttributes compiled;  // only code for 9.0 and newer waits for the parts, and may begin before they are there
   if ((status = cudaFuncGetAttributes(&compiled, combine_kernel)) != cudaSuccess) return status;
   cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization};
   early.val.programmaticStreamSerializationAllowed = 1;
