@@ -218,7 +218,6 @@ struct TileCopy {
   int rows;               // from this thread's chunk of the first part to the end of the tensor
 
   __device__ __forceinline__ void copy(int tile, int first_part, int parts) {
-#pragma unroll
     for (int part = first_part; part < first_part + parts; ++part) {
       cp_async_16_or_zeros(target + tile % 2 * TILE_BYTES + part * COPY_ROWS * ROW_BYTES, source,
                            !RAGGED || tile * (int)gridDim.y * BLOCK_KV + part * COPY_ROWS < rows);
@@ -241,7 +240,6 @@ struct Rows {
   // S = Q · Kᵀ. If `copies`, tile `tile` of K is copied meanwhile.
   __device__ __forceinline__ void compute_scores(
       unsigned q_address, unsigned k_address, bool copies, TileCopy<RAGGED> &k_copy, int tile) {
-#pragma unroll
     for (int m = 0; m < TILES_Q; ++m) {
       for (int n = 0; n < TILES_KV; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
     }
@@ -252,7 +250,6 @@ struct Rows {
         ldmatrix_x4(q[m][0], q[m][1], q[m][2], q[m][3], columns_on(q_address, d) + m * MMA_M * ROW_BYTES);
       }
       if (copies && d % (2 * MMA_K) == 0) k_copy.copy(tile, d / MMA_K, 2);
-#pragma unroll
       for (int n = 0; n < TILES_KV; n += 2) {
         unsigned k[2][2];
         ldmatrix_x4(k[0][0], k[0][1], k[1][0], k[1][1], columns_on(k_address, d) + n * MMA_N * ROW_BYTES);
@@ -272,7 +269,6 @@ struct Rows {
     for (int key = 0; key < DEPTH_KV; ++key) {
       if (copies) v_copy.copy(tile, key * 2, 2);
       for (int m = 0; m < TILES_Q; ++m) mma_m16n8k16<Element>(l[m], p[m][key], ones);
-#pragma unroll
       for (int n = 0; n < TILES_D; n += 2) {
         unsigned v[2][2];  // rows of V are keys: .trans puts them along the registers
         const unsigned address = columns_on(v_address, n * MMA_N) + key * MMA_K * ROW_BYTES;
@@ -323,7 +319,6 @@ struct Rows {
     sum[0] = sum[1] = 0;
 #pragma unroll
     for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const float below = -max[m][i / 2], x = s[m][n][i], y = s[m][n][i + 1];
         const float first = exp2_approx(rounded ? __fmul_rn(x, scale_log2) + below : fmaf(x, scale_log2, below));
@@ -348,7 +343,6 @@ struct Rows {
   // only if one of the 16 is more than 8 above its m.
   __device__ __forceinline__ void raise_max(int m, float scale_log2) {
     float largest[2] = {s[m][0][0], s[m][0][2]};
-#pragma unroll
     for (int n = 0; n < TILES_KV; ++n) {
       for (int i = 0; i < 4; ++i) largest[i / 2] = fmaxf(largest[i / 2], s[m][n][i]);
     }
@@ -361,7 +355,6 @@ struct Rows {
       max[m][half_tile] = new_max;
       exact_sum[m][half_tile] *= correction;
       l[m][half_tile * 2] *= correction;  // its copy, half_tile * 2 + 1, is not used
-#pragma unroll
       for (int n = 0; n < TILES_D * 2; ++n) o[m][n / 2][half_tile * 2 + n % 2] *= correction;
     }
   }
@@ -551,7 +544,6 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   if (warp > 0) return;
   for (int each = 0; each < WARPS; ++each) largest = fmaxf(largest, warp_max[each]);
   sum = 0, o = {};
-#pragma unroll
   for (int each = 0; each < WARPS; ++each) {
     const float weight = exp2_approx(warp_max[each] - largest);
     sum += weight * warp_sum[each];
