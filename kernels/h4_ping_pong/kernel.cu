@@ -327,10 +327,12 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         }
       }
       wgmma_commit();
-      wgmma_wait<0>();  // the products have read their tiles and written acc
-      if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[position % STAGES]));
+      wgmma_wait<1>();  // this slice's products run on, the last slice's have read their tiles
+      if (slice > 0 && thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[(position - 1) % STAGES]));
     }
     if (PING_PONG && turn + 1 < turns) named_barrier_arrive(other_turn, CONSUMERS * 128);
+    wgmma_wait<0>();  // acc is complete
+    if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[(turn * slices + slices - 1) % STAGES]));
 
     // 4. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
     if (thread % 128 == 0) bulk_wait_read<0>();  // TMA has read this consumer's last tile,
