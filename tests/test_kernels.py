@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -184,6 +185,29 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     for place in range(3):
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
         report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        assert report.error == "invalid argument" and not report.launches
+
+
+@pytest.mark.parametrize(
+    "pointer, scale",
+    [
+        (0, 0.125),
+        ((1 << 40) + 8, 0.125),  # chunks of 16 bytes start at multiples of 16
+        (1 << 40, 0.0),
+        (1 << 40, -1.0),
+        (1 << 40, math.nan),
+        (1 << 40, 3e38),  # times log2(e) it is infinite
+    ],
+)
+@pytest.mark.parametrize("number", ["12", "13", "14", "15"])
+def test_attention_refuses_what_it_cannot_take(number: str, pointer: int, scale: float):
+    stage = kernels.load(number)
+    names = [*stage.spec.tensor_names({}), "B", "H", "N", "scale", "stream"]
+    defines = stage.kernel().defines
+    for place in range(4):
+        pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(4)]
+        arguments = [*pointers, 1, 1, 256, scale, None]
+        report = cudaemu.run(stage.source, stage.symbol, arguments, names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import kernels
@@ -53,6 +55,18 @@ def test_the_diff_is_folded_below_its_size():
     assert "<b>01_naive → 02_block_tile</b>: +" in text and text.count("<details>") == 1
 
 
+def test_what_is_folded_is_whole_in_plain_text():
+    """A reader writes the code first; where nothing can be folded it is shown."""
+    stage = kernels.load("02")
+    for show in (notebook.header, notebook.diff, partial(notebook.phase, number=1), partial(notebook.quote, start="K")):
+        text, folded = show(stage).data, show(stage, fold="our <b>code</b>")
+        assert folded.data.startswith("<details><summary>our <b>code</b>") and folded.data.count("</details>") == 1
+        code = text[text.index("```") : text.rindex("```")]
+        assert code in folded.data and code in repr(folded)
+        assert repr(folded).startswith("our code") and "<" not in repr(folded).partition("```")[0]
+    assert "<details>" not in notebook.quote(stage, "K").data
+
+
 def test_counters_stand_side_by_side_and_two_with_their_change():
     naive, block = kernels.load("01"), kernels.load("02")
     text = notebook.counters([naive, block], (64, 64, 64)).data
@@ -98,8 +112,8 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
     text = notebook.in_clocks(before, stage).data
     assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
-    text = notebook.in_clocks(kernels.load("14"), kernels.load("15"), HEAD_DIM=64).data
-    assert "| fp16 HEAD_DIM=64 |" in text and "| 15_overlap, 4096 |" in text
+    text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
+    assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
     text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
     assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text

@@ -276,6 +276,16 @@ struct Copy {
   u64 source[LANES];
 };
 
+// A warp's part of a wgmma: 16 rows of it, under way until they are waited for.
+struct Wgmma {
+  const Instr *i;
+  u64 number;  // of the warpgroup's
+  u32 group;   // that is committed together
+  u64 a, b;    // descriptors
+  bool accumulate;
+  std::vector<u32> a_rows;  // if A is in registers: as they were
+};
+
 struct Warp {
   u8 *frame;
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
@@ -306,6 +316,9 @@ struct Warp {
   u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
+  std::vector<Wgmma> products;             // under way
+  u32 product_group = 0;                   // number of the group that it is filling
+  u64 products_issued = 0;                 // so far
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
   u64 arrivals = 0;                        // of the cluster's barriers, the last one to which a lane came
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
@@ -397,5 +410,6 @@ void register_video(Registry &);
 void register_dependent(Registry &);
 void register_cluster(Registry &);
 void register_mbarrier(Registry &);
+void register_wgmma(Registry &);
 
 }  // namespace vm

@@ -38,7 +38,7 @@ run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes
 
 group=variants
 run variants-01 kernels.01_naive bench --variant all --sizes 4096
-run variants-04 kernels.04_wmma bench --variant all --sizes 4096 8192
+run variants-04 kernels.04_wmma bench --variant BLOCK_N=all --variant BLOCK_K=all --sizes 4096 8192
 run variants-06 kernels.06_padding bench --variant all --sizes 4096
 run variants-08 kernels.08_multi_stage bench --variant all --sizes 4096 8192
 run variants-09 kernels.09_swizzle bench --variant all --sizes 4096 8192
@@ -47,15 +47,18 @@ run steps-10 kernels.10_register_double_buffer bench --variant DOUBLE_BUFFER=all
   --variant SERPENTINE=all --sizes 2048 4096 8192 --repeat 3
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
 for d in 128 64; do
-  run variants-13-$d kernels.13_split_q bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
-  run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
+  run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
   sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
   run through-l1-$stage kernels.$stage bench --sizes 2048 4096 8192 --source "$source"
 done
+
+source=${TMPDIR:-/tmp}/wait_for_all.cu  # a ring in which each turn waits for every copy
+sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kernel.cu >"$source"
+run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
