@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="TMA copies boxes of a matrix that a tensor map describes, swizzled, and counts their bytes on an mbarrier; a second "
-    "one says that a stage has been read.",
+    idea="TMA copies boxes of a matrix that a tensor map describes, swizzled, and counts their bytes on an mbarrier; "
+    "a second one says that a stage has been read.",
     ladder="hopper",
     follows="h1_wgmma",
     min_arch="9.0a",

@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="A producer fills the ring as far ahead as it is long; two consumers multiply, with the registers that the producer "
-    "gives away.",
+    idea="A producer fills the ring as far ahead as it is long; two consumers multiply, with the registers that the "
+    "producer gives away.",
     ladder="hopper",
     follows="h2_tma",
     min_arch="9.0a",

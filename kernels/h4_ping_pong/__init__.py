@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Persistent blocks; two consumers with tiles of their own take turns, so that one rounds and stores, by TMA, while "
-    "the other multiplies.",
+    idea="Persistent blocks; two consumers with tiles of their own take turns, so that one rounds and stores, by TMA, "
+    "while the other multiplies.",
     ladder="hopper",
     follows="h3_warp_specialized",
     min_arch="9.0a",

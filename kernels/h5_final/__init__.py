@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="The tile that reads least, for any size: smaller tiles and split-K over a cluster where a product is too small for "
-    "it on every SM.",
+    idea="The tile that reads least, for any size: smaller tiles and split-K over a cluster where a product is too "
+    "small for it on every SM.",
     ladder="hopper",
     follows="h4_ping_pong",
     min_arch="9.0a",
