@@ -1,10 +1,11 @@
 // Stage h5 · final: the product that a program would call on Hopper.
 //
-// Problem   C[M, N] = A[M, K] · B[K, N], row-major; or B_TRANSPOSED, B[N, K]; 16-bit DTYPE in and out, fp32 accumulation.
+// Problem   C[M, N] = activation(A[M, K] · B[K, N] + bias[N]) + residual[M, N], rows side by side or further apart; or
+//           B_TRANSPOSED, B[N, K]; 16-bit DTYPE in, DTYPE or fp32 out, fp32 accumulation. Bias and residual may be null.
 // Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the largest:
 //           it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C. Products
 //           too small for that tile on every SM take a smaller one, and split K over the blocks of a cluster, which add
-//           their sums through each other's shared memory.
+//           their sums through each other's shared memory. What follows a product is done on the accumulators.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
@@ -29,11 +30,19 @@
 #ifndef B_TRANSPOSED
 #define B_TRANSPOSED 0  // 1: B is stored as [N, K], as torch's linear layers do
 #endif
+#ifndef FP32_OUT
+#define FP32_OUT 0  // 1: C is fp32
+#endif
 #ifndef GROUP_M
 #define GROUP_M 16  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
 #endif
 
 using Element = DTYPE;
+#if FP32_OUT
+using Output = float;
+#else
+using Output = DTYPE;
+#endif
 
 constexpr int BLOCK_K = 64;                     // depth of a K slice
 constexpr int WGMMA_M = 64;                     // rows of C per tensor instruction and warpgroup
@@ -43,6 +52,7 @@ constexpr int CONSUMERS = 2;                    // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
 constexpr int VECTOR = 16 / sizeof(Element);    // elements in a chunk of 16 bytes
 constexpr int LINE = 128 / sizeof(Element);     // elements in 128 bytes, a row of the swizzle
+constexpr int C_LINE = 128 / sizeof(Output);    // columns of C in 128 bytes, a box of its store
 constexpr int EIGHT_ROWS = 8 * 128;             // bytes from 8 rows of an operand to the next 8
 constexpr int B_BOX = BLOCK_K * 128;            // bytes from 64 columns of B to the next 64
 constexpr int SHARED_BYTES = 227 * 1024;        // what a block may have
@@ -63,14 +73,13 @@ struct Shape {
   static constexpr int SPLITS = SPLITS_;                                  // blocks that share its slices, a cluster
   static constexpr int GROUP_N = BLOCK_M == 128 ? BLOCK_N : BLOCK_N / 2;  // columns of C per consumer; its rows are 64
   static constexpr int TILES_N = GROUP_N / MMA_N;
-  static constexpr int C_BYTES = CONSUMERS * WGMMA_M * GROUP_N * sizeof(Element);
-  static constexpr int STAGES = (SHARED_BYTES - C_BYTES - 1024) / sizeof(Tiles<BLOCK_M, BLOCK_N>);
+  static constexpr int STAGES = (SHARED_BYTES - CONSUMERS * 2 * WGMMA_M * 128 - 1024) / sizeof(Tiles<BLOCK_M, BLOCK_N>);
 
   struct Shared {
     Tiles<BLOCK_M, BLOCK_N> ring[STAGES];
-    alignas(1024) Element C[CONSUMERS][GROUP_N / LINE][WGMMA_M][LINE];  // each consumer's tile, on its way to TMA
-    alignas(8) unsigned long long full[STAGES];                         // mbarriers: a stage's bytes have come
-    alignas(8) unsigned long long empty[STAGES];                        // ... the consumers have read it
+    alignas(1024) Output C[CONSUMERS][2][WGMMA_M][C_LINE];  // boxes of each consumer's tile, on their way to TMA
+    alignas(8) unsigned long long full[STAGES];             // mbarriers: a stage's bytes have come
+    alignas(8) unsigned long long empty[STAGES];            // ... the consumers have read it
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= CONSUMERS * WGMMA_M * GROUP_N * sizeof(float), "partial sums take its place");
@@ -80,6 +89,8 @@ template <typename T>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 template <>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+template <>
+constexpr CUtensorMapDataType TENSOR_MAP_TYPE<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
@@ -321,6 +332,57 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
 }
 
+struct Arguments {
+  const Element *bias, *residual;  // [N], [M, N]; or null
+  Output *C;                       // [M, N]
+  int M, N, K;
+  int c_row, residual_row;  // elements from a row to the next
+  int activation;           // 0: none; 1: ReLU; 2: GELU
+};
+
+struct Pair { float x, y; };
+
+// x · Φ(x), with erf to 1.5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
+__device__ __forceinline__ float gelu(float x) {
+  const float z = fabsf(x) * 0.70710678f;
+  const float t = __fdividef(1.0f, 1.0f + 0.3275911f * z);
+  const float tail =
+      t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  const float erf = copysignf(1.0f - tail * __expf(-z * z), x);
+  return 0.5f * x * (1.0f + erf);
+}
+
+// Two neighbours of C, of columns col and col + 1: what follows the product.
+__device__ __forceinline__ Pair finish(Pair v, const Arguments &arguments, int row, int col) {
+  if (row >= arguments.M || col >= arguments.N) return v;  // is not stored
+  if (arguments.bias) v.x += float(arguments.bias[col]), v.y += float(arguments.bias[col + 1]);
+  if (arguments.activation == 1) v = {fmaxf(v.x, 0.0f), fmaxf(v.y, 0.0f)};
+  if (arguments.activation == 2) v = {gelu(v.x), gelu(v.y)};
+  if (arguments.residual) {
+    const Element *residual = &arguments.residual[(size_t)row * arguments.residual_row + col];
+    v.x += float(residual[0]), v.y += float(residual[1]);
+  }
+  return v;
+}
+
+// Two 16 × 8 tiles of a warp into a box of C: from (row, col) on, swizzled.
+__device__ __forceinline__ void store_tiles(
+    Element (&box)[WGMMA_M][LINE], int row, int col, int lane, const float (&left)[4], const float (&right)[4]) {
+  row += lane % 16, col += lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
+  stmatrix_x4(shared_address(&box[row][swizzle<LINE>(row, col)]), pack<Element>(left[0], left[1]),
+              pack<Element>(left[2], left[3]), pack<Element>(right[0], right[1]), pack<Element>(right[2], right[3]));
+}
+
+__device__ __forceinline__ void store_tiles(
+    float (&box)[WGMMA_M][LINE / 2], int row, int col, int lane, const float (&left)[4], const float (&right)[4]) {
+  row += lane / 4, col += lane % 4 * 2;
+  const int key = row % 8 * 4;  // chunks of 4 numbers; rows 8 apart have the same
+  *reinterpret_cast<float2 *>(&box[row][col ^ key]) = {left[0], left[1]};
+  *reinterpret_cast<float2 *>(&box[row + 8][col ^ key]) = {left[2], left[3]};
+  *reinterpret_cast<float2 *>(&box[row][(col + MMA_N) ^ key]) = {right[0], right[1]};
+  *reinterpret_cast<float2 *>(&box[row + 8][(col + MMA_N) ^ key]) = {right[2], right[3]};
+}
+
 struct Place {  // of a tile
   int row, col;
 };
@@ -338,20 +400,21 @@ template <typename S>
 __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [BLOCK_M, LINE]
     const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
-    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WGMMA_M, LINE]
-    Element *__restrict__ C, int M, int N, int K) {
+    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WGMMA_M, C_LINE]
+    const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
 
   // 1. Which tiles of C are mine? Every so many, by turns; their slices, or my share of them, follow one another in the
   //    ring.
+  const int M = arguments.M, N = arguments.N;
   const int tiles_m = ceil_div(M, S::BLOCK_M);
   const int tiles_n = ceil_div(N, S::BLOCK_N);
   const int clusters = gridDim.x / S::SPLITS;
   const int cluster = blockIdx.x / S::SPLITS;
   const int rank = blockIdx.x % S::SPLITS;
   const int turns = ceil_div(tiles_m * tiles_n - cluster, clusters);
-  const int all_slices = ceil_div(K, BLOCK_K);
+  const int all_slices = ceil_div(arguments.K, BLOCK_K);
   const int first_slice = (long long)all_slices * rank / S::SPLITS;
   const int slices = (long long)all_slices * (rank + 1) / S::SPLITS - first_slice;
   const int thread = threadIdx.x;
@@ -399,7 +462,6 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   const int group_row = S::BLOCK_M == 128 ? consumer * WGMMA_M : 0;  // of this consumer's share of the tile
   const int group_col = S::BLOCK_M == 128 ? 0 : consumer * S::GROUP_N;
   const int group_thread = thread % 128;
-  auto &C_tile = shared.C[consumer];
 
   for (int turn = 0; turn < turns; ++turn) {
     const Place tile = place<S>(cluster + turn * clusters, tiles_m, tiles_n);
@@ -441,56 +503,73 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
           const float4 v = load_cluster(cluster_address(sums + n * 128 * sizeof(float4), other));
           sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
         }
-        const int row = tile.row + group_row + warp % 4 * 16 + lane / 4;
         const int col = tile.col + group_col + n * MMA_N + lane % 4 * 2;
-        if (col < N) {
-          if (row < M) *reinterpret_cast<unsigned *>(&C[(size_t)row * N + col]) = pack<Element>(sum[0], sum[1]);
-          if (row + 8 < M)
-            *reinterpret_cast<unsigned *>(&C[(size_t)(row + 8) * N + col]) = pack<Element>(sum[2], sum[3]);
+#pragma unroll
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {  // rows 0-7, rows 8-15 of the warp's 16
+          const int row = tile.row + group_row + warp % 4 * 16 + half_tile * 8 + lane / 4;
+          const Pair pair = finish({sum[half_tile * 2], sum[half_tile * 2 + 1]}, arguments, row, col);
+          if (row < M && col < N) {
+            Output *to = &arguments.C[(size_t)row * arguments.c_row + col];
+            to[0] = Output(pair.x), to[1] = Output(pair.y);
+          }
         }
       }
       cluster_sync();  // nobody leaves while another reads its sums
-      return;
-    }
-
-    // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
-    if (group_thread == 0) bulk_wait_read<0>();  // TMA has read this consumer's last tile,
-    named_barrier_sync(1 + consumer, 128);       // ... all its warps know
+    } else {
+      if (arguments.bias || arguments.activation || arguments.residual) {
 #pragma unroll
-    for (int n = 0; n < S::TILES_N; n += 2) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-      const int row = warp % 4 * 16 + lane % 16;
-      const int col = n * MMA_N + lane / 16 * 8;
-      const unsigned address = shared_address(&C_tile[col / LINE][row][swizzle<LINE>(row, col % LINE)]);
-      const auto &left = acc[n], &right = acc[n + 1];
-      stmatrix_x4(address, pack<Element>(left[0], left[1]), pack<Element>(left[2], left[3]),
-                  pack<Element>(right[0], right[1]), pack<Element>(right[2], right[3]));
-    }
-    fence_proxy_async();                    // each warp shows TMA what it wrote,
-    named_barrier_sync(1 + consumer, 128);  // ... and the tile is complete
-    if (group_thread == 0) {
-      for (int box = 0; box < S::GROUP_N / LINE; ++box)
-        tma_store(&C_map, tile.row + group_row, tile.col + group_col + box * LINE, shared_address(C_tile[box]));
-      bulk_commit();
+        for (int n = 0; n < S::TILES_N; ++n) {
+#pragma unroll
+          for (int half_tile = 0; half_tile < 2; ++half_tile) {  // rows 0-7, rows 8-15 of the warp's 16
+            float &x = acc[n][half_tile * 2], &y = acc[n][half_tile * 2 + 1];
+            const int row = tile.row + group_row + warp % 4 * 16 + half_tile * 8 + lane / 4;
+            const int col = tile.col + group_col + n * MMA_N + lane % 4 * 2;
+            const Pair pair = finish({x, y}, arguments, row, col);
+            x = pair.x, y = pair.y;
+          }
+        }
+      }
+
+      // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box after box. The last stores run
+      //    while the next tile is multiplied.
+#pragma unroll
+      for (int box = 0; box < S::GROUP_N / C_LINE; ++box) {
+        auto &C_box = shared.C[consumer][box % 2];
+        if (group_thread == 0) bulk_wait_read<1>();  // TMA has read the box before the last one,
+        named_barrier_sync(1 + consumer, 128);       // ... all warps know
+#pragma unroll
+        for (int n = 0; n < C_LINE; n += 2 * MMA_N) {
+          const auto &left = acc[(box * C_LINE + n) / MMA_N], &right = acc[(box * C_LINE + n) / MMA_N + 1];
+          store_tiles(C_box, warp % 4 * 16, n, lane, left, right);
+        }
+        fence_proxy_async();                    // each warp shows TMA what it wrote,
+        named_barrier_sync(1 + consumer, 128);  // ... and the box is complete
+        if (group_thread == 0) {
+          tma_store(&C_map, tile.row + group_row, tile.col + group_col + box * C_LINE, shared_address(C_box));
+          bulk_commit();
+        }
+      }
     }
   }
   if (group_thread == 0) bulk_wait_read<0>();  // shared memory is there until TMA has read it
 }
 
-// A matrix of rows × cols, row-major, for TMA in boxes of box_rows × 64 elements with a swizzle of 128 bytes.
-static cudaError_t tensor_map(CUtensorMap *map, const Element *matrix, int rows, int cols, int box_rows) {
-  void *found = nullptr;  // a function of the driver: no library to link
-  cudaDriverEntryPointQueryResult result;
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-  if (status != cudaSuccess) return status;
-  if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+// A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes, swizzled alike.
+template <typename T>
+static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int cols, int stride, int box_rows) {
+  static void *const found = [] {  // a function of the driver: no library to link
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    return function;
+  }();
+  if (!found) return cudaErrorNotSupported;
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  const cuuint64_t sizes[] = {(cuuint64_t)cols, (cuuint64_t)rows}, row_bytes[] = {cols * sizeof(Element)};
-  const cuuint32_t box[] = {LINE, (cuuint32_t)box_rows}, steps[] = {1, 1};
-  const CUresult made =
-      encode(map, TENSOR_MAP_TYPE<Element>, 2, const_cast<Element *>(matrix), sizes, row_bytes, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint64_t sizes[] = {(cuuint64_t)cols, (cuuint64_t)rows}, row_bytes[] = {stride * sizeof(T)};
+  const cuuint32_t box[] = {128 / sizeof(T), (cuuint32_t)box_rows}, steps[] = {1, 1};
+  const CUresult made = encode(
+      map, TENSOR_MAP_TYPE<T>, 2, const_cast<T *>(matrix), sizes, row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -522,13 +601,15 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
 }
 
 template <typename S>
-static cudaError_t launch(const Element *A, const Element *B, Element *C, int M, int N, int K, int at_once,
-                          cudaStream_t stream) {
+static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_row, const Arguments &arguments,
+                          int at_once, cudaStream_t stream) {
+  const int M = arguments.M, N = arguments.N, K = arguments.K;
   CUtensorMap A_map, B_map, C_map;
-  cudaError_t status = tensor_map(&A_map, A, M, K, S::BLOCK_M);
+  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, S::BLOCK_M);
   if (status == cudaSuccess)
-    status = B_TRANSPOSED ? tensor_map(&B_map, B, N, K, S::BLOCK_N) : tensor_map(&B_map, B, K, N, BLOCK_K);
-  if (status == cudaSuccess) status = tensor_map(&C_map, C, M, N, WGMMA_M);
+    status =
+        B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
+  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WGMMA_M);
   if (status != cudaSuccess) return status;
   const int tiles = ceil_div(M, S::BLOCK_M) * ceil_div(N, S::BLOCK_N);
   cudaLaunchAttribute cluster;
@@ -537,7 +618,7 @@ static cudaError_t launch(const Element *A, const Element *B, Element *C, int M,
       : tiles < at_once ? tiles
                         : at_once,
       stream, &cluster);
-  return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, C, M, N, K);
+  return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, arguments);
 }
 
 // A shape of the work, and what it takes: measured on an H200, 2026-11-22, in nanoseconds.
@@ -546,7 +627,7 @@ struct Choice {
   int slice_ns, tile_ns,
       launch_ns;  // of a slice; of a tile's begin and end beside its slices; of all that is there once
   cudaError_t (*prepare)(int, int *);
-  cudaError_t (*launch)(const Element *, const Element *, Element *, int, int, int, int, cudaStream_t);
+  cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, cudaStream_t);
 };
 
 template <int BLOCK_M, int BLOCK_N, int SPLITS>
@@ -556,15 +637,19 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<128, 256, 1>(610, 300, 3700), choice<128, 192, 1>(495, 300, 3400), choice<128, 128, 1>(300, 300, 3700),
-    choice<128, 128, 2>(300, 300, 6200), choice<128, 128, 4>(300, 300, 6200), choice<128, 128, 6>(300, 300, 6200),
-    choice<64, 256, 1>(395, 300, 2700),  choice<64, 256, 4>(395, 300, 5200),  choice<64, 128, 1>(270, 300, 2800),
+    choice<128, 256, 1>(640, 300, 3700), choice<128, 192, 1>(520, 300, 3400), choice<128, 128, 1>(370, 300, 3500),
+    choice<128, 128, 2>(370, 300, 6000), choice<128, 128, 4>(370, 300, 6000), choice<128, 128, 6>(370, 300, 6000),
+    choice<64, 256, 1>(450, 300, 2700),  choice<64, 256, 4>(450, 300, 5200),  choice<64, 128, 1>(300, 300, 2800),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
-extern "C" cudaError_t launch_gemm(
-    const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
-  if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8) return cudaErrorInvalidValue;
+// Strides are in elements; A, B, C and their rows begin at multiples of 16 bytes. activation: as in Arguments.
+extern "C" cudaError_t launch_matmul(
+    const Element *A, const Element *B, const Element *bias, const Element *residual, Output *C, int M, int N, int K,
+    int a_row, int b_row, int residual_row, int c_row, int activation, cudaStream_t stream) {
+  if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2) return cudaErrorInvalidValue;
+  if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && residual_row < N)
+    return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
   int device = 0, multiprocessors = 0;
@@ -592,5 +677,6 @@ extern "C" cudaError_t launch_gemm(
 #ifdef FORCE
   best = FORCE;
 #endif
-  return CHOICES[best].launch(A, B, C, M, N, K, at_once[device][best], stream);
+  const Arguments arguments = {bias, residual, C, M, N, K, c_row, residual_row, activation};
+  return CHOICES[best].launch(A, a_row, B, b_row, arguments, at_once[device][best], stream);
 }
