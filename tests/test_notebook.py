@@ -93,8 +93,8 @@ def test_recorded_tables_name_their_files_as_such():
     text = notebook.ladder("gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
-    text = notebook.variants(kernels.load("11"), "EPILOGUE", "2048", B_TRANSPOSED=0).data
-    assert "| `EPILOGUE=0` |" in text and "B_TRANSPOSED" not in text
+    text = notebook.variants(kernels.load("11"), "SLICE_BYTES", "2048", B_TRANSPOSED=0).data
+    assert "| `SLICE_BYTES=64` |" in text and "B_TRANSPOSED" not in text
     text = notebook.ragged(kernels.load("11"), "2048,2040,2047x2047x2040").data
     assert "| 2040 |" in text and "| 11_any_shape |" in text and "`docs/results/ragged.json`" in text
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
@@ -114,8 +114,8 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
     text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
     assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
-    text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
-    assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
+    text = notebook.steps(stage, {"GROUP_M": 1}, {}, sizes=("4096",)).data
+    assert text.index(f"| {before.name} |") < text.index("| `GROUP_M=1` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text
 
 

@@ -43,9 +43,9 @@ run variants-06 kernels.06_padding bench --variant all --sizes 4096
 run variants-08 kernels.08_multi_stage bench --variant all --sizes 4096 8192
 run variants-09 kernels.09_swizzle bench --variant all --sizes 4096 8192
 run variants-10 kernels.10_register_double_buffer bench --variant all --sizes 2048 4096 8192
-run steps-10 kernels.10_register_double_buffer bench --variant DOUBLE_BUFFER=all --variant BLOCK_K=all \
-  --variant SERPENTINE=all --sizes 2048 4096 8192 --repeat 3
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
+run slices-11 kernels.11_any_shape bench --variant SLICE_BYTES=all --variant STAGES=all --sizes 2048 4096 8192 --repeat 2
+run tiles-11 kernels.11_any_shape bench --variant TILE_N=all --sizes 512 1024 --repeat 2
 for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
