@@ -73,13 +73,15 @@ struct Shape {
   static constexpr int SPLITS = SPLITS_;                                  // blocks that share its slices, a cluster
   static constexpr int GROUP_N = BLOCK_M == 128 ? BLOCK_N : BLOCK_N / 2;  // columns of C per consumer; its rows are 64
   static constexpr int TILES_N = GROUP_N / MMA_N;
-  static constexpr int STAGES = (SHARED_BYTES - CONSUMERS * 2 * WGMMA_M * 128 - 1024) / sizeof(Tiles<BLOCK_M, BLOCK_N>);
+  static constexpr int C_BOXES = GROUP_N / C_LINE < 4 ? GROUP_N / C_LINE : 4;  // of a consumer's tile, stored at a time
+  static constexpr int C_BYTES = CONSUMERS * C_BOXES * WGMMA_M * 128;
+  static constexpr int STAGES = (SHARED_BYTES - C_BYTES - 1024) / sizeof(Tiles<BLOCK_M, BLOCK_N>);
 
   struct Shared {
     Tiles<BLOCK_M, BLOCK_N> ring[STAGES];
-    alignas(1024) Output C[CONSUMERS][2][WGMMA_M][C_LINE];  // boxes of each consumer's tile, on their way to TMA
-    alignas(8) unsigned long long full[STAGES];             // mbarriers: a stage's bytes have come
-    alignas(8) unsigned long long empty[STAGES];            // ... the consumers have read it
+    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's tile, on its way to TMA
+    alignas(8) unsigned long long full[STAGES];                   // mbarriers: a stage's bytes have come
+    alignas(8) unsigned long long empty[STAGES];                  // ... the consumers have read it
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= CONSUMERS * WGMMA_M * GROUP_N * sizeof(float), "partial sums take its place");
@@ -530,22 +532,23 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         }
       }
 
-      // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box after box. The last stores run
-      //    while the next tile is multiplied.
+      // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
+      auto &boxes = shared.C[consumer];
 #pragma unroll
-      for (int box = 0; box < S::GROUP_N / C_LINE; ++box) {
-        auto &C_box = shared.C[consumer][box % 2];
-        if (group_thread == 0) bulk_wait_read<1>();  // TMA has read the box before the last one,
+      for (int first = 0; first < S::GROUP_N / C_LINE; first += S::C_BOXES) {
+        if (group_thread == 0) bulk_wait_read<0>();  // TMA has read what was there,
         named_barrier_sync(1 + consumer, 128);       // ... all warps know
 #pragma unroll
-        for (int n = 0; n < C_LINE; n += 2 * MMA_N) {
-          const auto &left = acc[(box * C_LINE + n) / MMA_N], &right = acc[(box * C_LINE + n) / MMA_N + 1];
-          store_tiles(C_box, warp % 4 * 16, n, lane, left, right);
+        for (int col = 0; col < S::C_BOXES * C_LINE; col += 2 * MMA_N) {
+          const int n = first * C_LINE / MMA_N + col / MMA_N;
+          store_tiles(boxes[col / C_LINE], warp % 4 * 16, col % C_LINE, lane, acc[n], acc[n + 1]);
         }
         fence_proxy_async();                    // each warp shows TMA what it wrote,
-        named_barrier_sync(1 + consumer, 128);  // ... and the box is complete
+        named_barrier_sync(1 + consumer, 128);  // ... and the boxes are complete
         if (group_thread == 0) {
-          tma_store(&C_map, tile.row + group_row, tile.col + group_col + box * C_LINE, shared_address(C_box));
+          for (int box = 0; box < S::C_BOXES; ++box)
+            tma_store(&C_map, tile.row + group_row, tile.col + group_col + (first + box) * C_LINE,
+                      shared_address(boxes[box]));
           bulk_commit();
         }
       }
