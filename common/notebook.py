@@ -195,8 +195,8 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What binds the stage: what it needs of each resource, the least time that takes, what was measured, and what its
-    warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
+    """What binds the stage: what it needs of each resource, the fewest clocks that takes, what was measured, and what
+    its warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
@@ -204,8 +204,8 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
 
 
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
-    what the last one's time can be predicted from. `size` as in `verdict`."""
+    """The fewest clocks that stages need of each resource, and the measured ones of all but the last: what the last
+    one's can be predicted from. `size` as in `verdict`."""
     return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
 
 
@@ -215,10 +215,16 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
 
 
 def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
-    """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
+    """How many clocks stages take, how near that is to their bounds, and the SM clock of the timed launches, with what
+    limited it; `settings` as in `speed`."""
     shown = stages[-1].kernel(dtype, settings).settings
     names = [stage.name for stage in stages]
     return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
+
+
+def together(stage: Stage, *sizes: str) -> Markdown:
+    """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
+    return _recorded(tables.together_table(stage.name, *sizes))
 
 
 def _compared(

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the recorded runs that lie beside it, on one GPU with ncu: docs/results/record.sh [FOLDER [NAME ...]]
 #
-# NAME: a group (ceilings ladders profiles variants uses) or one file (ladder-gemm); default: all, about twelve minutes
-# on an H200.
+# NAME: a group (ceilings ladders profiles variants together uses) or one file (ladder-gemm); default: all, about a
+# quarter of an hour on an H200.
 set -uo pipefail
 folder=$(realpath "${1:-docs/results}")
 cd "$(dirname "$0")/../.."
@@ -59,6 +59,11 @@ done
 source=${TMPDIR:-/tmp}/wait_for_all.cu  # a ring in which each turn waits for every copy
 sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kernel.cu >"$source"
 run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
+
+group=together  # what is compared with each other: precisions, and layouts of B
+run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
+  --sizes 2048 4096 8192
+run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
