@@ -14,5 +14,6 @@ stage = Stage(
     variants={"PING_PONG": (0, 1), "GROUP_M": (1, 8, 12, 16)},
     multiples={"M": 128, "N": 256, "K": 64},
     alignment=16,
+    test_shapes={"more tiles than multiprocessors: several turns": (2304, 2048, 128)},
     counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors"),
 )

@@ -73,7 +73,8 @@ struct Shape {
   static constexpr int SPLITS = SPLITS_;                                  // blocks that share its slices, a cluster
   static constexpr int GROUP_N = BLOCK_M == 128 ? BLOCK_N : BLOCK_N / 2;  // columns of C per consumer; its rows are 64
   static constexpr int TILES_N = GROUP_N / MMA_N;
-  static constexpr int C_BOXES = GROUP_N / C_LINE < 4 ? GROUP_N / C_LINE : 4;  // of a consumer's tile, stored at a time
+  static constexpr int ALL_BOXES = GROUP_N / C_LINE;                                           // of a consumer's tile,
+  static constexpr int C_BOXES = ALL_BOXES % 4 == 0 ? 4 : ALL_BOXES % 3 == 0 ? 3 : ALL_BOXES;  // ... stored at a time
   static constexpr int C_BYTES = CONSUMERS * C_BOXES * WGMMA_M * 128;
   static constexpr int STAGES = (SHARED_BYTES - C_BYTES - 1024) / sizeof(Tiles<BLOCK_M, BLOCK_N>);
 
@@ -535,7 +536,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
       auto &boxes = shared.C[consumer];
 #pragma unroll
-      for (int first = 0; first < S::GROUP_N / C_LINE; first += S::C_BOXES) {
+      for (int first = 0; first < S::ALL_BOXES; first += S::C_BOXES) {
         if (group_thread == 0) bulk_wait_read<0>();  // TMA has read what was there,
         named_barrier_sync(1 + consumer, 128);       // ... all warps know
 #pragma unroll
@@ -646,11 +647,13 @@ constexpr Choice CHOICES[] = {
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
-// Strides are in elements; A, B, C and their rows begin at multiples of 16 bytes. activation: as in Arguments.
+// Rows are so many elements apart; A, B, C and their rows begin at multiples of 16 bytes. activation: as in Arguments.
+// choice: of CHOICES, by number; -1: the one that should take least.
 extern "C" cudaError_t launch_matmul(
-    const Element *A, const Element *B, const Element *bias, const Element *residual, Output *C, int M, int N, int K,
-    int a_row, int b_row, int residual_row, int c_row, int activation, cudaStream_t stream) {
-  if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2) return cudaErrorInvalidValue;
+    const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, int M, int N, int K,
+    int a_row, int b_row, int c_row, int residual_row, int activation, int choice, cudaStream_t stream) {
+  if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2 || choice >= ALL)
+    return cudaErrorInvalidValue;
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && residual_row < N)
     return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
@@ -666,20 +669,18 @@ extern "C" cudaError_t launch_matmul(
     if (status != cudaSuccess) return status;
     at_once[device][i] = tiles;
   }
-  int best = 0;
+  int choice_of_least = 0;
   long long least = -1;
-  for (int i = 0; i < ALL; ++i) {
+  for (int i = 0; i < ALL && choice < 0; ++i) {
     const Choice &c = CHOICES[i];
     if (at_once[device][i] < 1) continue;
     const long long tiles = (long long)ceil_div(M, c.block_m) * ceil_div(N, c.block_n);
     const long long waves = (tiles - 1) / at_once[device][i] + 1;
     const long long slices = ceil_div(ceil_div(K, BLOCK_K), c.splits);
     const long long ns = c.launch_ns + waves * (c.tile_ns + slices * c.slice_ns);
-    if (least < 0 || ns < least) best = i, least = ns;
+    if (least < 0 || ns < least) choice_of_least = i, least = ns;
   }
-#ifdef FORCE
-  best = FORCE;
-#endif
+  if (choice < 0) choice = choice_of_least;
   const Arguments arguments = {bias, residual, C, M, N, K, c_row, residual_row, activation};
-  return CHOICES[best].launch(A, a_row, B, b_row, arguments, at_once[device][best], stream);
+  return CHOICES[choice].launch(A, a_row, B, b_row, arguments, at_once[device][choice], stream);
 }
