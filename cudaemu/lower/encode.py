@@ -34,6 +34,7 @@ from cudaemu.lower.core import (
 )
 from cudaemu.ptx import Register
 
+WGMMA = ("wgmma.f32", "wgmma.s32")
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
 NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
@@ -53,9 +54,7 @@ class _Liveness:
         starts = {unit.begin}
         for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
             if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
-                starts.update(self.after(pc))
-                if lowered.kind in (EXIT, RETURN):
-                    starts.add(pc + 1)
+                starts.update((*self.after(pc), pc + 1))
         self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
         self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
         self.ranges: dict[Register, list[int]] = {}
@@ -266,6 +265,12 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
     return found
 
 
+def _multiplied(code: list[Lowered]) -> set[Register]:
+    """The accumulators of wgmma, and its operands in registers."""
+    products = [lowered for lowered in code if lowered.name in WGMMA]
+    return {each for lowered in products for each in (*lowered.writes, *lowered.sources) if slot_bytes(each) == 4}
+
+
 def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
@@ -280,6 +285,8 @@ def encode(lowering: Lowering) -> Program:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
+        for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
+            liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
         unset |= liveness.before(unit.begin) - {lowering.stack}
     local = any(unit.frame_bytes for unit in lowering.units)
