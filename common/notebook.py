@@ -29,7 +29,7 @@ from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
-from cudaemu import Trace, build
+from cudaemu import Trace, build, engine
 from cudaemu.compiler import sass, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import GPUS, Arch
@@ -564,6 +564,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import nbformat
 
     words = sys.argv[1:] if arguments is None else arguments
+    engine.library()  # built now if it must be: what that prints is no part of a notebook
     for path in [Path(word).resolve() for word in words] or sorted(NOTEBOOKS.glob("*.ipynb")):
         started = time.monotonic()
         nbformat.write(execute(path), path)
