@@ -1,6 +1,7 @@
 # make bench    check and compare the stages: timed on a GPU, or counted in the emulator
 # make test     run the tests
 # make lab      open the notebooks
+# make site     write the course as a static site, to site/
 # make lint     check style and types: ruff, mypy, clang-format
 # make format   write the style
 #
@@ -15,7 +16,7 @@ READY := $(if $(VENV),$(VENV)/.ready)
 LINTERS := $(if $(VENV),$(VENV)/.linters)
 CODE = $(shell find cudaemu kernels common examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
 
-.PHONY: bench test lab lint lint-python lint-types lint-cuda format setup tools clean
+.PHONY: bench test lab site lint lint-python lint-types lint-cuda format setup tools clean
 .DEFAULT_GOAL := bench
 
 bench: $(READY)
@@ -30,6 +31,9 @@ test: tools $(READY)
 # Jupyter serves the whole repository: notebooks link to kernels and documents, and practice/ is opened beside them.
 lab: $(READY)
 	$(RUN) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+
+site: $(READY)
+	$(RUN) docs/site.py
 
 lint: lint-python lint-types lint-cuda
 

@@ -1,0 +1,194 @@
+"""The course as a static site: `make site` writes it to site/. README, notebooks with their outputs, docs, and each
+source file that one of them links to. mkdocs-material makes the pages; nothing in them comes from another server.
+
+    python docs/site.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import nbformat
+import yaml
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+CODE = {".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".cpp": "cpp", ".py": "python", ".patch": "diff", ".sh": "bash"}
+HIGHLIGHT = {"cuda": "cuda", "cpp": "cpp", "python": "python", "diff": "diff", "bash": "bash"}
+
+
+class Site:
+    """The sources that mkdocs reads, in `folder`: pages as Markdown, pictures, data."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.pages: set[Path] = set()
+        self.broken: list[str] = []
+
+    def add(self, source: Path) -> None:
+        """A page and all that it links to."""
+        source = source.resolve()
+        if source in self.pages:
+            return
+        self.pages.add(source)
+        target = self.folder / self.name(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".ipynb":
+            text = self.notebook(source, target)
+        elif source.suffix == ".md":
+            text = source.read_text()
+        elif source.is_dir():
+            entries = sorted(each.name for each in source.iterdir() if each.is_file() and self.name(each))
+            text = f"# {source.relative_to(ROOT)}/\n\n" + "".join(f"- [{name}]({name})\n" for name in entries)
+        else:
+            language = HIGHLIGHT[CODE[source.suffix]]
+            text = f"# {source.relative_to(ROOT)}\n\n````{language}\n{source.read_text()}````\n"
+            target.write_text(text)
+            return
+        target.write_text("".join(self.linked(source, target, text)))
+
+    def linked(self, source: Path, target: Path, text: str) -> Iterator[str]:
+        """The lines of a page; links in its prose lead to pages of the site."""
+        code = False
+        for line in text.splitlines(keepends=True):
+            code ^= line.lstrip().startswith("```") or ("<pre" in line) != ("</pre" in line)
+            prose = not code and not line.startswith("    ")
+            yield LINK.sub(lambda match: self.follow(source, target, match), line) if prose else line
+
+    def name(self, source: Path) -> Path | None:
+        """Where the page of a file or folder is, under `folder`; None: it has none."""
+        within = source.relative_to(ROOT)
+        if within == Path("README.md"):
+            return Path("index.md")
+        if source.is_dir():
+            return within / "index.md"
+        if source.suffix == ".ipynb":
+            return within.with_suffix(".md")
+        if source.suffix == ".md":
+            return within
+        return within.with_name(within.name + ".md") if source.suffix in CODE else None
+
+    def follow(self, source: Path, page: Path, match: re.Match[str]) -> str:
+        """A link of a page, as it must read on the site; what it leads to is added."""
+        linked = (source if source.is_dir() else source.parent) / match[1]
+        if not linked.exists():
+            if (page.parent / match[1]).exists():  # a picture of a notebook
+                return match[0]
+            self.broken.append(f"{source.relative_to(ROOT)} links to {match[1]}, which does not exist")
+            return match[0]
+        linked = linked.resolve()
+        name = self.name(linked)
+        if name is None:
+            name = linked.relative_to(ROOT)
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(linked, self.folder / name)
+        else:
+            self.add(linked)
+        up = len(page.relative_to(self.folder).parts) - 1
+        return "../" * up + name.as_posix() + (match[2] or "")
+
+    def notebook(self, source: Path, target: Path) -> str:
+        """A notebook with its outputs; each picture's text is the heading that it is under."""
+        text, resources = MarkdownExporter().from_notebook_node(nbformat.read(source, as_version=4))
+        pictures = target.with_suffix("")
+        for name, data in resources["outputs"].items():
+            pictures.mkdir(parents=True, exist_ok=True)
+            (pictures / name).write_bytes(data)
+        out, heading, fenced = [], "", False
+        for line in text.split("\n"):
+            fenced ^= line.startswith("```")
+            if not fenced and line.startswith("#"):
+                heading = line.lstrip("# ").replace("[", "").replace("]", "")
+            line = re.sub(
+                r"(?<=\]\(#)[^)]+", lambda anchor: re.sub(r"[^\w-]", "", anchor[0].lower()), line
+            )  # as mkdocs has it
+            out.append(re.sub(r"!\[\w+\]\(([^)]+)\)", rf"![Figure: {heading}]({pictures.name}/\1)", line))
+        return "\n".join(out)
+
+
+def title(notebook: Path) -> str:
+    """The first heading of a notebook."""
+    cells = json.loads(notebook.read_text())["cells"]
+    return next(line.lstrip("# ").strip() for cell in cells for line in cell["source"] if line.startswith("# "))
+
+
+def config(folder: Path, out: Path) -> dict[str, Any]:
+    """What mkdocs is told."""
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    docs = [ROOT / "docs" / f"{name}.md" for name in ("performance", "emulator", "sanitizers", "api", "glossary")]
+    appendix = sorted((ROOT / "docs" / "appendix").glob("*.md"))
+    site = Site(folder)
+    for page in (ROOT / "README.md", *notebooks, *docs, *appendix):
+        site.add(page)
+    if site.broken:
+        raise SystemExit("error: " + "\n".join(site.broken))
+    return {
+        "site_name": "CUDA kernels, step by step",
+        "docs_dir": str(folder),
+        "site_dir": str(out),
+        "use_directory_urls": False,  # pages can be read without a server
+        "strict": True,
+        "validation": {"unrecognized_links": "warn", "anchors": "warn"},
+        "nav": [
+            {"Start": "index.md"},
+            {"Notebooks": [{title(each): str(site.name(each))} for each in notebooks]},
+            {"Reference": [str(site.name(each)) for each in docs]},
+            {"Appendix": [str(site.name(each)) for each in appendix]},
+        ],
+        "not_in_nav": "*",
+        "theme": {
+            "name": "material",
+            "font": False,
+            "features": ["navigation.footer", "navigation.tabs", "content.code.copy", "search.highlight"],
+            "palette": [
+                {"media": "(prefers-color-scheme: light)", "scheme": "default",
+                 "toggle": {"icon": "material/weather-night", "name": "Dark mode"}},
+                {"media": "(prefers-color-scheme: dark)", "scheme": "slate",
+                 "toggle": {"icon": "material/weather-sunny", "name": "Light mode"}},
+            ],
+        },
+        "plugins": ["search"],
+        "extra_css": ["site.css"],
+        "markdown_extensions": [
+            "tables", "attr_list", "md_in_html", {"toc": {"permalink": True, "slugify": "GITHUB"}},
+            {"pymdownx.highlight": {"use_pygments": True}}, "pymdownx.superfences", "pymdownx.details",
+        ],
+    }  # fmt: skip
+
+
+CSS = """.md-typeset table:not([class]) { display: block; overflow-x: auto; }
+.md-typeset pre, .md-typeset .jp-RenderedHTML { overflow-x: auto; }
+.md-typeset img { max-width: 100%; background: white; }
+"""
+
+
+def main() -> None:
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "site").resolve()
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "pages"
+        folder.mkdir()
+        (folder / "site.css").write_text(CSS)
+        settings = Path(temporary) / "mkdocs.yml"
+        text = yaml.safe_dump(config(folder, out), sort_keys=False)
+        settings.write_text(
+            text.replace("GITHUB", "!!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}")
+        )
+        command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", str(settings)]
+        status = subprocess.run(command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    if status.returncode:
+        raise SystemExit(status.returncode)
+    print(f"written: {out}/index.html")
+
+
+if __name__ == "__main__":
+    main()
