@@ -24,7 +24,6 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 CODE = {".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".cpp": "cpp", ".py": "python", ".patch": "diff", ".sh": "bash"}
-HIGHLIGHT = {"cuda": "cuda", "cpp": "cpp", "python": "python", "diff": "diff", "bash": "bash"}
 
 
 class Site:
@@ -51,7 +50,7 @@ class Site:
             entries = sorted(each.name for each in source.iterdir() if each.is_file() and self.name(each))
             text = f"# {source.relative_to(ROOT)}/\n\n" + "".join(f"- [{name}]({name})\n" for name in entries)
         else:
-            language = HIGHLIGHT[CODE[source.suffix]]
+            language = CODE[source.suffix]
             text = f"# {source.relative_to(ROOT)}\n\n````{language}\n{source.read_text()}````\n"
             target.write_text(text)
             return
