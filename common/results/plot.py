@@ -49,7 +49,7 @@ def plot(records: Sequence[Record], title: str) -> Figure:
     limits = {record.row["limit"]: record.limit for record in records if record.limit}
     for limit in limits.values():
         axes.axhline(limit["tflops"], linestyle="--", color="gray", linewidth=1)
-        text = f"{limit['name']}: {limit['tflops']:.0f}"
+        text = f"{limit['name']}: {limit['tflops']:.0f} at the highest clock"
         axes.annotate(text, (0, limit["tflops"]), fontsize=8, color="gray", va="bottom")
     axes.set_xticks(range(len(place)), list(place))
     axes.set(xlabel="size", ylabel="TFLOP/s", title=title)

@@ -110,36 +110,43 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
 
 @table("ladder")
 def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; at the last × the stage that it follows, the share of the library, and that
-    of the problem's bound (in clocks)."""
+    """TFLOP/s of every stage at each size; at the last × the stage that it follows, in time and in clocks, the share of
+    the library, and that of the problem's bound (in clocks). A column for which nothing is recorded is left out."""
     found = rungs(ladder, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
     last = shown[-1]
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    head = ["stage", *shown, f"× previous ({last})", f"% of {peer} ({last})"]
-    body, shares, bounds = [], [], Bounds()
+    bounds = Bounds()
+    step, share = f"× previous ({last})", f"% of {peer} ({last})"
+    heads = (step, "in clocks", share, f"% of the problem's bound ({last})")
+    columns: dict[str, list[str | None]] = {}
     above = ""
     for name in dict.fromkeys(r.row["name"] for r in sorted(found, key=lambda r: r.row["role"] == "peer")):
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
-        record = at.get(last)
-        own = record is not None and record.row["role"] != "peer"
         before = next(iter(at.values())).previous
-        body.append(
-            [
-                course.rung(name, before.row["name"] if before else "", above),
-                *(tflops(at[size].row["tflops"]) if size in at else None for size in shown),
-                number(record.times(record.previous) if record and own else None),
-                number(record.times(record.peer) if record and own else None, "{:.1%}"),
-            ]
-        )
+        columns.setdefault("stage", []).append(course.rung(name, before.row["name"] if before else "", above))
+        for size in shown:
+            columns.setdefault(size, []).append(tflops(at[size].row["tflops"]) if size in at else None)
+        record = at.get(last)
+        compared: dict[str, str | None] = dict.fromkeys(heads)
+        if record and record.row["role"] != "peer":
+            of_problem = number(bounds.of_problem(record), "{:.1%}")
+            steps_ = number(record.times(record.previous)), number(_times_in_clocks(record))
+            compared = dict(zip(heads, (*steps_, number(record.times(record.peer), "{:.1%}"), of_problem)))
+        for head, cell in compared.items():
+            columns.setdefault(head, []).append(cell)
         above = name
-        shares.append(number(bounds.of_problem(record) if record and own else None, "{:.1%}"))
-    if any(shares):  # none where clocks were not counted
-        head.append(f"% of the problem's bound ({last})")
-        body = [[*row, share] for row, share in zip(body, shares)]
-    return markdown(head, body, found) + _launch_note(found)
+    always = {"stage", *shown, step, share}
+    kept = {head: cells for head, cells in columns.items() if head in always or any(cells)}
+    return markdown(list(kept), list(zip(*kept.values())), found) + _launch_note(found)
+
+
+def _times_in_clocks(record: Record) -> float | None:
+    """How many times fewer clocks than the stage before; None where they were not counted."""
+    before = record.previous and record.previous.clocks
+    return before / record.clocks if before and record.clocks else None
 
 
 def _launch_note(found: Sequence[Record]) -> str:
@@ -274,7 +281,8 @@ def _long_runs(
     for run in reversed(runs(kind="bench", gpu=gpu)):
         rows = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
         at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
-        if set(shown) <= set(at):
+        known = run["date"] in [each["date"] for each, _ in found]  # rows that were kept in a file of their own
+        if set(shown) <= set(at) and not known:
             found.append((run, at))
     return found
 

@@ -20,6 +20,7 @@ run() {  # run NAME COMMAND ...: saves NAME.json
 
 gemm="01 02 03 04 05 06 07 08 09 10 11"
 attention="12 13 14 15 16"
+hopper="h1 h2 h3 h4 h5"
 mkdir -p "$folder"
 
 group=ceilings
@@ -27,11 +28,12 @@ run ceiling common.measure.ceiling
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
-run ladder-hopper kernels bench h1 h2 h3 h4 h5 --sizes 1024 2048 4096 8192
+run ladder-hopper kernels bench $hopper --sizes 1024 2048 4096 8192
 run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too
 run profile-gemm kernels profile $gemm --sizes 256 4096 2048 8192
+run profile-hopper kernels profile $hopper --sizes 4096 2048 8192
 run profile-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 4096 1024 16384
 run profile-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 4096 1024 16384
 run counts-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 1x2x256

@@ -105,6 +105,16 @@ def test_a_ladder_is_of_one_part_one_dtype_and_exactly_these_settings(record):
     assert "% of SDPA (4096)" in made
 
 
+def test_a_ladder_s_steps_are_in_time_and_in_clocks(record):
+    """Twice as fast at half the clock are four times fewer clocks; a library has no step."""
+    clocks = [{"clock": {"ghz": 2.0, "clocks": 4e6}}, {"clock": {"ghz": 1.0, "clocks": 1e6}}]
+    rows = [row("01_naive", 4.0, **clocks[0]), row("02_block_tile", 8.0, previous="01_naive", **clocks[1])]
+    record("one", run(*rows, row("cuBLAS", 16.0, role="peer", **clocks[1])))
+    made = TABLES["ladder"]("gemm", "fp16", "4096")
+    assert made.startswith("| stage | 4096 | × previous (4096) | in clocks | % of cuBLAS (4096) |\n")
+    assert [cell[2:4] for cell in cells(made)] == [["–", "–"], ["2.00", "4.00"], ["–", "–"]]
+
+
 def test_a_ladder_is_of_the_gpu_that_is_asked_for(record):
     record("old", run(row("01_naive", 4.0), row("02_block_tile", 8.0), gpu="NVIDIA H200"))
     record(
@@ -344,12 +354,13 @@ def test_the_spread_is_of_all_long_runs_of_one_problem(record):
     record("older", run(*older))
     newer = [row("11_any_shape", 330.0), row("cuBLAS", 600.0, role="peer")]
     record("newer", run(*newer, date="2026-12-01T00:00:00+00:00"))
+    record("newer again", run(*newer, date="2026-12-01T00:00:00+00:00"))
     quick = run(*newer, row("cuBLAS", 1.0, role="peer"), date="2026-12-02T00:00:00+00:00")
     record("quick", quick | {"command": "python -m kernels bench --quick"})
     record("no library", run(row("11_any_shape", 5.0), date="2026-12-03T00:00:00+00:00"))
     text = TABLES["spread"]("11_any_shape", "fp16", "4096")
     assert cells(text) == [["11_any_shape", "300 to 330"], ["cuBLAS", "600 to 600"], ["share", "50% to 55%"]]
-    assert "0.525" in text and "2 runs: [older.json], [newer.json]" in text
+    assert "0.525" in text and "2 runs: [older.json], [newer" in text
     assert cells(TABLES["spread"]("11_any_shape", "fp16", "4096", B_TRANSPOSED="1"))[0][1] == "20.0 to 20.0"
 
 
