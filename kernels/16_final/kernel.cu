@@ -200,7 +200,7 @@ struct Arguments {
   int batches, heads, heads_kv, n, n_kv;
   int splits;        // blocks that share the keys of a tile of queries
   float scale_log2;  // scale · log₂e
-  int packed;        // heads whose queries share a tile:
+  int packed;        // heads whose queries share a tile
   int section;       // CAUSAL: heads (groups of packed ones) whose tiles run together, the longest first
 };
 
@@ -239,9 +239,9 @@ struct TileCopy {
   }
 };
 
-// (nvcc unrolls loops around little code by itself.)
-//
 // S = Q · Kᵀ: this warp's queries, all keys of a tile. If `copies`, a later tile of K is copied to `buffer` meanwhile.
+// Turn t loads the fragments of step t and multiplies those of step t - FRAGMENTS_AHEAD. (Loops around little code have
+// no #pragma: nvcc unrolls them by itself.)
 template <int TILES_Q, bool RAGGED>
 __device__ __forceinline__ void compute_scores(float (&s)[TILES_Q][TILES_KV][4], unsigned q_address, unsigned k_address,
                                                bool copies, TileCopy<RAGGED> &k_copy, unsigned buffer) {
@@ -464,7 +464,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
   const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV;
-  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
+  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query: it only copies, without SPREAD
   const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
 
   // 2. Global -> shared: all of Q, and the first tiles of K and V.
