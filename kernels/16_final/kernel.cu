@@ -5,10 +5,11 @@
 //           softmax. CAUSAL: query i sees keys 0 to i. LSE, if asked for, is log Σ exp(scores), [B, H, N], fp32. A row
 //           all of whose scores are -inf has O = 0 and LSE = -inf, as in torch's attention.
 // Idea      Stage 15 with a faster loop: a warp computes its weights first and looks for maxima only if a weight is too
-//           large, the tensor cores add the weights up, copies are spread over the products, and there is one barrier
-//           per tile. Around the loop, what real use needs: any lengths (zeros copied, scores masked), a causal mask
-//           (hidden tiles are skipped, long blocks start first), grouped heads (packed into one tile if their queries
-//           are few), few queries against many keys (keys split over blocks, combined by a second kernel: split-KV).
+//           large, the tensor cores add the weights up, fragments are loaded one step ahead, copies are spread over the
+//           products, and there is one barrier per tile. Around the loop, what real use needs: any lengths (zeros
+//           copied, scores masked), a causal mask (hidden tiles are skipped, long blocks start first), grouped heads
+//           (packed into one tile if their queries are few), and few queries against many keys (keys split over blocks,
+//           combined by a second kernel: split-KV).
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -51,38 +52,28 @@
 
 using Element = DTYPE;
 
-constexpr int WARPS = 4;      // per block
-constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
-constexpr int STEPS = 16;     // of each product
-constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
-constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
-constexpr int MMA_K = 16;     // depth of a tensor instruction
-
-constexpr int THREADS = WARPS * 32;
-constexpr int TILES_KV = BLOCK_KV / MMA_N;
-constexpr int TILES_D = HEAD_DIM / MMA_N;
-constexpr int DEPTH_KV = BLOCK_KV / MMA_K;
-constexpr int PAIRS = HEAD_DIM / 64;           // of tiles of K or V in a step: one ldmatrix.x4 brings a pair
-constexpr int K_STEPS = TILES_KV / 2 / PAIRS;  // steps that share a fragment of Q
-constexpr int V_STEPS = TILES_D / 2 / PAIRS;   // steps that share a fragment of P
-constexpr int ROW_BYTES = HEAD_DIM * 2;
-constexpr int TILE_BYTES = BLOCK_KV * ROW_BYTES;
-constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
-constexpr int ROW_CHUNKS = HEAD_DIM / VECTOR;
+constexpr int WARPS = 4, THREADS = WARPS * 32;    // per block
+constexpr int BLOCK_KV = 64;                      // keys, and their values, per tile
+constexpr int MMA_M = 16, MMA_N = 8, MMA_K = 16;  // rows, columns and depth of a tensor instruction
+constexpr int SMALL_BLOCK_Q = WARPS * MMA_M;      // queries per block where there are few
+constexpr int TILES_KV = BLOCK_KV / MMA_N, TILES_D = HEAD_DIM / MMA_N, DEPTH_KV = BLOCK_KV / MMA_K;
+constexpr int STEPS = 16;             // of each product
+constexpr int PAIRS = HEAD_DIM / 64;  // of tiles of K or V in a step: one ldmatrix.x4 brings a pair
+constexpr int K_STEPS = TILES_KV / 2 / PAIRS, V_STEPS = TILES_D / 2 / PAIRS;  // that share a fragment of Q, of P
+constexpr int ROW_BYTES = HEAD_DIM * 2, TILE_BYTES = BLOCK_KV * ROW_BYTES;
+constexpr int VECTOR = 16 / sizeof(Element), ROW_CHUNKS = HEAD_DIM / VECTOR;  // elements in a chunk, one 16-byte copy
 constexpr int COPY_ROWS = THREADS / ROW_CHUNKS;  // rows of a part: each thread copies one chunk of it
 constexpr int PARTS = BLOCK_KV / COPY_ROWS;      // of a tile of K or V
 constexpr int COPY_GROUP = 2;                    // parts that are copied with one step of a product
-constexpr long long SECTION_BYTES = 16 << 20;    // of K and V: a quarter of the L2 of the GPU that this was measured on
-constexpr float LN_2 = 0.69314718f;
+constexpr long long SECTION_BYTES = 16 << 20;    // of K and V: a quarter of the L2 that this was measured on
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr float MOST = 256;               // that a weight may be: m is the row's maximum, or at most 8 less
 constexpr float EXACT = 16777216;         // 2^24: below, m is within 1 of the product that it was rounded from
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(MAX_WARP_Q == 16 || MAX_WARP_Q == 32, "more queries than 32 do not fit into the registers of a warp");
-static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS, "the first product has 16 steps");
-static_assert(DEPTH_KV * V_STEPS == STEPS, "the second product has 16 steps");
-static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
+static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS && DEPTH_KV * V_STEPS == STEPS, "each product has 16 steps");
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
@@ -104,12 +95,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
 }
 
-// 16 bytes, global -> shared, in the background; .cg caches in L2 only.
-__device__ __forceinline__ void cp_async_16(unsigned shared, const void *global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
-// The same for a chunk that may lie outside the matrix: then nothing is read, and 16 bytes of zeros are written.
+// 16 bytes, global -> shared, in the background; .cg caches in L2 only. For a chunk outside the matrix nothing is read,
+// and 16 bytes of zeros are written.
 __device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(inside ? 16 : 0) : "memory");
@@ -127,7 +114,6 @@ __device__ __forceinline__ void cp_async_wait() {
 // D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
 template <typename T>
 __device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
-
 template <>
 __device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -135,7 +121,6 @@ __device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-
 template <>
 __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
     float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -148,20 +133,19 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
 // Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
 template <typename T>
 __device__ unsigned round_pair(float first, float second);
-
 template <>
 __device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
   unsigned pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
-
 template <>
 __device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
+
 // The larger of two pairs of 16-bit numbers, each half for itself.
 __device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
   if constexpr (std::is_same_v<Element, half>)
@@ -183,7 +167,6 @@ __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
-
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
@@ -217,7 +200,7 @@ struct Arguments {
   int batches, heads, heads_kv, n, n_kv;
   int splits;        // blocks that share the keys of a tile of queries
   float scale_log2;  // scale · log₂e
-  int packed;        // heads whose queries share a tile: `launch` finds it, and
+  int packed;        // heads whose queries share a tile
   int section;       // CAUSAL: heads (groups of packed ones) whose tiles run together, the longest first
 };
 
@@ -240,21 +223,16 @@ struct TileCopy {
 
   __device__ __forceinline__ void copy(int part, unsigned buffer) {
     const unsigned chunk = target + buffer + part * COPY_ROWS * ROW_BYTES;  // rows 8 apart are swizzled alike
-    if (RAGGED)
-      cp_async_16_or_zeros(chunk, source, left > 0);
-    else
-      cp_async_16(chunk, source);
+    cp_async_16_or_zeros(chunk, source, !RAGGED || left > 0);
     const int parts = part == PARTS - 1 ? skipped + 1 : 1;
     source += parts * part_stride;
     left -= parts * COPY_ROWS;
   }
   __device__ __forceinline__ void copy_all(unsigned buffer) {
-#pragma unroll
     for (int part = 0; part < PARTS; ++part) copy(part, buffer);
   }
   // The parts that go with a step of a product: evenly, COPY_GROUP at a time.
   __device__ __forceinline__ void copy_with(int step, unsigned buffer) {
-#pragma unroll
     for (int part = 0; part < PARTS; ++part) {
       if (step == part / COPY_GROUP * COPY_GROUP * STEPS / PARTS) copy(part, buffer);
     }
@@ -262,13 +240,14 @@ struct TileCopy {
 };
 
 // S = Q · Kᵀ: this warp's queries, all keys of a tile. If `copies`, a later tile of K is copied to `buffer` meanwhile.
+// Turn t loads the fragments of step t and multiplies those of step t - FRAGMENTS_AHEAD. (Loops around little code have
+// no #pragma: nvcc unrolls them by itself.)
 template <int TILES_Q, bool RAGGED>
 __device__ __forceinline__ void compute_scores(float (&s)[TILES_Q][TILES_KV][4], unsigned q_address, unsigned k_address,
                                                bool copies, TileCopy<RAGGED> &k_copy, unsigned buffer) {
   unsigned q[2][TILES_Q][4], k[2][PAIRS][2][2];  // fragments, of two steps in turn
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) {
-#pragma unroll
     for (int n = 0; n < TILES_KV; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
   }
 #pragma unroll
@@ -283,7 +262,6 @@ __device__ __forceinline__ void compute_scores(float (&s)[TILES_Q][TILES_KV][4],
                       columns_on(q_address, d) + m * MMA_M * ROW_BYTES);
         }
       }
-#pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {
         unsigned (&fragment)[2][2] = k[turn % 2][pair];
         const int n = (turn % K_STEPS * PAIRS + pair) * 2;
@@ -294,10 +272,8 @@ __device__ __forceinline__ void compute_scores(float (&s)[TILES_Q][TILES_KV][4],
     const int step = turn - FRAGMENTS_AHEAD;
     if (step < 0) continue;
     if (copies) k_copy.copy_with(step, buffer);
-#pragma unroll
     for (int tile = 0; tile < 2 * PAIRS; ++tile) {
       const int n = step % K_STEPS * PAIRS * 2 + tile;
-#pragma unroll
       for (int i = 0; i < TILES_Q; ++i) {
         const int m = n % 2 ? TILES_Q - 1 - i : i;  // to and fro: neighbours in time share a fragment
         mma_m16n8k16<Element>(s[m][n], q[step / K_STEPS % 2][m], k[step % 2][tile / 2][tile % 2]);
@@ -316,8 +292,7 @@ __device__ __forceinline__ void add_values(
   const unsigned ones[2] = {round_pair<Element>(1, 1), round_pair<Element>(1, 1)};
 #pragma unroll
   for (int turn = 0; turn < STEPS + FRAGMENTS_AHEAD; ++turn) {
-    if (turn < STEPS) {  // load the fragments of step `turn`
-#pragma unroll
+    if (turn < STEPS) {                           // load the fragments of step `turn`
       for (int pair = 0; pair < PAIRS; ++pair) {  // rows of V are keys: .trans puts them along the registers
         unsigned (&fragment)[2][2] = v[turn % 2][pair];
         const int n = (turn % V_STEPS * PAIRS + pair) * 2;
@@ -332,10 +307,8 @@ __device__ __forceinline__ void add_values(
     for (int m = 0; m < TILES_Q; ++m) {
       if (step % V_STEPS == 0) mma_m16n8k16<Element>(l[m], p[m][step / V_STEPS], ones);
     }
-#pragma unroll
     for (int tile = 0; tile < 2 * PAIRS; ++tile) {
       const int n = step % V_STEPS * PAIRS * 2 + tile;
-#pragma unroll
       for (int i = 0; i < TILES_Q; ++i) {
         const int m = n % 2 ? TILES_Q - 1 - i : i;
         mma_m16n8k16<Element>(o[m][n], p[m][step / V_STEPS], v[step % 2][tile / 2][tile % 2]);
@@ -356,7 +329,6 @@ __device__ __forceinline__ void mask(float (&s)[TILES_Q][TILES_KV][4], int row, 
       const int last = CAUSAL ? min(query, n_kv - 1) : n_kv - 1;
 #pragma unroll
       for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (key + n * MMA_N + i > last) s[m][n][half_tile * 2 + i] = -INFINITY;
         }
@@ -376,7 +348,6 @@ __device__ __forceinline__ bool weigh(unsigned (&p)[DEPTH_KV][4], float (&sum)[2
 #pragma unroll
     for (int half_tile = 0; half_tile < 2; ++half_tile) {
       float weight[2];
-#pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float score = s[n][half_tile * 2 + i], max = row_max[half_tile];
         weight[i] = exp2_approx(rounded ? __fmul_rn(score, scale_log2) - max : fmaf(score, scale_log2, -max));
@@ -412,10 +383,8 @@ __device__ __forceinline__ void raise_max(float (&row_max)[2], float (&o)[TILES_
     const float correction = exp2_approx(row_max[half_tile] - new_max);  // at first 0
     row_max[half_tile] = new_max;
     exact_sum[half_tile] *= correction;
-#pragma unroll
     for (int i = half_tile * 2; i < half_tile * 2 + 2; ++i) {
       l[i] *= correction;
-#pragma unroll
       for (int n = 0; n < TILES_D; ++n) o[n][i] *= correction;
     }
   }
@@ -495,7 +464,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
   const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV;
-  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query for this warp: it only copies
+  const bool idle = WARP_Q == 16 && tile_row + warp_row >= rows;  // no query: it only copies, without SPREAD
   const int seen_tiles = idle ? 0 : CAUSAL ? min(kv_tiles, last_query / BLOCK_KV + 1) : kv_tiles;
 
   // 2. Global -> shared: all of Q, and the first tiles of K and V.
@@ -624,7 +593,6 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 // O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds
 // up some of the parts, a lane some of the columns, relative to the largest LSE that the warp has seen.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments) {
-  const int parts = arguments.splits;
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
   constexpr int AT_ONCE = 16;             // parts that a warp waits for together
   struct alignas(COLUMNS * sizeof(float)) Columns { float x[COLUMNS]; };
@@ -635,73 +603,63 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();  // the parts are complete
+  cudaGridDependencySynchronize();  // attention_kernel has written all parts
 #endif
   float largest = LOWEST, sum = 0;
   Columns o = {};
-  for (int first = warp; first < parts; first += WARPS * AT_ONCE) {
+  for (int first = warp; first < arguments.splits; first += WARPS * AT_ONCE) {
     float lse[AT_ONCE];
     Columns part_o[AT_ONCE] = {};
+    float new_max = largest;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       const size_t place = (first + i * WARPS) * rows + row;
-      const bool there = first + i * WARPS < parts;
+      const bool there = first + i * WARPS < arguments.splits;
       lse[i] = there ? arguments.partial_LSE[place] : -INFINITY;
       if (there) part_o[i] = reinterpret_cast<const Columns *>(&arguments.partial_O[place * HEAD_DIM])[lane];
     }
-    float new_max = largest;
-#pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) new_max = fmaxf(new_max, lse[i]);
     const float correction = exp2_approx(largest - new_max);
     largest = new_max;
     sum *= correction;
-#pragma unroll
     for (int col = 0; col < COLUMNS; ++col) o.x[col] *= correction;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       const float weight = exp2_approx(lse[i] - largest);
       sum += weight;
-#pragma unroll
       for (int col = 0; col < COLUMNS; ++col) o.x[col] += weight * part_o[i].x[col];
     }
   }
-  if (lane == 0) {
-    warp_max[warp] = largest;
-    warp_sum[warp] = sum;
-  }
+  if (lane == 0) warp_max[warp] = largest, warp_sum[warp] = sum;
   warp_o[warp][lane] = o;
   __syncthreads();  // everybody waits for everybody: the sums of all warps are complete
-  if (threadIdx.x >= HEAD_DIM / 2) return;
-#pragma unroll
+  if (warp > 0) return;
   for (int each = 0; each < WARPS; ++each) largest = fmaxf(largest, warp_max[each]);
-  float total = 0, first = 0, second = 0;
-#pragma unroll
+  sum = 0, o = {};
   for (int each = 0; each < WARPS; ++each) {
     const float weight = exp2_approx(warp_max[each] - largest);
-    const float2 pair = reinterpret_cast<const float2 *>(warp_o[each])[threadIdx.x];
-    total += weight * warp_sum[each];
-    first += weight * pair.x;
-    second += weight * pair.y;
+    sum += weight * warp_sum[each];
+    for (int col = 0; col < COLUMNS; ++col) o.x[col] += weight * warp_o[each][lane].x[col];
   }
-  const float inverse = 1 / (total == 0 ? 1 : total);  // 0: every score was -inf, and so O is 0
-  const int query = row % arguments.n;
-  const int head = row / arguments.n % arguments.heads;
+  const float inverse = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
+  const int query = row % arguments.n, head = row / arguments.n % arguments.heads;
   const int batch = row / arguments.n / arguments.heads;
-  Element *target = arguments.O + batch * arguments.o.batch + head * arguments.o.head + query * arguments.o.row;
-  *reinterpret_cast<unsigned *>(&target[threadIdx.x * 2]) = round_pair<Element>(first * inverse, second * inverse);
-  if (arguments.LSE && threadIdx.x == 0) arguments.LSE[row] = (largest + log2f(total)) * LN_2;
+  Element *target = arguments.O + row_offset(arguments.o, batch, head, query, 1) + lane * COLUMNS;
+  for (int col = 0; col < COLUMNS; col += 2) {
+    *reinterpret_cast<unsigned *>(&target[col]) = round_pair<Element>(o.x[col] * inverse, o.x[col + 1] * inverse);
+  }
+  if (arguments.LSE && lane == 0) arguments.LSE[row] = (largest + log2f(sum)) * LN_2;
 }
 
 template <int WARP_Q>
-cudaError_t launch_tiles(Arguments arguments, cudaStream_t stream) {
+cudaError_t launch(const Arguments &arguments, cudaStream_t stream) {
   constexpr int BLOCK_Q = WARPS * WARP_Q;
-  const int rows = arguments.n * arguments.packed;
-  const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
-  const long long groups = (long long)arguments.batches * (arguments.heads / arguments.packed);
-  const long long blocks = groups * ceil_div(rows, BLOCK_Q);
-  const long long outputs = (long long)arguments.batches * arguments.heads * arguments.n;  // each combined by a block
-  const int splits = arguments.splits;
+  const int rows = arguments.n * arguments.packed, splits = arguments.splits;
+  const long long heads = (long long)arguments.batches * arguments.heads;
+  const long long blocks = heads / arguments.packed * ceil_div(rows, BLOCK_Q);
+  const long long outputs = heads * arguments.n;  // each combined by a block
   if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
+  const bool ragged = rows % BLOCK_Q || arguments.n_kv % BLOCK_KV;
   const auto kernel =
       arguments.LSE ? attention_kernel<WARP_Q, true, true>
       : ragged      ? attention_kernel<WARP_Q, true, false>
@@ -712,17 +670,11 @@ cudaError_t launch_tiles(Arguments arguments, cudaStream_t stream) {
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  cudaFuncAttributes compiled;  // combine_kernel waits itself if it was compiled for 9.0 or newer
+  cudaFuncAttributes compiled;  // only code for 9.0 and newer waits for the parts, and may begin before they are there
   if ((status = cudaFuncGetAttributes(&compiled, combine_kernel)) != cudaSuccess) return status;
-  cudaLaunchAttribute early = {};  // combine_kernel's blocks are there when the last part is
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization};
   early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(outputs);
-  config.blockDim = dim3(THREADS);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = compiled.ptxVersion >= 90;
+  const cudaLaunchConfig_t config = {dim3(outputs), dim3(THREADS), 0, stream, &early, compiled.ptxVersion >= 90};
   return cudaLaunchKernelEx(&config, combine_kernel, arguments);
 }
 
@@ -732,23 +684,6 @@ bool rows_in_chunks(const Element *first, const Strides &strides, int batches, i
          (heads == 1 || strides.head % VECTOR == 0) && (rows == 1 || strides.row % VECTOR == 0);
 }
 
-// `arguments` without `packed` and `section`.
-cudaError_t launch(Arguments arguments, cudaStream_t stream) {
-  auto &[Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, splits, scale_log2, packed,
-         section] = arguments;
-  if (B < 1 || H < 1 || H_KV < 1 || H % H_KV || N < 1 || N_KV < 1 || splits < 1) return cudaErrorInvalidValue;
-  if (!(scale_log2 > 0 && scale_log2 < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
-  if (!rows_in_chunks(Q, q, B, H, N) || !rows_in_chunks(O, o, B, H, N)) return cudaErrorInvalidValue;
-  if (!rows_in_chunks(K, k, B, H_KV, N_KV) || !rows_in_chunks(V, v, B, H_KV, N_KV)) return cudaErrorInvalidValue;
-  if (splits > 1 && !(partial_O && partial_LSE)) return cudaErrorInvalidValue;
-  const bool few = N * (long long)(H / H_KV) <= WARPS * MMA_M;  // queries: all that share keys are in one small tile
-  packed = few ? H / H_KV : 1;
-  section = (int)max(SECTION_BYTES / ((long long)N_KV * ROW_BYTES * 2), 4LL);
-  splits = min(splits, ceil_div(N_KV, BLOCK_KV));  // none without a tile
-  if (N * packed <= WARPS * MMA_M) return launch_tiles<16>(arguments, stream);
-  return launch_tiles<MAX_WARP_Q>(arguments, stream);
-}
-
 // Strides are in elements: of the batches, the heads and the rows of Q, of K, of V and of O, in this order. partial_O
 // and partial_LSE hold [splits, B, H, N, HEAD_DIM] and [splits, B, H, N] floats if splits > 1.
 extern "C" cudaError_t launch_sdpa(
@@ -756,9 +691,18 @@ extern "C" cudaError_t launch_sdpa(
     int B, int H, int H_KV, int N, int N_KV, long long q_batch, long long q_head, long long q_row, long long k_batch,
     long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row, long long o_batch,
     long long o_head, long long o_row, int splits, float scale, cudaStream_t stream) {
+  const float scale_log2 = scale * LOG2_E;
   const Strides q = {q_batch, q_head, q_row}, k = {k_batch, k_head, k_row}, v = {v_batch, v_head, v_row};
   const Strides o = {o_batch, o_head, o_row};
-  const float log2_e = 1.44269504f;
-  return launch({Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, splits, scale * log2_e},
-                stream);
+  if (B < 1 || H < 1 || H_KV < 1 || H % H_KV || N < 1 || N_KV < 1 || splits < 1) return cudaErrorInvalidValue;
+  if (!(scale_log2 > 0 && scale_log2 < INFINITY) || (CAUSAL && splits > 1)) return cudaErrorInvalidValue;
+  if (!rows_in_chunks(Q, q, B, H, N) || !rows_in_chunks(O, o, B, H, N)) return cudaErrorInvalidValue;
+  if (!rows_in_chunks(K, k, B, H_KV, N_KV) || !rows_in_chunks(V, v, B, H_KV, N_KV)) return cudaErrorInvalidValue;
+  if (splits > 1 && !(partial_O && partial_LSE)) return cudaErrorInvalidValue;
+  const int packed = N * (long long)(H / H_KV) <= SMALL_BLOCK_Q ? H / H_KV : 1;
+  const int section = max(SECTION_BYTES / ((long long)N_KV * ROW_BYTES * 2), 4LL);
+  const int parts = min(splits, ceil_div(N_KV, BLOCK_KV));  // none without a tile
+  const Arguments arguments = {
+      Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
+  return N * packed <= SMALL_BLOCK_Q ? launch<16>(arguments, stream) : launch<MAX_WARP_Q>(arguments, stream);
 }
