@@ -280,6 +280,44 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
             else f"copies have brought {(1 << 32) - f.size} bytes that nobody expects"
         )
     ),
+    "WGMMA_BOUNDS": lambda f, at: (
+        "the wgmma reads " + _outside(f, "the block's shared memory") + ": its descriptor's start or offsets are wrong"
+    ),
+    "WGMMA_PATTERN": lambda f, at: (
+        f"{'A' if f.size >> 16 else 'B'} begins at {at.shared(f.address)}; with a swizzle of {f.size & 0xFFFF} bytes "
+        f"it must begin in the first row of a pattern, which repeats every {8 * (f.size & 0xFFFF)} bytes"
+    ),
+    "WARPGROUP_INCOMPLETE": lambda f, at: (
+        f"all four warps of a warpgroup must execute this together, and {f.address} of them "
+        f"{'does' if f.address == 1 else 'do'}; the first of the four has a number that is a multiple of 4"
+    ),
+    "WARPGROUP_APART": lambda f, at: (
+        "all four warps of a warpgroup must execute the same instruction here, with the same descriptors; "
+        + (f"{f.someone} has others" if f.other_place == f.place else f"{f.someone} executes another{f.there}")
+    ),
+    "REGISTERS_EXCEEDED": lambda f, at: (
+        f"the warps of the block have asked for {f.address} registers in all, and the launch gave them {f.size}"
+    ),
+    "WGMMA_REGISTER_READ": lambda f, at: (
+        f"an accumulator of the wgmma{f.there} is read here, and the warp has not waited for that (wgmma.wait_group)"
+    ),
+    "WGMMA_REGISTER_WRITTEN": lambda f, at: (
+        f"a register of the wgmma{f.there} is written here, and the warp has not waited for that (wgmma.wait_group)"
+    ),
+    "WGMMA_OPERAND_WRITTEN": lambda f, at: (
+        f"{at.shared(f.address)} is written here while the wgmma{f.there} may still read it: before this, its warp "
+        "must have waited for it (wgmma.wait_group), and this thread must know that (a barrier)"
+    ),
+    "WGMMA_NO_WAIT": lambda f, at: "the kernel ends, and the warp has not waited for this wgmma (wgmma.wait_group)",
+    "WGMMA_NO_FENCE": lambda f, at: (
+        f"registers of this wgmma have been used{f.there}, and no wgmma.fence comes between"
+        if f.other_place
+        else "there is no wgmma.fence before the first wgmma"
+    ),
+    "NO_PROXY_FENCE": lambda f, at: (
+        f"{at.shared(f.address)} is read here by the async proxy, and {f.someone} wrote it{f.there} by an ordinary "
+        "write: after that, and before the barrier, it needs fence.proxy.async"
+    ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "

@@ -25,6 +25,7 @@ class Access(IntEnum):
     CP_ASYNC = 3
     LDMATRIX = 4
     WMMA = 5
+    WGMMA = 6
 
 
 # A row per thread and access; `addr` is an offset in shared memory (of another block: its rank in the cluster + 1 from

@@ -153,6 +153,15 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     return Lowered(name, out, kind=TOGETHER, target=EVERYONE, category="wgmma", access=16)
 
 
+@rule("setmaxnreg")
+def _setmaxnreg(lowering: Lowering, form: Form) -> Lowered:
+    """`setmaxnreg.inc.sync.aligned.u32 232`"""
+    registers = form.number(0)
+    if registers % 8 or not 24 <= registers <= 256:
+        raise Unsupported(f"its registers must be a multiple of 8 from 24 to 256, got {registers}")
+    return Lowered("setmaxnreg", [Raw(registers)], kind=TOGETHER, target=EVERYONE, category="control")
+
+
 @rule("wmma")
 def _wmma(lowering: Lowering, form: Form) -> Lowered:
     """`wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {…}, [p], stride`, `wmma.mma.….row.col.m16n16k16.f32.f32 d,

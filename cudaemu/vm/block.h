@@ -52,6 +52,18 @@ struct Program {
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they go round
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
   void find_rounds();
+
+  // wgmma.cpp: registers that wgmma has, and who touches them.
+  struct Touch {
+    Handler run;
+    bool copies;                     // a move: compilers put them anywhere
+    std::vector<u32> reads, writes;  // numbers of registers; of a wgmma: its operands, its accumulators
+  };
+  std::unordered_map<u32, Touch> touches;  // by pc
+  u32 product_registers = 0;
+  u32 registers = 0;  // of a thread at launch, if setmaxnreg may count on it
+  void find_products(const std::vector<std::string> &names, const std::vector<const char *> &operands);
+
   std::vector<bool> beyond(u32 pc) const;
 
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
@@ -105,6 +117,9 @@ class Cells {
   u64 *words;
 };
 
+constexpr u32 WHOLE_WARP = LANES;  // in the place of its lane
+constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
+
 // An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
 struct Visit {
   u64 block;
@@ -130,10 +145,15 @@ struct Mbarrier {
 // What four warps multiply together: wgmma.cpp.
 struct Warpgroup {
   struct Product {
-    u32 done = 0;              // warps that have computed their part
+    const Instr *i = nullptr;
+    u64 descriptor_a, descriptor_b;
+    u32 thread;                // that issued it first
+    u32 issued = 0, done = 0;  // warps that have issued it, and computed their part
     std::unique_ptr<u32[]> b;  // converted
   };
   std::map<u64, Product> products;  // by number
+  u32 registers[4] = {};            // of each thread, as setmaxnreg has set them; 0: as launched
+  u32 registers_pc[4] = {};
 };
 
 // One of a launch's threads, and what the blocks left that it ran.
@@ -310,6 +330,16 @@ struct Block {
   bool report_mbarrier(const Poll &, u32 thread);
   void hand_to(Warp &, u32 mask, PastPointer &, bool release);
   void take_from(Warp &, const PastPointer &);
+  // wgmma.cpp
+  void issue(Warp &, Wgmma);
+  void finish(Warp &, const Wgmma &);
+  void touch_registers(Warp &, const Instr &, u32 mask);
+  void end_products(const Warp &);
+  void end_warpgroups();
+  // Accesses by the async proxy: order.cpp and wgmma.cpp.
+  void fence_proxy(Warp &);
+  AsyncPast async_past(Warp &);
+  void async_read(const Warp &, const Instr &, const AsyncPast &, const std::vector<u32> &address, u32 bytes);
   // Of a thread block cluster: cluster.cpp.
   u64 cluster_address(Space, u64 address) const;
   void pass_cluster(Warp &, u32 mask);
@@ -362,6 +392,8 @@ struct Block {
   void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
   void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
   bool happened(const Warp &, int lane, const Visit &) const;
+  bool happened(const AsyncPast &, Cell, bool fenced) const;
+  void check_async_read(const Warp &, const Instr &, const AsyncPast &, u32 at, u32 bytes);
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
@@ -391,6 +423,7 @@ struct Block {
 // An address that may mean any block of the cluster has the block's rank + 1 above its offset; 0 there: one's own.
 struct Cluster {
   static constexpr u32 RANK_SHIFT = 24;
+  static constexpr u64 MOST_VISITS = 4 << 20;  // that it remembers; what comes after them counts as ordered
 
   Launch &launch;
   u32 id[3] = {};   // its place in the grid of clusters

@@ -9,9 +9,6 @@
 
 namespace vm {
 
-constexpr u64 MOST_VISITS = 4 << 20;  // that a cluster remembers; what comes after them counts as ordered
-constexpr u32 NO_WARP = 62;           // of a block in a Past: the time that holds for all of its warps
-
 Cluster::Cluster(Launch &launch) : launch(launch) {
   for (u32 rank = 0; rank < launch.cluster_blocks; ++rank) {
     blocks.push_back(std::make_unique<Block>(*this, rank));
@@ -217,7 +214,7 @@ bool Block::happened(const Warp &w, int lane, const Visit &v) const {
   if (v.copy) return v.time < known(w.knows.others, v.copy, NO_WARP);
   if (v.block != index) return v.time < known(w.knows.others, v.block, v.warp);
   if (v.warp != w.index) return v.time < w.knows.time[v.warp];
-  return int(v.lane) == lane || v.time < lane_time(w, lane, v.lane);
+  return int(v.lane) == lane || v.lane == WHOLE_WARP || v.time < lane_time(w, lane, v.lane);
 }
 
 // Likewise, an access to the shared memory of `there`.
@@ -241,7 +238,7 @@ Cell Block::unordered(const Warp &w, int lane, const Block &there, Cell cell) {
 
 // The lane's access as a visit, and those of `earlier` of which nothing orders it.
 Cell Block::also(const Warp &w, const Instr &i, int lane, const Block &there, Cell earlier, u64 flags) {
-  if (cluster.visits.size() >= MOST_VISITS) return {Cell::BY_MANY_WARPS | flags};
+  if (cluster.visits.size() >= Cluster::MOST_VISITS) return {Cell::BY_MANY_WARPS | flags};
   const Cell before = unordered(w, lane, there, earlier);
   return Cell::by_visit(cluster.remember({index, w.index, w.time, u32(lane), i.pc, before}), flags);
 }
@@ -256,7 +253,8 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   }
   const Visit &v = cluster.visits[last.visit()];
   if (v.copy) problem = Problem::BULK_IN_FLIGHT;
-  report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane, v.pc, v.block);
+  if (v.lane == WHOLE_WARP) problem = Problem::WGMMA_OPERAND_WRITTEN;
+  report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane % LANES, v.pc, v.block);
 }
 
 // `value`: what each lane writes, or null for an atomic.

@@ -94,6 +94,8 @@ void Block::start() {
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.products.clear();
+    w.registers.assign(program.product_registers, WgmmaRegister());
+    w.product_fence = WgmmaFence::NEVER;
     w.product_group = 0, w.products_issued = 0;
     w.arrived = w.through = 0, w.arrivals = 0;
     write_constants(w, true);
@@ -532,6 +534,8 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
+  if (!w.live && !w.products.empty()) end_products(w);
+  if (!live) end_warpgroups();
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());
   for (Group &g : w.groups)

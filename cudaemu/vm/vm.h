@@ -119,6 +119,8 @@ struct Instr {
   X(WATCHDOG, "endless loop", 702)                             \
   X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)           \
   X(SHARED_PAST_END, "out of bounds shared", 0)                \
+  X(WGMMA_BOUNDS, "out of bounds shared", 0)                   \
+  X(WGMMA_PATTERN, "misaligned", 0)                            \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
@@ -127,6 +129,15 @@ struct Instr {
   X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
   X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
+  X(WARPGROUP_INCOMPLETE, "warp divergence", 0)                \
+  X(WARPGROUP_APART, "warp divergence", 0)                     \
+  X(REGISTERS_EXCEEDED, "registers", 0)                        \
+  X(WGMMA_REGISTER_READ, "wgmma in flight", 0)                 \
+  X(WGMMA_REGISTER_WRITTEN, "wgmma in flight", 0)              \
+  X(WGMMA_OPERAND_WRITTEN, "wgmma in flight", 0)               \
+  X(WGMMA_NO_WAIT, "wgmma in flight", 0)                       \
+  X(WGMMA_NO_FENCE, "missing wgmma.fence", 0)                  \
+  X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
@@ -183,7 +194,7 @@ struct TraceRow {
   u64 addr;
 };
 // Python has these, Space and the layouts as well, and compares them when it loads the machine: vm_mirrors in launch.cpp.
-#define TRACE_KINDS(X) X(LOAD) X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA)
+#define TRACE_KINDS(X) X(LOAD) X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(WGMMA)
 enum TraceKind : u8 {
 #define X(name) name,
   TRACE_KINDS(X)
@@ -207,6 +218,7 @@ struct Known {
   u32 time;
 };
 constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
+constexpr u64 PROXY_FENCED = 1ull << 55;  // ... what a proxy fence has come after
 using Past = std::vector<Known>;          // sorted by key
 using PastPointer = std::shared_ptr<const Past>;
 
@@ -219,6 +231,13 @@ struct Clock {
 void join(Clock &to, const Clock &from);
 PastPointer join(const PastPointer &a, const PastPointer &b);
 u32 known(const PastPointer &past, u64 block, u32 warp);
+
+// What had happened before something that the hardware does in the background, when it was issued: of the block's warps,
+// up to which time they had done what they did, and up to which a proxy fence came after it; of others.
+struct AsyncPast {
+  std::vector<u32> time, fenced;
+  PastPointer others;
+};
 
 enum Reach { WITHIN, BEYOND };  // of a fence: the block, or more
 
@@ -284,6 +303,17 @@ struct Wgmma {
   u64 a, b;    // descriptors
   bool accumulate;
   std::vector<u32> a_rows;  // if A is in registers: as they were
+  AsyncPast past;           // the sanitizer's: what has happened before it
+};
+
+enum class WgmmaFence { NEVER, BEFORE_WAIT, SINCE_WAIT };  // the last wgmma.fence, and the last wgmma.wait_group
+
+// What a register that wgmma has as accumulator or as operand has been through.
+struct WgmmaRegister {
+  u32 users = 0;        // wgmma under way that have it
+  u32 pc = NO_PC;       // the last of them
+  bool result = false;  // its accumulator
+  u32 touched = NO_PC;  // who else has read or written it since the last wgmma.fence
 };
 
 struct Warp {
@@ -308,15 +338,17 @@ struct Warp {
   Poll poll;
   std::vector<Watch> watches;
   // What has happened before what this warp does now: order.cpp.
-  u32 time = 1;                            // stamps its accesses
-  Clock knows, fenced[2];                  // now; at its last fence, of either reach
-  u32 oldest = 1, newest = 1;              // of what it knows: of all, and of all others
-  std::unique_ptr<LaneTimes> lanes;        // where its lanes know different things of each other
-  u32 epoch = 0, epoch_time = 0;           // races.cpp
-  u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
-  std::vector<Copy> copies;                // in flight
-  u32 copy_group[LANES] = {};              // number of the group that each lane is filling
-  std::vector<Wgmma> products;             // under way
+  u32 time = 1;                          // stamps its accesses
+  Clock knows, fenced[2];                // now; at its last fence, of either reach
+  u32 oldest = 1, newest = 1;            // of what it knows: of all, and of all others
+  std::unique_ptr<LaneTimes> lanes;      // where its lanes know different things of each other
+  u32 epoch = 0, epoch_time = 0;         // races.cpp
+  u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
+  std::vector<Copy> copies;              // in flight
+  u32 copy_group[LANES] = {};            // number of the group that each lane is filling
+  std::vector<Wgmma> products;           // under way
+  std::vector<WgmmaRegister> registers;  // by their number in the program
+  WgmmaFence product_fence = WgmmaFence::NEVER;
   u32 product_group = 0;                   // number of the group that it is filling
   u64 products_issued = 0;                 // so far
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
