@@ -281,7 +281,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         )
     ),
     "WGMMA_BOUNDS": lambda f, at: (
-        "the wgmma reads " + _outside(f, "the block's shared memory") + ": its descriptor's start or offsets are wrong"
+        "the wgmma reads "
+        + _outside(f, "the block's shared memory")
+        + ": the start or an offset of a descriptor is wrong"
     ),
     "WGMMA_PATTERN": lambda f, at: (
         f"{'A' if f.size >> 16 else 'B'} begins at {at.shared(f.address)}; with a swizzle of {f.size & 0xFFFF} bytes "

@@ -97,6 +97,7 @@ struct Instr {
   X(GLOBAL_BOUNDS, "out of bounds global", 700)                \
   X(SHARED_BOUNDS, "out of bounds shared", 700)                \
   X(LOCAL_BOUNDS, "out of bounds local", 700)                  \
+  X(WGMMA_BOUNDS, "out of bounds shared", 700)                 \
   X(NULL_POINTER, "null pointer", 700)                         \
   X(MISALIGNED, "misaligned", 716)                             \
   X(BAD_FREE, "bad free", 719)                                 \
@@ -119,7 +120,6 @@ struct Instr {
   X(WATCHDOG, "endless loop", 702)                             \
   X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)           \
   X(SHARED_PAST_END, "out of bounds shared", 0)                \
-  X(WGMMA_BOUNDS, "out of bounds shared", 0)                   \
   X(WGMMA_PATTERN, "misaligned", 0)                            \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \

@@ -61,15 +61,9 @@ struct Matrix {
   static u32 field(u64 d, u32 at) { return u32(d >> at & 0x3fff) << 4; }
 };
 
-// 8 pieces of 16 bytes, side by side. What lies beyond shared memory is ones.
+// 8 pieces of 16 bytes, side by side.
 static void gather(const Block &b, const Matrix &m, u32 at, u32 k, u8 (&bytes)[128]) {
-  for (u32 row = 0; row < 8; ++row) {
-    const u32 from = m.piece(at, k, row);
-    if (from + 16 <= b.launch.shared_window)
-      memcpy(bytes + 16 * row, b.shared + from, 16);
-    else
-      memset(bytes + 16 * row, 0xff, 16);
-  }
+  for (u32 row = 0; row < 8; ++row) memcpy(bytes + 16 * row, b.shared + m.piece(at, k, row), 16);
 }
 
 // Pieces along k, and their elements.
@@ -184,8 +178,9 @@ void Block::issue(Warp &w, Wgmma mine) {
     u32 touched = NO_PC;
     for (const u32 r : registers.reads) touched = std::min(touched, access(r, false));
     for (const u32 r : registers.writes) touched = std::min(touched, access(r, true));
-    if (w.product_fence == WgmmaFence::NEVER || (w.product_fence == WgmmaFence::BEFORE_WAIT && touched != NO_PC))
-      report(Problem::WGMMA_NO_FENCE, i.pc, who, 0, 0, MANY_THREADS, touched);
+    const bool never = w.product_fence == WgmmaFence::NEVER;
+    if (never || (w.product_fence == WgmmaFence::BEFORE_WAIT && touched != NO_PC))
+      report(Problem::WGMMA_NO_FENCE, i.pc, who, 0, 0, MANY_THREADS, never ? NO_PC : touched);
   }
   for (const u32 r : registers.reads) ++w.registers[r].users, w.registers[r].pc = i.pc, w.registers[r].result = false;
   for (const u32 r : registers.writes) ++w.registers[r].users, w.registers[r].pc = i.pc, w.registers[r].result = true;
@@ -254,16 +249,14 @@ static void multiply(Warp &w, const Wgmma &mine) {
 }
 
 void Block::finish(Warp &w, const Wgmma &mine) {
-  if (launch.sanitize) {
-    std::vector<u32> addresses = pieces(w, mine).addresses;
-    const auto outside = [&](u32 address) { return address + 16 > launch.shared_bytes; };
-    const auto first = std::find_if(addresses.begin(), addresses.end(), outside);
-    if (first != addresses.end()) {
-      report(Problem::WGMMA_BOUNDS, mine.i->pc, thread(w, 0), *first, 16);
-      addresses.erase(std::remove_if(first, addresses.end(), outside), addresses.end());
-    }
-    async_read(w, *mine.i, mine.past, addresses, 16);
+  const std::vector<u32> addresses = pieces(w, mine).addresses;
+  const u32 last = *std::max_element(addresses.begin(), addresses.end());
+  if (last + 16 > launch.shared_bytes) {  // hardware notices if it is not the block's at all
+    const bool fatal = last + 16 > launch.shared_window;
+    report(fatal ? Problem::WGMMA_BOUNDS : Problem::SHARED_PAST_END, mine.i->pc, thread(w, 0), last, 16);
+    if (fatal) return halt();
   }
+  if (launch.sanitize) async_read(w, *mine.i, mine.past, addresses, 16);
   const Program::Touch &registers = program.touches.at(mine.i->pc);
   for (const auto *list : {&registers.reads, &registers.writes})
     for (const u32 r : *list) --w.registers[r].users;
@@ -404,18 +397,17 @@ bool Block::happened(const AsyncPast &past, Cell cell, bool fenced) const {
 void Block::check_async_read(const Warp &w, const Instr &i, const AsyncPast &past, u32 at, u32 bytes) {
   const Cell written = written_by[at];
   const u32 where = at << program.granule_log2, who = thread(w, 0);
+  if (!written) return report(Problem::SHARED_UNINITIALISED, i.pc, who, where, bytes);
+  if (!written.visited() && written.time() >= past.time[w.index])  // since it was issued
+    return report(Problem::WGMMA_OPERAND_WRITTEN, written.pc(), written.thread(), where, bytes, who, i.pc);
   if (written.is(Cell::IN_FLIGHT))
     return report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
-  if (!written) return report(Problem::SHARED_UNINITIALISED, i.pc, who, where, bytes);
   if (written.is(Cell::UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, 0, where, bytes, *this, written);
-  for (Cell last = written; last; last = cluster.before(last)) {
-    if (!happened(past, last, false)) {
-      const bool since = !last.visited() && (last.warp() == w.index || last.time() >= past.time[w.index]);
-      if (since) return report(Problem::WGMMA_OPERAND_WRITTEN, last.pc(), last.thread(), where, bytes, who, i.pc);
-      return report_visit(Problem::RACE_READ_AFTER_WRITE, w, i, 0, where, bytes, *this, last);
-    }
-    if (!happened(past, last, true)) return report_visit(Problem::NO_PROXY_FENCE, w, i, 0, where, bytes, *this, last);
-  }
+  for (Cell last = written; last; last = cluster.before(last))
+    for (const bool fenced : {false, true})
+      if (!happened(past, last, fenced))
+        return report_visit(fenced ? Problem::NO_PROXY_FENCE : Problem::RACE_READ_AFTER_WRITE, w, i, 0, where, bytes,
+                            *this, last);
 }
 
 // Pieces of shared memory that have been read in the background since `past`, and are no longer from now on. Most of them
