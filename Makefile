@@ -27,8 +27,9 @@ test: tools $(READY)
 	@echo "== Tests: kernels, harness, emulator and notebooks, on every core"
 	$(RUN) -m pytest -q -n auto --dist worksteal --durations 15
 
+# Jupyter serves the whole repository: notebooks link to kernels and documents, and practice/ is opened beside them.
 lab: $(READY)
-	$(RUN) -m jupyterlab notebooks/00_start_here.ipynb
+	$(RUN) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 lint: lint-python lint-types lint-cuda
 

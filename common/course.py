@@ -48,7 +48,7 @@ def previous(stage: Stage) -> Stage | None:
 
 def rung(name: str, before: str, above: str) -> str:
     """A stage's name in a list, with the number of the one `before` that it follows if that is not the one `above`."""
-    return name if before in ("", above) else f"{name} (follows {before.partition('_')[0]})"
+    return name if before in ("", above) else f"{name} (after {before.partition('_')[0]})"
 
 
 def counterpart(stage: Stage | None, kernel: Kernel) -> Kernel | None:

@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from IPython.display import Markdown
 
 from common import accuracy, counts, course
-from common.figures import attention_tiles
+from common.figures import attention_tiles, trace
 from common.figures.draw import Picture
 from common.measure import shared_loads
 from common.results import plot, runs, tables
@@ -43,32 +42,45 @@ if TYPE_CHECKING:
 PLAIN = {"COLUMNS": "110", "FORCE_COLOR": "", "CLICOLOR_FORCE": "", "TERM": "dumb"}  # what commands print to a file
 
 
+class Folded(Markdown):
+    """Markdown folded away below a summary; whole where only plain text is shown, as on a terminal."""
+
+    def __init__(self, markdown: str, summary: str) -> None:
+        self.plain = f"{re.sub('<[^>]*>', '', summary)}\n\n{markdown}"
+        super().__init__(f"<details><summary>{summary}</summary>\n\n{markdown}\n\n</details>")
+
+    def __repr__(self) -> str:
+        return self.plain
+
+
 def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markdown:
+    """A block of code below its caption. `fold`: what to click on to see it; by default it is in view."""
     block = f"```{language}\n{text.rstrip()}\n```"
-    if fold:
-        block = f"<details><summary>{fold}</summary>\n\n{block}\n\n</details>"
-    return Markdown(f"{caption}\n\n{block}" if caption else block)
+    block = f"{caption}\n\n{block}" if caption else block
+    return Folded(block, fold) if fold else Markdown(block)
 
 
-def _source(stage: Stage, first: int, last: int) -> Markdown:
-    """Lines first to last (from 1) of kernel.cu, and where they stand."""
+def _source(stage: Stage, first: int, last: int, fold: str) -> Markdown:
+    """Lines first to last (from 1) of kernel.cu, below their place in the file."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip() and not line.startswith("#"))
     text = "\n".join(line if line.startswith("#") else line[indent:] for line in lines)
     where = f"line {first}" if first == last else f"lines {first}–{last}"
-    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, {where}:")
+    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, {where}:", fold)
 
 
-def header(stage: Stage) -> Markdown:
-    """The head of kernel.cu: problem, idea, tile table, thread map, limits."""
+def header(stage: Stage, *, fold: str = "") -> Markdown:
+    """The head of kernel.cu: problem, idea, tile table, thread map, limits. `fold` as in `quote`."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
     end = next(number for number, line in enumerate(lines) if not line.startswith("//"))
     text = "\n".join(line.removeprefix("//").removeprefix(" ") for line in lines[:end])
-    return _fence(text, "text", f"`{stage.source.relative_to(ROOT)}` begins:")
+    return _fence(text, "text", f"`{stage.source.relative_to(ROOT)}` begins:", fold)
 
 
-def phase(stage: Stage, number: int, last: int | None = None) -> Markdown:
-    """One numbered phase of the kernel, or several: from the comment `// number.` to the one after `last`."""
+def phase(stage: Stage, number: int, last: int | None = None, *, fold: str = "") -> Markdown:
+    """One numbered phase of the kernel, or several: from the comment `// number.` to the one after `last`.
+
+    `fold` as in `quote`. UserError if the kernel has no such phase."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
     marks = {int(m[1]): n for n, line in enumerate(lines, 1) if (m := re.match(r"\s+// (\d+)\. ", line))}
     last = number if last is None else last
@@ -81,13 +93,14 @@ def phase(stage: Stage, number: int, last: int | None = None) -> Markdown:
     while not body[-1].strip() or (body[-1].strip() == "}" and "".join(body).count("}") > "".join(body).count("{")):
         del body[-1]  # blank lines, and the end of a block that began in an earlier phase
     end = marks[number] + len(body)
-    return _source(stage, marks[number], end - 1)
+    return _source(stage, marks[number], end - 1, fold)
 
 
-def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
+def quote(stage: Stage, start: str, end: str | None = None, *, fold: str = "") -> Markdown:
     """The lines of kernel.cu from the first with `start` in it to the next with `end` (default: only that one).
 
-    An `end` that begins with a newline is looked for at the beginning of lines."""
+    An `end` that begins with a newline is looked for at the beginning of lines. `fold`: the quote is folded away below
+    these words. UserError if there are no such lines."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
     first = next((n for n, line in enumerate(lines, 1) if start in line), None)
     last = (
@@ -97,18 +110,17 @@ def quote(stage: Stage, start: str, end: str | None = None) -> Markdown:
     )
     if first is None or last is None:
         raise UserError(f"{stage.source} has no line with {start!r}" + (f" before one with {end!r}" if end else ""))
-    return _source(stage, first, last)
+    return _source(stage, first, last, fold)
 
 
-def diff(stage: Stage, context: int = 2) -> Markdown:
-    """What changed in kernel.cu since the stage that this one follows, folded away below its size."""
+def diff(stage: Stage, context: int = 2, *, fold: str = "") -> Markdown:
+    """What changed in kernel.cu since the stage that this one follows, folded away below `fold` and its size."""
     from common.verbs.diff import diff
 
     before = course.previous(stage)
     found = diff(stage, context)
-    return _fence(
-        "\n".join(found.lines[2:]), "diff", fold=f"<b>{before and before.name} → {stage.name}</b>: {found.summary}"
-    )
+    summary = f"<b>{before and before.name} → {stage.name}</b>: {found.summary}"
+    return _fence("\n".join(found.lines[2:]), "diff", fold=f"{fold}: {summary}" if fold else summary)
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
@@ -183,8 +195,8 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What binds the stage: what it needs of each resource, the least time that takes, what was measured, and what its
-    warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
+    """What binds the stage: what it needs of each resource, the fewest clocks that takes, what was measured, and what
+    its warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
@@ -192,8 +204,8 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
 
 
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What stages need of each resource, as the least time that it takes, and the measured times of all but the last:
-    what the last one's time can be predicted from. `size` as in `verdict`."""
+    """The fewest clocks that stages need of each resource, and the measured ones of all but the last: what the last
+    one's can be predicted from. `size` as in `verdict`."""
     return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
 
 
@@ -203,10 +215,16 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
 
 
 def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
-    """How near stages come to their bounds in clocks, and at which clock that was timed; `settings` as in `speed`."""
+    """How many clocks stages take, how near that is to their bounds, and the SM clock of the timed launches, with what
+    limited it; `settings` as in `speed`."""
     shown = stages[-1].kernel(dtype, settings).settings
     names = [stage.name for stage in stages]
     return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
+
+
+def together(stage: Stage, *sizes: str) -> Markdown:
+    """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
+    return _recorded(tables.together_table(stage.name, *sizes))
 
 
 def _compared(
@@ -374,8 +392,7 @@ def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Fig
 
 def program(code: str, name: str = "program.cu") -> Markdown:
     """A whole CUDA program, with its main: what it prints, and below that what the emulator says that runs it."""
-    source = Path(tempfile.gettempdir()) / name
-    source.write_text(code, encoding="utf-8")
+    source = trace.write(code, name)
     line = [sys.executable, "-m", "cudaemu", str(source)]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
@@ -384,8 +401,7 @@ def program(code: str, name: str = "program.cu") -> Markdown:
 
 def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
     """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
-    source = Path(tempfile.gettempdir()) / "assembly.cu"
-    source.write_text(code, encoding="utf-8")
+    source = trace.write(code, "assembly.cu")
     body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
     functions = sass.functions(source, {}, capability).items()

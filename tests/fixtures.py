@@ -131,7 +131,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def sample(call, estimate, round_ms):
         turn = [entry for entry in log if entry[0] == "time"][-1][1]
-        return [speeds[turn] * scale for scale in (0.9, 1.0, 1.1)]
+        return timing.Round([speeds[turn] * scale for scale in (0.9, 1.0, 1.1)], clocks=1500, ns=1000)
 
     def interleave(contenders, rounds, round_ms, before, real=timing.interleave):
         def turn(contender):
@@ -141,7 +141,13 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         real(contenders, rounds, round_ms, sampler=sample, before=turn)
 
     def limits(keys):
-        return {key: {"name": f"peak {key}", "tflops": 600.0, "date": "2026-11-21"} for key in keys}
+        peak = {"tflops": 600.0, "per_clock": 300e3, "date": "2026-11-21"}
+        return {key: {"name": f"peak {key}", **peak} for key in keys}
+
+    device = SimpleNamespace(
+        sm_clock=lambda: 1980.0, power=lambda: 300.0, power_limit=lambda: 700.0, reasons=lambda: ("power cap",)
+    )
+    empty = {"empty": {"median": 0.002, "p20": 0.002, "p80": 0.002, "n": 9}, "timer_ns": 32}
 
     monkeypatch.setattr(contest, "DEVICE", "cpu")
     monkeypatch.setattr(contest, "build", lambda kernels: log.append(("build", [k.label for k in kernels])))
@@ -151,7 +157,8 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(timing, "interleave", interleave)
     monkeypatch.setattr(timing, "estimate", lambda call: 0.1)
-    monkeypatch.setattr(nvml, "current", lambda: SimpleNamespace(sm_clock=lambda: 1980.0, power=lambda: 300.0))
+    monkeypatch.setattr(nvml, "current", lambda: device)
+    monkeypatch.setattr(contest, "launches", lambda: empty)
     monkeypatch.setattr(ceiling, "limits", limits)
     return SimpleNamespace(log=log, wrong=wrong, speeds=speeds)
 

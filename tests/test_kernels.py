@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import cudaemu
 import kernels
@@ -145,9 +147,8 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
     "arch, stages, ring",
     [("8.0", 3, 3), ("8.6", 3, 2), ("8.0", 4, 2), ("9.0", 4, 4)],  # 163, 99 and 227 KB per block
 )
-@pytest.mark.parametrize("number", ["10", "11"])
-def test_the_ring_is_as_long_as_shared_memory_allows(number: str, arch: str, stages: int, ring: int):
-    kernel = kernels.load(number).kernel("fp16", {"STAGES": stages})
+def test_the_ring_is_as_long_as_shared_memory_allows(arch: str, stages: int, ring: int):
+    kernel = kernels.load("11").kernel("fp16", {"STAGES": stages})
     instance = accuracy.make(kernel, (1024, 512, 320))  # large tiles, on so few multiprocessors
     outputs = instance.outputs()
     report = kernel.emulate(instance.inputs, outputs, arch=arch, multiprocessors=hardware.SLICE, counters=False)
@@ -168,6 +169,25 @@ def test_test_shapes_take_each_kernel_of_any_shape():
         assert launched == {f"gemm_kernel<{tile}, {edges}>" for tile in tiles for edges in range(3)}
 
 
+def test_tf32_rounds_to_nearest_and_ties_away_from_zero():
+    """As cvt.rna.tf32.f32 does. A row of A holds one value and B is all ones, so that C is that value, rounded."""
+    unit = 1 << 13  # of the mantissa, which is 13 bits shorter in TF32
+    near = [0x3F800000 + at for at in (0, 1, unit // 2 - 1, unit // 2, unit // 2 + 1, unit - 1, 3 * unit // 2)]
+    edges = [0x3FFFFFFF, 0x00800000 + unit // 2, 0x7F7FEFFF, 0x7F7FF000, 0x7F7FFFFF, 0x7F800000]  # 2, ..., infinity
+    nans = [0x7F800001 + unit, 0x7FC00000, 0xFFC00000, 0x7FFFFFFF]  # the last one is what GPUs make
+    numbers = [sign | bits for bits in near + edges for sign in (0, 1 << 31)]
+    bits = torch.tensor(numbers + nans, dtype=torch.int64).to(torch.int32)
+    a = torch.zeros(len(bits), 8)
+    a[:, 3] = bits.view(torch.float32)
+    kernel = kernels.load("11").kernel("tf32")
+    product = torch.full((len(bits), 8), torch.nan)
+    kernel.emulate([a, torch.ones(8, 8)], [product]).raise_if_findings()
+    magnitude = (torch.tensor(numbers) & 0x7FFFFFFF) + unit // 2 & ~(unit - 1)
+    want = magnitude.clamp(max=0x7F800000) | torch.tensor(numbers) & 1 << 31
+    assert product[: len(numbers), 0].view(torch.int32).tolist() == want.to(torch.int32).tolist()
+    assert product[len(numbers) :].isnan().all()
+
+
 @pytest.mark.parametrize(
     "pointer, shape",
     [
@@ -184,6 +204,29 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
     for place in range(3):
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
         report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
+        assert report.error == "invalid argument" and not report.launches
+
+
+@pytest.mark.parametrize(
+    "pointer, scale",
+    [
+        (0, 0.125),
+        ((1 << 40) + 8, 0.125),  # chunks of 16 bytes start at multiples of 16
+        (1 << 40, 0.0),
+        (1 << 40, -1.0),
+        (1 << 40, math.nan),
+        (1 << 40, 3e38),  # times log2(e) it is infinite
+    ],
+)
+@pytest.mark.parametrize("number", ["12", "13", "14", "15"])
+def test_attention_refuses_what_it_cannot_take(number: str, pointer: int, scale: float):
+    stage = kernels.load(number)
+    names = [*stage.spec.tensor_names({}), "B", "H", "N", "scale", "stream"]
+    defines = stage.kernel().defines
+    for place in range(4):
+        pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(4)]
+        arguments = [*pointers, 1, 1, 256, scale, None]
+        report = cudaemu.run(stage.source, stage.symbol, arguments, names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
 
 

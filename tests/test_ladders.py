@@ -34,7 +34,7 @@ def test_it_follows_a_stage_of_another_ladder(hopper, command):
 
 def test_it_is_listed_with_what_it_needs(hopper, command):
     listed = command("kernels").out
-    assert "h1_registers (follows 09)" in listed and "registers moved between warps" in listed
+    assert "h1_registers (after 09)" in listed and "registers moved between warps" in listed
     assert "takes: fp16, bf16; any size; compute capability 9.0a\n" in command("kernels.h1_registers").out
 
 
@@ -81,7 +81,7 @@ def test_without_a_gpu_each_ladder_has_its_table(hopper, command, monkeypatch):
     done = command("kernels", "bench", "09", "h1", "--sizes", "256")
     assert done.status == 0 and done.out.count("C[M, N] = A[M, K] · B[K, N]") == 2
     (row,) = (line for line in done.out.splitlines() if line.startswith("h1_registers"))
-    assert "(follows 09) ok" in row and "→" in row
+    assert "(after 09) ok" in row and "→" in row
 
 
 def test_on_a_gpu_it_is_timed_beside_the_stage_that_it_follows(hopper, fake_gpu, command, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import kernels
@@ -53,6 +55,18 @@ def test_the_diff_is_folded_below_its_size():
     assert "<b>01_naive → 02_block_tile</b>: +" in text and text.count("<details>") == 1
 
 
+def test_what_is_folded_is_whole_in_plain_text():
+    """A reader writes the code first; where nothing can be folded it is shown."""
+    stage = kernels.load("02")
+    for show in (notebook.header, notebook.diff, partial(notebook.phase, number=1), partial(notebook.quote, start="K")):
+        text, folded = show(stage).data, show(stage, fold="our <b>code</b>")
+        assert folded.data.startswith("<details><summary>our <b>code</b>") and folded.data.count("</details>") == 1
+        code = text[text.index("```") : text.rindex("```")]
+        assert code in folded.data and code in repr(folded)
+        assert repr(folded).startswith("our code") and "<" not in repr(folded).partition("```")[0]
+    assert "<details>" not in notebook.quote(stage, "K").data
+
+
 def test_counters_stand_side_by_side_and_two_with_their_change():
     naive, block = kernels.load("01"), kernels.load("02")
     text = notebook.counters([naive, block], (64, 64, 64)).data
@@ -75,12 +89,12 @@ def test_recorded_tables_name_their_files_as_such():
     assert text.startswith("| size | time |") and "| × FA2 |" in text and "| 1024 |" in text
     assert text != notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=128).data
     text = notebook.ladder("attention", "fp16", "4096", HEAD_DIM=64).data
-    assert "| 13_split_q |" in text and "| unfused |" in text
+    assert "| 13_split_q |" in text and "| FA2 |" in text
     text = notebook.ladder("gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
     assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
-    text = notebook.variants(kernels.load("11"), "EPILOGUE", "2048", B_TRANSPOSED=0).data
-    assert "| `EPILOGUE=0` |" in text and "B_TRANSPOSED" not in text
+    text = notebook.variants(kernels.load("11"), "SLICE_BYTES", "2048", B_TRANSPOSED=0).data
+    assert "| `SLICE_BYTES=64` |" in text and "B_TRANSPOSED" not in text
     text = notebook.ragged(kernels.load("11"), "2048,2040,2047x2047x2040").data
     assert "| 2040 |" in text and "| 11_any_shape |" in text and "`docs/results/ragged.json`" in text
     assert "| counter, size |" in notebook.profile(kernels.load("01")).data
@@ -93,15 +107,15 @@ def test_recorded_tables_name_their_files_as_such():
 def test_recorded_comparisons_are_of_the_stages_asked_for():
     before, stage = kernels.load("09"), kernels.load("10")
     text = notebook.needs(before, stage).data
-    assert f"| least time, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
+    assert f"| fewest clocks, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
     text = notebook.waits(before, stage, size="2048").data
     assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
     text = notebook.in_clocks(before, stage).data
-    assert text.index(f"| {before.name}, 8192 |") < text.index(f"| {stage.name}, 2048 |") and "08_" not in text
-    text = notebook.in_clocks(kernels.load("14"), kernels.load("15"), HEAD_DIM=64).data
-    assert "| fp16 HEAD_DIM=64 |" in text and "| 15_overlap, 4096 |" in text
-    text = notebook.steps(stage, {"SERPENTINE": 0}, {}, sizes=("4096",)).data
-    assert text.index(f"| {before.name} |") < text.index("| `SERPENTINE=0` |") < text.index("| (default) |")
+    assert text.index(f"| {stage.name}, 2048 |") < text.index(f"| {before.name}, 8192 |") and "08_" not in text
+    text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
+    assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
+    text = notebook.steps(stage, {"GROUP_M": 1}, {}, sizes=("4096",)).data
+    assert text.index(f"| {before.name} |") < text.index("| `GROUP_M=1` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text
 
 

@@ -579,3 +579,20 @@ def test_threads_with_calls_of_many_kinds_on_the_gpu(built):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+# ---- what it is compared with ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("shape", [(2, 4, 4, 70, 70), (2, 4, 2, 50, 90), (1, 8, 2, 33, 33), (1, 8, 1, 1, 200)], ids=str)
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_without_fusion_is_attention_in_16_bits(dtype, shape, causal):
+    kernel = STAGE.kernel(dtype, {"CAUSAL": causal, "HEAD_DIM": 64})
+    tensors = inputs(kernel, *shape)
+    before = [tensor.clone() for tensor in tensors]
+    out = SPEC.peers(dtype, kernel.variants)["matmul+softmax"](*tensors)
+    right, _ = SPEC.reference(tensors, kernel.variants)
+    assert out.dtype == tensors[0].dtype and out.shape == tensors[0].shape
+    assert (out - right).norm() < 4 * torch.finfo(out.dtype).eps * right.norm()
+    assert all(map(torch.equal, tensors, before))

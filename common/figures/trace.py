@@ -433,6 +433,14 @@ def run(
     return Traced(report, kernel.label, spec.output_names(kernel.variants), block, spec.mosaic)
 
 
+def write(code: str, name: str = "snippet.cu") -> Path:
+    """Write code to a file in a folder of its own, the same one each time, so that what was built is found again."""
+    source = cache.folder() / "snippets" / hashlib.sha256(code.encode()).hexdigest()[:16] / name
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(code, encoding="utf-8")
+    return source
+
+
 def snippet(
     code: str,
     symbol: str = "launch",
@@ -447,12 +455,8 @@ def snippet(
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order, tensors on the CPU by
     the names that the pictures use. What the kernel writes is in the tensors afterwards, findings are in `.report`.
     """
-    name = hashlib.sha256(code.encode()).hexdigest()[:16]
-    source = cache.folder() / "snippets" / name / "snippet.cu"
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text(code, encoding="utf-8")
     report = cudaemu.run(
-        source,
+        write(code),
         symbol,
         list(arguments.values()),
         names=list(arguments),

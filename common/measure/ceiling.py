@@ -24,7 +24,7 @@ from rich.console import Group
 
 from common import gpu, terminal
 from common.dtypes import PRECISIONS
-from common.measure import levels, nvml, timing
+from common.measure import levels, nvml, stamps, timing
 from common.measure.metadata import metadata
 from common.results import runs
 from cudaemu.compiler import cache, toolchain
@@ -114,15 +114,15 @@ def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[],
     launcher = ceiling.load().launch_ceiling
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     sink = torch.empty(sms * warps * 32, device="cuda")
-    stamps = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
+    times = torch.empty(sms, levels.STAMP, dtype=torch.int64, device="cuda")
 
     def call() -> None:
-        levels.call(launcher, sink, stamps, STEPS, warps)
+        levels.call(launcher, sink, times, STEPS, warps)
 
     def stamped() -> levels.Run:
         call()
         torch.cuda.synchronize()
-        run = levels.Run(stamps.cpu())
+        run = levels.Run(times.cpu())
         run.check()
         return run
 
@@ -139,15 +139,15 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
     settings = []
     for warps in ceiling.warps:
         call, stamped = bind(ceiling, warps)
-        stamps = [stamped() for _ in range(levels.RUNS)]
-        clocks = statistics.median(run.clocks for run in stamps)
-        mhz = statistics.median(run.mhz for run in stamps)
+        counted = [stamped() for _ in range(levels.RUNS)]
+        clocks = statistics.median(run.clocks for run in counted)
+        mhz = statistics.median(run.mhz for run in counted)
         settings.append((clocks, mhz, warps, call))
     clocks, mhz, warps, call = min(settings, key=lambda setting: setting[0])
     device = nvml.current()
     with nvml.Monitor(device) as monitor:
-        samples = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
-    ms = timing.summary(samples)
+        single = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
+    ms = timing.summary(single.ms)
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     operations = ceiling.per_step * STEPS * sms
     row = {
@@ -158,6 +158,7 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         "per_clock": {"value": operations / sms / clocks, "unit": ceiling.per_clock, "mhz": round(mhz, 1)},
         "warps": warps,
         "ms": ms,
+        "clock": timing.clock([single]),
         **monitor.summary(),
     }
     if sustained:
@@ -177,7 +178,8 @@ def _cache() -> Path:
 def limits(keys: Sequence[str]) -> dict[str, dict]:
     """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now.
 
-    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock."""
+    "tflops" is the peak: what the unit does per clock, at the GPU's highest clock; "per_clock" is that of all SMs, in
+    operations."""
     path = _cache()
     run = runs.load(path) if path.exists() else head()
     known = {row["key"] for row in run["rows"]}
@@ -195,6 +197,7 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
             * run["sms"]
             * (run["highest_mhz"] or per_clock[each.key]["mhz"])
             / 1e6,
+            "per_clock": per_clock[each.key]["value"] * run["sms"],
             "date": run["date"],
         }
         for each in needed(keys)
@@ -213,7 +216,9 @@ def head() -> dict:
 
 def build() -> None:
     """Build all that is measured, side by side: nvcc is what takes time."""
-    jobs = [each.load for each in ALL] + [lambda source=source: levels.load(source) for source in levels.SOURCES]
+    jobs = [stamps.load, *(each.load for each in ALL)] + [
+        lambda source=source: levels.load(source) for source in levels.SOURCES
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda job: job(), jobs))
 

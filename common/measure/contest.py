@@ -1,7 +1,7 @@
 """Kernels and libraries timed against each other on the GPU: checked first, then in turns within one run.
 
-All contenders of a case are timed interleaved (timing.py), so that their ratios mean something; nothing is timed before
-its result has been checked on the very tensors that are then timed.
+All contenders of a case are timed interleaved (timing.py), so that their ratios mean something: `together`, those of
+all cases of one size are. Nothing is timed before its result has been checked on the very tensors that are then timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 import torch
 
 from common import accuracy, gpu, terminal
-from common.measure import ceiling, nvml, timing
+from common.measure import ceiling, nvml, stamps, timing
 from common.measure.metadata import metadata
 from common.stage import Kernel, Stage
 from cudaemu.errors import UserError
@@ -49,34 +49,49 @@ class Heat:
 
 
 def measure(
-    heats: Sequence[Heat], *, rounds: int = timing.ROUNDS, round_ms: float = timing.ROUND_MS, seed: int = 0
+    heats: Sequence[Heat],
+    *,
+    rounds: int = timing.ROUNDS,
+    round_ms: float = timing.ROUND_MS,
+    seed: int = 0,
+    together: bool = False,
 ) -> dict:
     """Check and time kernels and their peers on the GPU. A run as results/runs.py has it.
 
-    CheckFailed, before anything of that size is timed, if a kernel is wrong; UserError if one cannot be built.
-    """
+    `together`: heats that have a shape in common are timed in the same rounds, so that their rows may be compared.
+    CheckFailed, before anything of that size is timed, if a kernel is wrong; UserError if one cannot be built."""
     kernels = [entry.kernel for heat in heats for entry in heat.entries]
     build(kernels)
     made = metadata("bench") | {"limits": ceiling.limits([kernel.ceiling for kernel in kernels]), "notes": []}
+    made |= {"together": together, "power_limit_w": nvml.current().power_limit(), **launches()}
     total = sum(len(heat.shapes) * (len(heat.entries) + 1) * (rounds + 1) for heat in heats)
     with terminal.progress("measuring", total=total) as update:
-        for heat in heats:
-            for shape in heat.shapes:
-                made["rows"] += _measure_size(heat.entries, shape, rounds, round_ms, seed, made["notes"], update)
-    made["clocks"] = {
-        key: {
-            "min": min(row[key]["min"] for row in made["rows"] if key in row),
-            "max": max(row[key]["max"] for row in made["rows"] if key in row),
-        }
-        for key in ("sm_mhz", "power_w")
-        if any(key in row for row in made["rows"])
-    }
+        for group, shape in _turns(heats, together):
+            cases = [_prepare(heat.entries, shape, seed, made["notes"], update) for heat in group]
+            made["rows"] += _time([each for case in cases for each in case], rounds, round_ms, made["notes"], update)
     return made
 
 
+def _turns(heats: Sequence[Heat], together: bool) -> list[tuple[list[Heat], tuple[int, ...]]]:
+    """What is timed in the same rounds, one after the other: heats, and the shape."""
+    if not together:
+        return [([heat], shape) for heat in heats for shape in heat.shapes]
+    shapes = dict.fromkeys(shape for heat in heats for shape in heat.shapes)
+    return [([heat for heat in heats if shape in heat.shapes], shape) for shape in shapes]
+
+
+def launches() -> dict:
+    """What a run says of launches themselves: {"empty": ms of an empty kernel between the two events, as a row's "ms";
+    "timer_ns": the step of the timer that clocks are counted against}."""
+    call = stamps.empty()
+    single = timing.sample(call, timing.estimate(call), timing.ROUND_MS)
+    return {"empty": timing.summary(single.ms), "timer_ns": stamps.resolution()}
+
+
 def build(kernels: Sequence[Kernel]) -> None:
-    """Build all kernels and their ceilings, side by side: nvcc is what takes time."""
+    """Build all kernels and what measures them, side by side: nvcc is what takes time."""
     jobs: dict[str, Callable[[], object]] = {kernel.label: kernel.load for kernel in kernels}
+    jobs["stamps"] = stamps.load
     jobs |= {each.label: each.load for each in ceiling.needed([kernel.ceiling for kernel in kernels])}
     with terminal.progress("building", total=len(jobs)) as update, ThreadPoolExecutor(os.cpu_count()) as pool:
 
@@ -87,22 +102,20 @@ def build(kernels: Sequence[Kernel]) -> None:
         list(pool.map(one, jobs))
 
 
-def _measure_size(
+def _prepare(
     entries: Sequence[Entry],
     shape: tuple[int, ...],
-    rounds: int,
-    round_ms: float,
     seed: int,
     notes: list[str],
     update: Callable[..., None],
-) -> list[dict]:
-    """The rows of one heat at one shape: of the last entry's problem, which also names the size in all rows."""
+) -> list[tuple[dict, timing.Contender]]:
+    """The rows of one heat at one shape, checked and ready to be timed: of the last entry's problem, which also names
+    the size in all rows."""
     asked = entries[-1].kernel
     spec = asked.stage.spec
     size = spec.format(shape)
     instances: dict[tuple, accuracy.Instance] = {}  # one for kernels of one problem and shape: references are large
-    contenders: list[timing.Contender] = []
-    rows: list[dict] = []
+    made: list[tuple[dict, timing.Contender]] = []
     for entry in entries:
         kernel = entry.kernel
         try:
@@ -122,12 +135,12 @@ def _measure_size(
             call()
             torch.cuda.synchronize()
             accuracies = accuracy.verify(kernel, instance, outputs)
-            contenders.append(timing.Contender(kernel.label, call, timing.estimate(call)))
+            contender = timing.Contender(kernel.label, call, timing.estimate(call))
             row = _kernel_row(entry, own, size, accuracies)
-            if entry.role == "stage" and contenders[-1].estimate < SHORT_MS:
+            if entry.role == "stage" and contender.estimate < SHORT_MS:
                 row["host_us"] = host_time(kernel, instance.inputs)
-            rows.append(row)
-    if not rows:
+            made.append((row, contender))
+    if not made:
         return []
     if (asked.stage.problem, shape) in instances:
         inputs = instances[asked.stage.problem, shape].inputs
@@ -137,22 +150,38 @@ def _measure_size(
     for name, function in spec.peers(asked.dtype, asked.variants).items():
         library = partial(function, *inputs)
         try:
-            contenders.append(timing.Contender(name, library, timing.estimate(library)))
+            contender = timing.Contender(name, library, timing.estimate(library))
         except RuntimeError as error:
             notes.append(f"{asked.dtype} {size}: without {name}: {str(error).splitlines()[0]}")
             continue
-        rows.append({"role": "peer", "name": name, "label": name, **_case(asked, shape, size)})
+        made.append(({"role": "peer", "name": name, "label": name, **_case(asked, shape, size)}, contender))
+    return made
+
+
+def _time(
+    made: Sequence[tuple[dict, timing.Contender]],
+    rounds: int,
+    round_ms: float,
+    notes: list[str],
+    update: Callable[..., None],
+) -> list[dict]:
+    """The rows, with the times of their contenders."""
+    rows = [row for row, _ in made]
+    contenders = [contender for _, contender in made]
+    sizes = {contender: row["size"] for row, contender in made}
     with nvml.Monitor(nvml.current()) as monitor:
 
         def turn(contender: timing.Contender) -> None:
-            monitor.tag = contender.label
-            update(f"timing {contender.label} {size}", advance=1)
+            monitor.tag = contender
+            update(f"timing {contender.label} {sizes[contender]}", advance=1)
 
         timing.interleave(contenders, rounds, round_ms, before=turn)
-    for row, contender in zip(rows, contenders, strict=True):
+    for row, contender in made:
         row["ms"] = timing.summary(contender.samples)
         row["tflops"] = row.pop("flops") / row["ms"]["median"] / 1e9
-        row |= monitor.summary(contender.label)
+        if clock := timing.clock(contender.rounds):
+            row["clock"] = clock | {"clocks": round(row["ms"]["median"] * clock["ghz"] * 1e6)}
+        row |= monitor.summary(contender)
         if timing.rounds_for(contender.estimate, rounds) < rounds:
             notes.append(
                 f"{row['dtype']} {row['size']}: {contender.label} takes {contender.estimate:.0f} ms per run and was "

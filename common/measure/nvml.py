@@ -1,4 +1,6 @@
-"""What NVML (the library behind nvidia-smi) says about a GPU: driver, SM clock, power. Nothing is ever set."""
+"""What NVML (the library of nvidia-smi) says about a GPU: driver, SM clock and what limits it, power. Nothing is set.
+
+Its SM clock is a set-point that is read every few milliseconds: the clock of a launch is counted (stamps.py)."""
 
 from __future__ import annotations
 
@@ -6,10 +8,21 @@ import ctypes
 import statistics
 import threading
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 CLOCK_SM = 1  # nvmlClockType_t
 POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; nvmlDeviceGetPowerUsage is a one-second average since Ampere
+REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons
+    0x1: "idle",
+    0x2: "applications clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 
 
 class _FieldValue(ctypes.Structure):
@@ -68,6 +81,24 @@ class Device:
             return float(value.value)
         return None
 
+    def reasons(self) -> tuple[str, ...] | None:
+        """Why the driver holds the clocks below the highest now: of REASONS; None if it does not say."""
+        if not self.library:
+            return None
+        bits = ctypes.c_ulonglong()
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            function = getattr(self.library, name, None)  # drivers before R535 have the second name only
+            if function and function(self.handle, ctypes.byref(bits)) == 0:
+                return tuple(reason for bit, reason in REASONS.items() if bits.value & bit)
+        return None
+
+    def power_limit(self) -> float | None:
+        """The power that the driver holds the GPU to, W: on an average, which single readings may exceed."""
+        value = ctypes.c_uint()
+        if self.library and self.library.nvmlDeviceGetEnforcedPowerLimit(self.handle, ctypes.byref(value)) == 0:
+            return value.value / 1000.0
+        return None
+
     def power(self) -> float | None:
         """Power drawn now, W."""
         if not self.library:
@@ -88,23 +119,33 @@ def current() -> Device:
     return Device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
 
 
-class Monitor:
-    """Samples clock and power in a thread while a `with` block runs; set `.tag` to say what is running.
+class Sample(NamedTuple):
+    """What NVML said at one moment; None for what it does not know."""
 
-    After the block, `summary(tag)` gives {"sm_mhz": {median, min, max, n}, "power_w": {…}} of that tag (None: of all),
-    without the keys for which there is no sample.
+    tag: object
+    sm_mhz: float | None
+    power_w: float | None
+    reasons: tuple[str, ...] | None
+
+
+class Monitor:
+    """Samples clock, power and what limits the clock in a thread while a `with` block runs; `.tag` is what is running.
+
+    After the block, `summary(tag)` gives {"sm_mhz": {median, min, max, n}, "power_w": {…}, "limited_by": {reason: share
+    of the samples}} of that tag (None: of all), without the keys for which there is no sample.
     """
 
     def __init__(self, device: Any, period: float = 0.02):
         self.device, self.period = device, period
-        self.tag: str | None = None
-        self.samples: list[tuple[object, float | None, float | None]] = []
+        self.tag: object = None
+        self.samples: list[Sample] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def _poll(self) -> None:
+        device = self.device
         while not self._stop.wait(self.period):
-            self.samples.append((self.tag, self.device.sm_clock(), self.device.power()))
+            self.samples.append(Sample(self.tag, device.sm_clock(), device.power(), device.reasons()))
 
     def __enter__(self) -> Monitor:
         self._thread.start()
@@ -114,15 +155,18 @@ class Monitor:
         self._stop.set()
         self._thread.join()
 
-    def summary(self, tag: str | None = None) -> dict:
-        mine = [(clock, power) for running, clock, power in self.samples if tag is None or running == tag]
-        result = {}
-        for key, measured in (("sm_mhz", [clock for clock, _ in mine]), ("power_w", [power for _, power in mine])):
-            if values := [value for value in measured if value is not None]:
+    def summary(self, tag: object = None) -> dict:
+        mine = [each for each in self.samples if tag is None or each.tag is tag]
+        result: dict[str, dict] = {}
+        for key in ("sm_mhz", "power_w"):
+            if values := [value for each in mine if (value := getattr(each, key)) is not None]:
                 result[key] = {
                     "median": round(statistics.median(values), 1),
                     "min": round(min(values), 1),
                     "max": round(max(values), 1),
                     "n": len(values),
                 }
+        if known := [each.reasons for each in mine if each.reasons is not None]:
+            seen = [reason for reason in REASONS.values() if any(reason in each for each in known)]
+            result["limited_by"] = {name: round(sum(name in each for each in known) / len(known), 2) for name in seen}
         return result

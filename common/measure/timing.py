@@ -1,4 +1,6 @@
-"""Times of GPU calls: sampled with a cold L2, the contenders of a run interleaved, reported as median and spread."""
+"""Times of GPU calls: sampled with a cold L2, the contenders of a run interleaved, reported as median and spread.
+
+The SM clock of each sample is counted around that very launch (stamps.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +9,22 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+class Round(NamedTuple):
+    """What was measured of one contender in one round."""
+
+    ms: list[float]  # of single runs
+    clocks: int = 0  # of all SMs, between the stamps around each run
+    ns: int = 0  # the same in nanoseconds
+
+
 Call = Callable[[], object]
-Sampler = Callable[[Call, float, float], list[float]]
+Sampler = Callable[[Call, float, float], Round]
 
 WARMUP_MS = 25.0  # before the samples of a round, per contender
 ROUND_MS = 60.0  # of samples per round and contender; triton.testing.do_bench has 25 and 100 by default
@@ -23,14 +34,19 @@ ROUNDS = 5
 SLOW_MS = 700.0  # a contender slower than its share of this in all rounds together gets fewer rounds
 
 
-@dataclass
+@dataclass(eq=False)
 class Contender:
     """Something that is timed against others: a call that launches one run of it on torch's current stream."""
 
     label: str
     call: Call
     estimate: float = 0.0  # ms per run, roughly
-    samples: list[float] = field(default_factory=list)  # ms
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[float]:
+        """Times of single runs, in ms."""
+        return [ms for each in self.rounds for ms in each.ms]
 
 
 def summary(samples: Sequence[float]) -> dict[str, float]:
@@ -39,6 +55,17 @@ def summary(samples: Sequence[float]) -> dict[str, float]:
         return {"median": samples[0], "p20": samples[0], "p80": samples[0], "n": 1}
     fifths = statistics.quantiles(samples, n=5, method="inclusive")
     return {"median": statistics.median(samples), "p20": fifths[0], "p80": fifths[3], "n": len(samples)}
+
+
+def clock(rounds: Sequence[Round]) -> dict[str, float]:
+    """{"ghz", "min", "max"}: the SM clock of all these rounds together, and that of the slowest and the fastest round.
+
+    {} where nothing was stamped."""
+    each = [one.clocks / one.ns for one in rounds if one.ns]
+    if not each:
+        return {}
+    mean = sum(one.clocks for one in rounds) / sum(one.ns for one in rounds)
+    return {"ghz": round(mean, 4), "min": round(min(each), 4), "max": round(max(each), 4)}
 
 
 def rounds_for(estimate: float, rounds: int) -> int:
@@ -53,7 +80,7 @@ def interleave(
     sampler: Sampler | None = None,
     before: Callable[[Contender], object] = lambda _: None,
 ) -> None:
-    """Add samples to every contender, round by round: whatever drifts (clock, temperature) meets all of them.
+    """Add rounds to every contender, in turns: whatever drifts (clock, temperature) meets all of them.
 
     Each round has an order of its own (drawn from a fixed seed): what a contender can reach depends on how warm the one
     before it left the GPU, and none shall always follow the same. `before(contender)` is called ahead of each turn.
@@ -64,14 +91,20 @@ def interleave(
         for contender in order.sample(contenders, len(contenders)):
             if turn < rounds_for(contender.estimate, rounds):
                 before(contender)
-                contender.samples += sampler(contender.call, contender.estimate, round_ms)
+                contender.rounds.append(sampler(contender.call, contender.estimate, round_ms))
 
 
-def sample(call: Call, estimate: float, round_ms: float) -> list[float]:
-    """Times of single runs, in ms, each with the L2 cache cleared before; about `round_ms` of them, one at least."""
+def sample(call: Call, estimate: float, round_ms: float) -> Round:
+    """Single runs, each with the L2 cache cleared before and stamps around it; about `round_ms` of them, one at
+    least."""
+    from common.measure.stamps import Stamps
+
     per_run = estimate + CLEAR_MS
     slow = estimate > round_ms / 4
-    return timed_runs(call, 0 if slow else max(1, int(WARMUP_MS / per_run)), max(1, int(round_ms / per_run)))
+    runs = max(1, int(round_ms / per_run))
+    stamps = Stamps(runs)
+    ms = timed_runs(call, 0 if slow else max(1, int(WARMUP_MS / per_run)), runs, stamps.mark)
+    return Round(ms, *stamps.counted())
 
 
 @lru_cache
@@ -81,8 +114,10 @@ def _filler(device: int) -> Tensor:
     return torch.zeros(CLEAR_BYTES // 4, device=device)
 
 
-def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:
+def timed_runs(call: Call, warmup: int, runs: int, mark: Callable[[], object] = lambda: None) -> list[float]:
     """Times of `runs` single runs between CUDA events, in ms, the L2 cleared before each; `warmup` runs go before.
+
+    `mark` is called before the first and after the second event of each run: what it launches is not timed.
 
     It is cleared by reading something else. Writing, as triton.testing.do_bench does, leaves it full of lines that are
     written back while the call runs, at the expense of whatever reads device memory at full speed."""
@@ -94,9 +129,11 @@ def timed_runs(call: Call, warmup: int, runs: int) -> list[float]:
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
     for start, end in events:
         filler.sum()
+        mark()
         start.record()
         call()
         end.record()
+        mark()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -166,15 +167,23 @@ class Attention(Problem):
         return Tolerance(o.whole, max(o.element, 2 * half_a_unit)), *rest
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
+        """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; attention without fusion, of
+        three kernels (`unfused`); torch's MATH backend, which multiplies in fp32 without tensor cores."""
+        causal = bool(variants.get("CAUSAL"))
+
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
             def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 with sdpa_kernel(backend):
-                    return sdpa(q, k, v)
+                    return sdpa(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
             return attention
 
-        backends = {"FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "unfused": SDPBackend.MATH}
-        return {name: with_backend(backend) for name, backend in backends.items()}
+        return {
+            "FA2": with_backend(SDPBackend.FLASH_ATTENTION),
+            "cuDNN": with_backend(SDPBackend.CUDNN_ATTENTION),
+            "matmul+softmax": partial(unfused, causal=causal),
+            "MATH": with_backend(SDPBackend.MATH),
+        }
 
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, n, d = shape
@@ -183,6 +192,22 @@ class Attention(Problem):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, n, d = shape
         return 4 * b * h * n * d * torch_dtype(dtype).itemsize
+
+
+def unfused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """Attention of three kernels: a product, a softmax, a product. S and P are in global memory, in the dtype of Q.
+
+    The products are cuBLAS's, on tensor cores with fp32 sums; the scale is a factor of the first. Heads of Q that share
+    one of K are rows of one product. A causal mask takes a kernel of its own. Shapes as torch's SDPA has them."""
+    batch, heads, n, d = q.shape
+    kv_heads, n_kv = k.shape[1:3]
+    groups, rows = batch * kv_heads, heads // kv_heads * n
+    queries, keys, values = q.reshape(groups, rows, d), k.reshape(groups, n_kv, d), v.reshape(groups, n_kv, d)
+    scores = q.new_empty((groups, rows, n_kv)).baddbmm_(queries, keys.mT, beta=0, alpha=1 / math.sqrt(d))
+    if causal:
+        hidden = torch.ones((n, n_kv), dtype=torch.bool, device=q.device).triu_(1)
+        scores.view(groups, -1, n, n_kv).masked_fill_(hidden, -torch.inf)
+    return torch.matmul(torch.softmax(scores, dim=-1), values).view(batch, heads, n, d)
 
 
 def flash(scores: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ heads of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -205,17 +205,6 @@ class Sdpa(Attention):
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """Asked for LSE."""
         return {"with LSE": {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}}
-
-    def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
-        def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
-            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                with sdpa_kernel(backend):
-                    return torch_sdpa(q, k, v, is_causal=bool(variants["CAUSAL"]), enable_gqa=q.shape[1] != k.shape[1])
-
-            return attention
-
-        backends = {"FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "unfused": SDPBackend.MATH}
-        return {name: with_backend(backend) for name, backend in backends.items()}
 
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, _, n, n_kv, d = shape

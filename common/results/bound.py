@@ -1,9 +1,11 @@
-"""The least time in which a kernel can run: what it needs of each resource, at the rate measured on the same GPU.
+"""The fewest clocks in which a kernel can run: what it needs of each resource, at the rate measured on the same GPU.
 
 What a kernel needs is counted by the hardware: the recorded profile of the same kernel at the same size. Rates are
-those of a recorded ceiling run, all work spread evenly over all SMs; where an SM sets the pace, at the highest clock
-that it had while the kernel was timed. So nothing can be faster than its bound, and its share of it says how near it
-comes.
+those of a recorded ceiling run, all work spread evenly over all SMs. A bound in clocks is compared with measured
+clocks, so that the SM clock cancels out; only where L2 or device memory binds does it matter, as these have a pace of
+their own.
+
+A kernel's own bound counts all that it executes, waste included. The problem's bound counts the problem's FLOP alone.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ STALL = "stall: "  # how names of stall reasons begin in a profile
 
 @dataclass(frozen=True)
 class Need:
-    """What a kernel needs of one resource, and the least time that this takes."""
+    """What a kernel needs of one resource, and the fewest clocks of an SM that this takes."""
 
     resource: str
     count: float
     unit: str  # of the count
     rate: float  # in that unit, per clock and SM or per second
     per_second: bool
-    ms: float
+    clocks: float
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,18 @@ class Bound:
     profile: Record  # where the counts come from
     ceilings: dict  # the run that the rates come from
     needs: tuple[Need, ...]
-    mhz: float  # of the SMs
+    measured: float  # clocks of an SM that a launch took
+    problem: float | None  # clocks that the problem's FLOP take at least; None where their rate is not known
 
     @property
-    def ms(self) -> float:
-        """The least time: that of the resource which takes longest."""
-        return self.needs[0].ms
+    def clocks(self) -> float:
+        """The fewest clocks: those of the resource which takes longest."""
+        return self.needs[0].clocks
 
     @property
     def share(self) -> float:
-        """The least time as a share of the measured one: 1 is the best that is possible."""
-        return self.ms / self.record.row["ms"]["median"]
+        """The fewest clocks as a share of the measured ones: 1 is the best that is possible."""
+        return self.clocks / self.measured
 
     def stalls(self, count: int = 3) -> list[tuple[str, float]]:
         """The reasons for which warps waited longest, (name, warps per issued instruction), as ncu counted them.
@@ -79,14 +82,6 @@ class Bound:
         found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
         whole = sum(found.values()) + 1
         return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
-
-    @property
-    def clocks(self) -> float | None:
-        """Clocks of an SM that the profiled launch took: unlike times, they do not depend on the power limit."""
-        metrics = self.profile.row["metrics"]
-        if "duration" not in metrics or "SM clock" not in metrics:
-            return None
-        return metrics["duration"] * 1e-9 * metrics["SM clock"]
 
     @property
     def busy(self) -> dict[str, float]:
@@ -135,6 +130,26 @@ def newest_ceilings(directory: Path | None = None, gpu: str | None = None) -> di
     """The newest recorded ceiling run with rates per clock, of a GPU of that name if one is given."""
     found = (run for run in runs(directory, "ceiling") if "sms" in run and gpu in (None, run["gpu"]))
     return next(found, None)
+
+
+def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
+    """Clocks of an SM that a row's FLOP take at least, spread over all SMs.
+
+    The rate is that of the ladder's fastest unit, mma.sync where the precision has it: the same for all stages, so that
+    shares of it rank them. None if it is not among the ceilings."""
+    row, known = record.row, rates(ceilings)
+    tensor = f"mma.sync {row['dtype']}"
+    key = row["limit"] if row["limit"].startswith("wgmma") or tensor not in known else tensor
+    rate = _per_clock(key)(row, known)
+    return rate and record.operations / rate / ceilings["sms"]
+
+
+def profiled_clocks(profile: Record) -> float | None:
+    """Clocks of an SM that a profiled launch took, as ncu counted."""
+    metrics = profile.row["metrics"]
+    if "duration" not in metrics or "SM clock" not in metrics:
+        return None
+    return metrics["duration"] * 1e-9 * metrics["SM clock"]
 
 
 def least_clocks(kernel: Kernel, shape: Sequence[int], counts: Mapping[str, int], known: Rates) -> dict[str, float]:
@@ -256,14 +271,38 @@ class Bounds:
             return None
         row = {**profile.row, "limit": record.row["limit"]}
         known = rates(ceilings)
-        mhz = record.row.get("sm_mhz", {}).get("max") or ceilings["highest_mhz"]
+        hz = self._hz(record, profile, ceilings)
         needs = []
         for each in RESOURCES:
             count, rate = each.count(row, known), each.rate(row, known)
             if count and rate:
-                seconds = count / rate if each.per_second else count / rate / ceilings["sms"] / (mhz * 1e6)
-                needs.append(Need(each.name, count, each.unit, rate, each.per_second, seconds * 1e3))
-        return Bound(record, profile, ceilings, tuple(sorted(needs, key=lambda need: -need.ms)), mhz)
+                clocks = count / rate * hz if each.per_second else count / rate / ceilings["sms"]
+                needs.append(Need(each.name, count, each.unit, rate, each.per_second, clocks))
+        measured = self.clocks(record) or record.row["ms"]["median"] * 1e-3 * hz
+        ordered = tuple(sorted(needs, key=lambda need: -need.clocks))
+        return Bound(record, profile, ceilings, ordered, measured, problem_clocks(record, ceilings))
+
+    def clocks(self, record: Record) -> float | None:
+        """Clocks of an SM that a row's launches took: counted around them, or else by ncu for the same kernel."""
+        if record.clocks:
+            return record.clocks
+        profile = self._profile(record)
+        return None if profile is None else profiled_clocks(profile)
+
+    def of_problem(self, record: Record) -> float | None:
+        """The problem's fewest clocks as a share of a row's; None of a library, or where one of the two is not
+        known."""
+        ceilings, measured = self._ceiling(record), self.clocks(record)
+        if record.row["role"] == "peer" or record.row.get("source") or ceilings is None or measured is None:
+            return None
+        least = problem_clocks(record, ceilings)
+        return least and least / measured
+
+    @staticmethod
+    def _hz(record: Record, profile: Record, ceilings: Mapping) -> float:
+        """The SM clock: of the timed launches, or of the profiled one; the GPU's highest where neither is known."""
+        clock = record.row.get("clock", {}).get("ghz")
+        return clock * 1e9 if clock else profile.row["metrics"].get("SM clock") or ceilings["highest_mhz"] * 1e6
 
     def missing(self, record: Record) -> str:
         """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""

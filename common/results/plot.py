@@ -68,8 +68,8 @@ def plot(records: Sequence[Record], title: str) -> Figure:
 def roofline(bounds: Sequence[Bound], title: str) -> Figure:
     """Measured TFLOP/s of kernels of one GPU over FLOP per byte, and what is attainable.
 
-    A kernel has a point per level of memory, for the bytes that this level delivered to it: each must lie below that
-    level's slope, and the one that lies next to its slope is the level that binds."""
+    A kernel has a point per level of memory, for the bytes that ncu counted there: each must lie below that level's
+    slope, and the one that lies next to its slope is the level that binds."""
     from common.figures.draw import GRID, HUES, INK, picture, styled
 
     ceilings = bounds[0].ceilings
@@ -95,7 +95,7 @@ def roofline(bounds: Sequence[Bound], title: str) -> Figure:
                 if need is None:
                     continue
                 slopes[level] = need.rate if need.per_second else need.rate * LINE * clocks
-                points.append((flop / _bytes(need), speed))
+                points.append((flop / _bytes(need, bound), speed))
                 axes.plot(*points[-1], marker, color=HUES[hue], markeredgecolor=INK, markeredgewidth=0.5, zorder=3)
             points.sort()
             axes.plot(*zip(*points), color=GRID, zorder=1)
@@ -131,7 +131,11 @@ def roofline(bounds: Sequence[Bound], title: str) -> Figure:
     return figure
 
 
-def _bytes(need: Need) -> float:
+def _bytes(need: Need, bound: Bound) -> float:
+    """What a level delivered. Of device memory, whose need is what must pass in any case, what did pass."""
+    metrics = bound.profile.row["metrics"]
+    if need.resource == DEVICE_MEMORY and "device memory read" in metrics:
+        return metrics["device memory read"] + metrics["device memory written"]
     return need.count if need.unit == "byte" else need.count * LINE
 
 

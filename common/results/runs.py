@@ -151,14 +151,29 @@ class Record:
         return next(iter(self.peers), None)
 
     @property
+    def clocks(self) -> float | None:
+        """Clocks of an SM between the two events: the median time at the clock counted around these launches. None for
+        runs of before that was counted."""
+        return self.row.get("clock", {}).get("clocks")
+
+    @property
     def limit(self) -> dict | None:
-        """{"name", "tflops", "date"} of the unit that does this row's arithmetic, as measured on that GPU."""
+        """{"name", "tflops", "per_clock", "date"} of the unit that does this row's arithmetic, measured on that GPU."""
         return self.run.get("limits", {}).get(self.row.get("limit"))
 
     @property
     def of_limit(self) -> float | None:
-        """This row's share of its limit."""
-        return None if self.limit is None else self.row["tflops"] / self.limit["tflops"]
+        """This row's share of its limit, in clocks where they were counted; else of the peak at the highest clock."""
+        if self.limit is None:
+            return None
+        if self.clocks and "per_clock" in self.limit:
+            return self.operations / self.clocks / self.limit["per_clock"]
+        return self.row["tflops"] / self.limit["tflops"]
+
+    @property
+    def operations(self) -> float:
+        """FLOP of the problem."""
+        return self.row["tflops"] * self.row["ms"]["median"] * 1e9
 
     @property
     def source(self) -> str:

@@ -6,8 +6,8 @@ and no figure of anybody's own:
     results:ladder LADDER DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
     results:speed LADDER STAGE DTYPE …        one stage beside the one it follows and the library, at every size
     results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
-    results:share STAGE DTYPE SIZE …        a stage's share of the library in every long run: how far runs differ
-    results:times STAGE DTYPE SIZE …        the times that these shares are made of
+    results:spread STAGE DTYPE SIZE …       a stage and the library, from the slowest to the fastest long run
+    results:together STAGE [SIZE …]         precisions and settings that one run timed in the same rounds
     results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
@@ -37,7 +37,7 @@ from pathlib import Path
 
 from common import course, problem
 from common.results import plot
-from common.results.bound import Bound, Bounds
+from common.results.bound import Bound, Bounds, profiled_clocks
 from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes
 from cudaemu.errors import UserError
 from cudaemu.hardware import GPUS, Gpu
@@ -110,7 +110,8 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
 
 @table("ladder")
 def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of every stage at each size; at the last × the stage that it follows, shares of library and bound."""
+    """TFLOP/s of every stage at each size; at the last × the stage that it follows, the share of the library, and that
+    of the problem's bound (in clocks)."""
     found = rungs(ladder, dtype, gpu, **_settings(settings))
     if not found:
         return NOTHING
@@ -134,15 +135,30 @@ def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, *
             ]
         )
         above = name
-        shares.append(number(_share(bounds.of(record)) if record and own else None, "{:.1%}"))
-    if any(shares):  # none of a GPU on which nothing was profiled
-        head.append(f"% of bound ({last})")
+        shares.append(number(bounds.of_problem(record) if record and own else None, "{:.1%}"))
+    if any(shares):  # none where clocks were not counted
+        head.append(f"% of the problem's bound ({last})")
         body = [[*row, share] for row, share in zip(body, shares)]
-    return markdown(head, body, found)
+    return markdown(head, body, found) + _launch_note(found)
 
 
-def _share(bound: Bound | None) -> float | None:
-    return None if bound is None else bound.share
+def _launch_note(found: Sequence[Record]) -> str:
+    """What an empty kernel takes between the two events, in the run of these records; "" if it was not timed."""
+    times = {r.run["file"]: r.run["empty"]["median"] for r in found if "empty" in r.run}
+    return "".join(f"\nAn empty kernel took {ms * 1e3:.1f} µs between the same two events." for ms in times.values())
+
+
+def limited_by(row: Mapping) -> str | None:
+    """What limited the clock while a row was timed, in the driver's words, with the share of its readings; None for
+    runs of before it was asked."""
+    if "limited_by" not in row:
+        return None
+    return ", ".join(f"{reason} {share:.0%}" for reason, share in row["limited_by"].items()) or "nothing"
+
+
+def gigahertz(row: Mapping) -> str | None:
+    """The mean SM clock of a row's timed launches; None for runs of before it was counted."""
+    return number(row.get("clock", {}).get("ghz"), "{:.3f} GHz")
 
 
 @table("speed")
@@ -169,7 +185,7 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
         ratios = {
             "× previous": [number(r.times(r.previous)) if r else None for r in own],
             "% of the library": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
-            "% of the bound": [number(_share(bounds.of(r)), "{:.0%}") if r else None for r in own],
+            "% of the problem's bound": [number(bounds.of_problem(r), "{:.0%}") if r else None for r in own],
         }
         body += [[f"{label}, {dtype}", *cells] for label, cells in ratios.items() if any(cells)]
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
@@ -263,48 +279,66 @@ def _long_runs(
     return found
 
 
-@table("share")
-def share_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """A stage's share of the library in every run but the quick ones, default variants: how far runs differ."""
-    body: list[list[object]] = []
-    means = []
-    for run, at in _long_runs(name, dtype, shown, gpu, settings):
-        shares = [share for size in shown if (share := at[size].times(at[size].peer))]
-        means.append(statistics.geometric_mean(shares))
-        samples = at[shown[0]].row["ms"]["n"]
-        body.append([f"[{run['file']}], {samples} samples", *(f"{share:.3f}" for share in shares), f"{means[-1]:.3f}"])
-    if not body:
-        return NOTHING
-    body.append(["median of the runs", *[None] * len(shown), f"**{statistics.median(means):.3f}**"])
-    return markdown(["run", *shown, "geometric mean"], body)
-
-
-@table("times")
-def times_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """The times of a stage and of the library in the runs of `share`, oldest first: how far the same kernel differs."""
+@table("spread")
+def spread_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """TFLOP/s of a stage and of the library, and the stage's share, from the lowest to the highest of all runs but the
+    quick ones that have both at all these sizes: how far runs of the same kernel differ."""
     found = _long_runs(name, dtype, shown, gpu, settings)
     if not found:
         return NOTHING
-    columns: dict[str, list[float]] = {}  # one per contender and size: ms in each run
-    for _, at in found:
-        own = [at[size] for size in shown]
-        for record in [*own, *(peer for r in own if (peer := r.peer))]:
-            row = record.row
-            columns.setdefault(f"{row['name']}, {row['size']}", []).append(row["ms"]["median"])
-    body = [
-        [f"[{run['file']}]", run["commit"][:10], *(milliseconds(times[i]) for times in columns.values())]
-        for i, (run, _) in enumerate(found)
-    ]
-    spread = [f"{max(times) / min(times):.3f}" for times in columns.values()]
-    return markdown(["run", "commit", *columns], [*body, ["longest ÷ shortest", None, *spread]])
+    columns: dict[str, list[list[float]]] = {}  # by what it is of: of each size the value of each run
+    for size in shown:
+        records_ = [at[size] for _, at in found]
+        peers = [peer for r in records_ if (peer := r.peer)]
+        columns.setdefault(name, []).append([r.row["tflops"] for r in records_])
+        columns.setdefault(peers[0].row["name"], []).append([peer.row["tflops"] for peer in peers])
+        columns.setdefault("share", []).append([share for r in records_ if (share := r.times(r.peer))])
+    body: list[list[object]] = []
+    for label, values in columns.items():
+        form: Callable[[float], str] = "{:.0%}".format if label == "share" else tflops
+        body.append([label, *(f"{form(min(each))} to {form(max(each))}" for each in values)])
+    means = [statistics.geometric_mean([share for r in at.values() if (share := r.times(r.peer))]) for _, at in found]
+    files = ", ".join(f"[{run['file']}]" for run, _ in found)
+    median = f"Median over the runs of the share's geometric mean: {statistics.median(means):.3f}."
+    return markdown([f"TFLOP/s, {dtype}", *shown], body) + f"\n\n{median} Recorded: {len(found)} runs: {files}."
+
+
+@table("together")
+def together_table(name: str, *shown: str, gpu: str | None = None) -> str:
+    """A stage's default kernel and the library in every precision and setting that one run timed in the same rounds:
+    TFLOP/s, share of the library, SM clock. Of the newest such run that has all these sizes."""
+    for run in runs(kind="bench", gpu=gpu):
+        rows = [r for r in records(run, name=name, default=True) if r.row["size"] in (shown or r.row["size"])]
+        cases = dict.fromkeys(settings_named(r.row) for r in rows)
+        if run.get("together") and len(cases) > 1 and set(shown) <= {r.row["size"] for r in rows}:
+            break
+    else:
+        return NOTHING
+    body: list[list[object]] = []
+    for size in shown or sizes(rows):
+        for record in (r for r in rows if r.row["size"] == size):
+            peer = record.peer
+            body.append(
+                [
+                    f"{settings_named(record.row)}, {size}",
+                    tflops(record.row["tflops"]),
+                    gigahertz(record.row),
+                    peer and tflops(peer.row["tflops"]),
+                    peer and gigahertz(peer.row),
+                    number(record.times(peer), "{:.0%}"),
+                ]
+            )
+    peers = [r.peer.row["name"] for r in rows if r.peer]
+    head = ["TFLOP/s", name, "SM clock", *(peers[:1] or ["library"]), "SM clock", "share"]
+    return markdown(head, body, rows)
 
 
 @table("ragged")
 def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **settings: str) -> str:
     """A stage and the library at sizes that tiles do not divide, × the time that each takes at the whole size above.
 
-    `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. Clocks are the
-    medians of what was seen while timing: where the power limit sets them, times at two sizes are not of one clock."""
+    `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. × whole is of
+    clocks where they were counted: times at two sizes are not of one clock."""
     wanted = not_zero(_settings(settings))
     grouped = [group.split(",") for group in groups]
     for run in runs(kind="bench", gpu=gpu):
@@ -320,12 +354,13 @@ def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **
             cells: list[object] = [size]
             for record, whole in ((at[size], at[group[0]]), (at[size].peer, at[group[0]].peer)):
                 assert record and whole  # `at` holds only what has a peer
-                ms, clock = record.row["ms"]["median"], record.row.get("sm_mhz")
-                ratio = None if size == group[0] else f"{ms / whole.row['ms']['median']:.2f}"
-                cells += [milliseconds(ms), ratio, number(clock and clock["median"], "{:.0f} MHz")]
+                ms, least = record.row["ms"]["median"], whole.row["ms"]["median"]
+                took, base = (record.clocks, whole.clocks) if record.clocks and whole.clocks else (ms, least)
+                ratio = None if size == group[0] else f"{took / base:.2f}"
+                cells += [milliseconds(ms), ratio, gigahertz(record.row)]
             body.append(cells)
     peers = [r.peer.row["name"] for r in at.values() if r.peer]
-    heads = [head for each in (name, peers[0]) for head in (each, "× whole", "clock")]
+    heads = [head for each in (name, peers[0]) for head in (each, "× whole", "SM clock")]
     return markdown(["size", *heads], body, list(at.values()))
 
 
@@ -363,29 +398,32 @@ def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
 
 @table("limits")
 def limits_table(gpu: str | None = None) -> str:
-    """What the arithmetic units do: per clock, at the highest clock, in single runs, for a second without a pause."""
+    """What the arithmetic units do: per clock; in single launches and for a second without a pause, with the SM clock
+    that follows from rate and rate per clock."""
     run, rows = _ceilings(gpu)
     if not run:
         return NOTHING
     body = []
     for row in rows.values():
-        if "ms" not in row:
+        if "ms" not in row or "per_clock" not in row:
             continue
-        held, clock, highest = row.get("sustained", {}), row.get("per_clock", {}).get("value"), run.get("highest_mhz")
-        body.append(
-            [
-                row["name"],
-                number(clock, "{:,.4g}"),
-                number(clock * run["sms"] * highest / 1e6 if clock and highest else None, "{:,.4g} " + row["unit"]),
-                f"{row['value']:,.4g}",
-                number(held.get("value"), "{:,.4g}"),
-                number(held.get("sm_mhz", {}).get("median"), "{:.0f} MHz"),
-                number(held.get("power_w", {}).get("median"), "{:.0f} W"),
-            ]
-        )
-    at = f"at {run['highest_mhz']:.0f} MHz" if run.get("highest_mhz") else "at the highest clock"
-    head = ["what", "per clock and SM", at, "measured", "sustained", "SM clock, sustained", "power, sustained"]
-    return markdown(head, body, [Record(run, {})])
+        each, held = row["per_clock"]["value"], row.get("sustained", {})
+
+        def cells(rate: float | None, each: float = each) -> list[str | None]:
+            ghz = rate and rate * 1e3 / each / run["sms"]
+            return [number(rate, "{:,.4g}"), number(ghz, "{:.2f} GHz")]
+
+        power = number(held.get("power_w", {}).get("median"), "{:.0f} W")
+        body.append([row["name"], f"{each:,.4g}", *cells(row["value"]), *cells(held.get("value")), power])
+    head = [
+        "10¹² per second",
+        "per clock and SM",
+        "single launches",
+        "SM clock",
+        "one second without a pause",
+        "SM clock",
+    ]
+    return markdown([*head, "power"], body, [Record(run, {})])
 
 
 LEVELS = (  # of memory: name, the keys of its latency and of its rate
@@ -471,7 +509,7 @@ def flight_table(gpu: str | None = None) -> str:
 
 @table("bounds")
 def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **settings: str) -> str:
-    """What binds each stage of a ladder at one size, how near it comes, and what its warps wait for."""
+    """What binds each stage of a ladder at one size, how near it comes, in clocks, and what its warps wait for."""
     found = [r for r in rungs(ladder, dtype, gpu, **_settings(settings)) if r.row["size"] == size]
     bounds = Bounds()
     body: list[list[object]] = []
@@ -480,18 +518,18 @@ def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **s
         if record.row["role"] == "peer":
             continue
         bound = bounds.of(record)
-        ms = milliseconds(record.row["ms"]["median"])
+        problems = number(bounds.of_problem(record), "{:.0%}")
         if bound is None:
-            body.append([record.row["name"], None, None, ms, None, None])
+            body.append([record.row["name"], None, None, number(record.clocks, "{:,.0f}"), None, problems, None])
             continue
         sources += [record, bound.profile, Record(bound.ceilings, {})]
         stalls = ", ".join(f"{short_stall(name)} {value:.1f}" for name, value in bound.stalls())
-        least = milliseconds(bound.ms)
-        body.append([record.row["name"], bound.needs[0].resource, least, ms, f"{bound.share:.0%}", stalls])
+        cells = [f"{bound.clocks:,.0f}", f"{bound.measured:,.0f}", f"{bound.share:.0%}", problems, stalls]
+        body.append([record.row["name"], bound.needs[0].resource, *cells])
     if not body:
         return NOTHING
-    head = [f"stage, {dtype} {size}", "bound by", "bound", "measured", "% of bound", "longest stalls, warps per issue"]
-    return markdown(head, body, sources)
+    head = [f"stage, {dtype} {size}", "bound by", "bound, clocks", "measured", "% of bound", "% of the problem's bound"]
+    return markdown([*head, "longest stalls, warps per issue"], body, sources)
 
 
 def short_stall(name: str) -> str:
@@ -499,13 +537,14 @@ def short_stall(name: str) -> str:
     return name.split(" (")[0]
 
 
-SIGNIFICANT = 0.05  # of the measured time: what needs less is not shown
+SIGNIFICANT = 0.05  # of the measured clocks: what needs fewer is not shown
 
 
 def verdict(
     ladder: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
 ) -> str:
-    """What binds one stage: the resources that it needs for long, the bound, the measured time, what warps wait for.
+    """What binds one stage, in clocks: the resources that it needs for long, the bound, what was measured, what warps
+    wait for.
 
     Where something is not recorded yet, what, and how to record it."""
     bound = _bound(ladder, stage, dtype, size, gpu, settings)
@@ -520,7 +559,7 @@ def needs(
     gpu: str | None = None,
     settings: Mapping[str, int] | None = None,
 ) -> str:
-    """The least times that stages need of each resource, side by side, and the measured times of all but the last.
+    """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
     That is what there is to predict the last one's from. Resources of which all need little are left out."""
     found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
@@ -528,14 +567,13 @@ def needs(
         if isinstance(bound, str):
             return bound
     bounds = [bound for bound in found if not isinstance(bound, str)]
-    times = [{need.resource: need.ms for need in bound.needs} for bound in bounds]
-    least = SIGNIFICANT * bounds[0].record.row["ms"]["median"]
-    longest = {name: max(each.get(name, 0.0) for each in times) for each in times for name in each}
-    shown = sorted((name for name, ms in longest.items() if ms >= least), key=lambda name: -longest[name])
-    body: list[list[object]] = [[name, *(number(each.get(name), "{:.3g} ms") for each in times)] for name in shown]
-    known = [milliseconds(bound.record.row["ms"]["median"]) for bound in bounds[:-1]]
-    body.append(["measured", *known, "below"])
-    head = [f"least time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    clocks = [{need.resource: need.clocks for need in bound.needs} for bound in bounds]
+    longest = {name: max(each.get(name, 0.0) for each in clocks) for each in clocks for name in each}
+    least = SIGNIFICANT * bounds[0].measured
+    shown = sorted((name for name, most in longest.items() if most >= least), key=lambda name: -longest[name])
+    body: list[list[object]] = [[name, *(number(each.get(name), "{:,.0f}") for each in clocks)] for name in shown]
+    body.append(["measured", *(f"{bound.measured:,.0f}" for bound in bounds[:-1]), "below"])
+    head = [f"fewest clocks, {settings_named(bounds[0].record.row)}, {size}", *stages]
     return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
 
 
@@ -560,7 +598,7 @@ def waits(
     body: list[list[object]] = [[name, *(f"{each.get(name, 0.0):.0%}" for each in shares)] for name in shown]
     for name in dict.fromkeys(name for bound in bounds for name in bound.busy):
         body.append([f"**{name} busy**", *(number(bound.busy.get(name), "{:.0f}%") for bound in bounds)])
-    body.append(["**clocks of an SM**", *(number(bound.clocks, "{:,.0f}") for bound in bounds)])
+    body.append(["**clocks of an SM**", *(number(profiled_clocks(bound.profile), "{:,.0f}") for bound in bounds)])
     head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
     return markdown(head, body, [bound.profile for bound in bounds])
 
@@ -572,40 +610,44 @@ def in_clocks(
     gpu: str | None = None,
     settings: Mapping[str, int] | None = None,
 ) -> str:
-    """How near stages come to their bounds in clocks, on which the power limit has no say; and the clock that their
-    times amount to. At every size that is profiled."""
+    """How many clocks stages take, size by size, × the row above; how near they come to the problem's bound and to
+    their own; the SM clock of the timed launches and what limited it, in the driver's words."""
     settings = settings or {}
     body: list[list[object]] = []
     sources: list[Record] = []
     bounds = Bounds()
-    for record in sorted(
-        rungs(ladder, dtype, gpu, **settings),
-        key=lambda r: stages.index(r.row["name"]) if r.row["name"] in stages else 0,
-    ):
-        bound = bounds.of(record) if record.row["name"] in stages else None
-        if bound is None or bound.clocks is None:
-            continue
-        least = bound.ms * 1e-3 * bound.mhz * 1e6
-        ghz = bound.clocks / record.row["ms"]["median"] / 1e6
-        share = f"{least / bound.clocks:.0%}"
-        body.append(
-            [
-                f"{record.row['name']}, {record.row['size']}",
-                f"{least:,.0f}",
-                f"{bound.clocks:,.0f}",
-                share,
-                f"{ghz:.2f} GHz",
-            ]
-        )
-        sources += [record, bound.profile]
+    found = rungs(ladder, dtype, gpu, **settings)
+    for size in sizes(found):
+        above: float | None = None
+        for record in sorted(
+            (r for r in found if r.row["size"] == size and r.row["name"] in stages),
+            key=lambda r: stages.index(r.row["name"]),
+        ):
+            bound, clocks = bounds.of(record), bounds.clocks(record)
+            if clocks is None:
+                continue
+            body.append(
+                [
+                    f"{record.row['name']}, {size}",
+                    f"{clocks:,.0f}",
+                    number(above and above / clocks, "{:.3f}"),
+                    number(bounds.of_problem(record), "{:.0%}"),
+                    bound and f"{bound.clocks:,.0f}",
+                    bound and f"{bound.share:.0%}",
+                    gigahertz(record.row),
+                    limited_by(record.row),
+                ]
+            )
+            above = clocks
+            sources += [record, *([bound.profile] if bound else [])]
     head = [
         settings_named({"dtype": dtype, "settings": settings}),
-        "bound, clocks",
-        "an SM took",
-        "% of bound in clocks",
-        "clock while timed",
+        "clocks",
+        "× the row above",
+        "% of the problem's bound",
     ]
-    return markdown(head, body, sources) if body else NOTHING
+    head += ["own bound, clocks", "% of own bound", "SM clock", "limited by"]
+    return markdown(head, body, sources) + _launch_note(sources) if body else NOTHING
 
 
 def _bound(
@@ -624,19 +666,18 @@ def _bound(
 
 def _needs(bound: Bound) -> str:
     row = bound.record.row
-    measured = row["ms"]["median"]
     body = [
         [
             each.resource,
             quantity(each.count, each.unit),
             f"{quantity(each.rate, each.unit)}/s" if each.per_second else f"{each.rate:,.4g} per clock and SM",
-            milliseconds(each.ms),
-            f"{each.ms / measured:.0%}",
+            f"{each.clocks:,.0f}",
+            f"{each.clocks / bound.measured:.0%}",
         ]
         for each in bound.needs
-        if each.ms >= SIGNIFICANT * measured
+        if each.clocks >= SIGNIFICANT * bound.measured
     ]
-    head = [f"{settings_named(row)}, {row['size']}", "needs", "there is", "least time", "of the measured"]
+    head = [f"{settings_named(row)}, {row['size']}", "needs", "there is", "fewest clocks", "of the measured"]
     return markdown(head, body)
 
 
@@ -646,16 +687,22 @@ def _conclusion(bound: Bound) -> str:
     busy = [f"{name} {value:.0f} % of the time" for name, value in bound.busy.items()]
     if "achieved occupancy" in metrics:
         busy.append(f"occupancy {metrics['achieved occupancy']:.0f} %")
-    clock, power = row.get("sm_mhz"), row.get("power_w")
-    held = [f"SM clock {clock['min']:.0f} to {clock['max']:.0f} MHz (the bound takes the highest)"] if clock else []
-    held += [f"power {power['median']:.0f} W"] if power else []
-    least, took = milliseconds(bound.ms), milliseconds(row["ms"]["median"])
+    where = "" if bound.record.clocks else ", counted by ncu"
+    clock, reasons = gigahertz(row), limited_by(row)
+    share = (
+        f" The problem's own bound is {bound.problem:,.0f}: {bound.problem / bound.measured:.0%}."
+        if bound.problem
+        else ""
+    )
     said = [
-        f"**Bound: {least} by {bound.needs[0].resource}. Measured: {took} = {bound.share:.0%} of the bound** "
-        f"({tflops(row['tflops'])} TFLOP/s).",
+        f"**Bound: {bound.clocks:,.0f} clocks by {bound.needs[0].resource}. Measured: {bound.measured:,.0f}{where}; "
+        f"the bound is {bound.share:.0%} of that.**{share}",
+        f"Time: {milliseconds(row['ms']['median'])}, {tflops(row['tflops'])} TFLOP/s"
+        + (f", at {clock}" if clock else "")
+        + (f"; limited by: {reasons}" if reasons else "")
+        + ".",
         f"Longest stalls, in warps per issued instruction: {stalls}." if stalls else "",
         f"Busy: {', '.join(busy)}." if busy else "",
-        f"While timed: {', '.join(held)}." if held else "",
         f"Recorded: {bound.record.source}: times [{bound.record.run['file']}], counts [{bound.profile.run['file']}], "
         f"rates [{bound.ceilings['file']}].",
     ]

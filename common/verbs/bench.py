@@ -35,6 +35,7 @@ EXAMPLES = (
 LADDER_EXAMPLES = ("01 02 03 --quick # some stages", "--dtype all --json run.json --plot run.png")
 
 ROUNDS, QUICK_ROUNDS, QUICK_MS = 5, 2, 20.0
+SHARES = 2  # the libraries of which a share is shown, the first ones; all have a row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rounds; each times all contenders in turn (default: %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a first impression")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="time what differs in dtype or settings in the same rounds too, so that it may be compared",
+    )
     parser.add_argument("--details", action="store_true", help="without a GPU: all counters and recorded runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the run (docs/results/ holds recorded ones)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw TFLOP/s over size (.png, .svg or .pdf)")
@@ -199,7 +205,7 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
     from common.measure import contest, timing
 
     rounds, round_ms = (QUICK_ROUNDS, QUICK_MS) if args.quick else (args.repeat, timing.ROUND_MS)
-    made = contest.measure(heats, rounds=rounds, round_ms=round_ms, seed=args.seed)
+    made = contest.measure(heats, rounds=rounds, round_ms=round_ms, seed=args.seed, together=args.together)
     found = [Record(made, row) for row in made["rows"]]
     for table in record_tables(found, f"{made['gpu']}, {made['date'][:10]}"):
         terminal.out.print(table)
@@ -228,13 +234,13 @@ def _record_table(group: Sequence[Record], title: str) -> Group:
     labels = [_label(record.row) for record in group]
     made = terminal.table(gap=1)
     made.add_column("kernel", min_width=max(len(word) for label in labels for word in label.split() if word[0] != "("))
-    peers = [peer.row["name"] for peer in group[0].peers]
-    for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% peak", "MHz"):
+    peers = [peer.row["name"] for peer in group[0].peers[:SHARES]]
+    for head in ("ms", "±", "TFLOP/s", "× prev", *(f"% {peer}" for peer in peers), "% peak", "GHz"):
         made.add_column(head, justify="right", no_wrap=True)
     for label, record in zip(labels, group):
         row, ms = record.row, record.row["ms"]
         peer = row["role"] == "peer"
-        shares = [None if peer else record.times(each) for each in record.peers]
+        shares = [None if peer else record.times(each) for each in record.peers[:SHARES]]
         style = "bold" if row["role"] == "stage" else "dim" if peer else ""
         made.add_row(
             Text(label),
@@ -244,7 +250,7 @@ def _record_table(group: Sequence[Record], title: str) -> Group:
             tables.number(record.times(record.previous)) or "",
             *(tables.number(share, "{:.1%}") or "" for share in shares),
             tables.number(record.of_limit if not peer else None, "{:.1%}") or "",
-            tables.number(row.get("sm_mhz", {}).get("median"), "{:.0f}") or "",
+            tables.number(row.get("clock", {}).get("ghz"), "{:.3f}") or "",
             style=style,
         )
     row = group[0].row
@@ -263,7 +269,19 @@ def footnotes(found: Sequence[Record]) -> list[str]:
     """What the tables' columns mean, and what a call costs the host."""
     said = ["", "± half the distance between the 20th and the 80th percentile"]
     limits = {r.row["limit"]: r.limit for r in found if r.limit}
-    said += [f"peak: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}" for b in limits.values()]
+    said += [
+        f"peak: {b['name']}: {b['per_clock']:,.0f} FLOP per clock, measured {b['date'][:10]}"
+        if "per_clock" in b
+        else f"peak: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}"
+        for b in limits.values()
+    ]
+    if any(r.clocks for r in found):
+        said.append("GHz: the mean SM clock of the timed launches, counted around each of them")
+    for reason in dict.fromkeys(name for r in found for name in r.row.get("limited_by", {})):
+        most = max(r.row["limited_by"].get(reason, 0.0) for r in found if "limited_by" in r.row)
+        said.append(f"limits the clock, says the driver: {reason}, in up to {most:.0%} of the readings of a row")
+    for empty in {r.run["empty"]["median"] for r in found if "empty" in r.run}:
+        said.append(f"an empty kernel takes {empty * 1e3:.1f} µs between the same two events")
     calls = [r.row["host_us"] for r in found if r.row.get("host_us")]
     if calls:
         empty = min(each["empty"] for each in calls)
@@ -400,7 +418,27 @@ def _ladder_table(
         )
         above = stage.name
     title = f"{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}"
-    return terminal.titled(title, made)
+    return terminal.titled(title, made, *_gain(stages, counted))
+
+
+GAINS = {  # what a ladder is climbed for: name -> the counters that it is the sum of
+    "sectors read": ("global_load_sectors", "cp_async_sectors"),
+    "shared-memory wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts"),
+    "barriers": ("instructions.barrier",),
+}
+
+
+def _gain(stages: Sequence[Stage], counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line that says how many times fewer of GAINS the last stage needs than the first; none if one is missing."""
+    first, last = (counted.get(stage.name) for stage in (stages[0], stages[-1]))
+    if len(stages) < 2 or first is None or last is None:
+        return []
+    said = []
+    for name, counters in GAINS.items():
+        old, new = (sum(each.get(counter, 0) for counter in counters) for each in (first, last))
+        if 0 < new < old:
+            said.append(f"{name} {counts.short(old)} → {counts.short(new)} (÷ {old / new:.3g})")
+    return [f"from {stages[0].name} to {stages[-1].name}: {', '.join(said)}"] if said else []
 
 
 def _nothing_saved(args: argparse.Namespace) -> None:

@@ -97,6 +97,8 @@ void Block::start() {
     w.registers.assign(program.product_registers, WgmmaRegister());
     w.product_fence = WgmmaFence::NEVER;
     w.product_group = 0, w.products_issued = 0;
+    w.bulk.clear();
+    std::fill(std::begin(w.bulk_group), std::end(w.bulk_group), 0);
     w.arrived = w.through = 0, w.arrivals = 0;
     write_constants(w, true);
   }
@@ -536,6 +538,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   live -= __builtin_popcount(mask);
   if (!w.live && !w.products.empty()) end_products(w);
   if (!live) end_warpgroups();
+  leave_copies(w, mask);
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());
   for (Group &g : w.groups)

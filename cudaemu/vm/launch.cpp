@@ -202,6 +202,7 @@ static const Registry &registry() {
     register_cluster(r);
     register_mbarrier(r);
     register_wgmma(r);
+    register_bulk(r);
     return r;
   }();
   return all;

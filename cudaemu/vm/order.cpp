@@ -182,10 +182,16 @@ void Block::fence_proxy(Warp &w) {
   w.knows.others = join(own, fenced);
 }
 
+// Of each warp of the block: up to which time what it did has been fenced, for all that this warp knows.
+std::vector<u32> Block::fenced_times(const Warp &w) const {
+  std::vector<u32> times(warps.size());
+  for (u32 v = 0; v < warps.size(); ++v) times[v] = known(w.knows.others, index | PROXY_FENCED, v);
+  return times;
+}
+
 AsyncPast Block::async_past(Warp &w) {
-  AsyncPast past{w.knows.time, std::vector<u32>(warps.size()), w.knows.others};
+  AsyncPast past{w.knows.time, fenced_times(w), w.knows.others};
   past.time[w.index] = advance(w);
-  for (u32 v = 0; v < warps.size(); ++v) past.fenced[v] = known(past.others, index | PROXY_FENCED, v);
   return past;
 }
 

@@ -111,9 +111,13 @@ struct Instr {
   X(MBARRIER_COUNT, "mbarrier", 719)                           \
   X(MBARRIER_NOT_THERE, "mbarrier", 719)                       \
   X(MBARRIER_FULL, "mbarrier", 719)                            \
+  X(MBARRIER_BYTES, "mbarrier", 719)                           \
   X(BULK_SIZE, "misaligned", 716)                              \
+  X(BULK_PLACE, "misaligned", 716)                             \
+  X(TENSOR_MAP, "tensor map", 719)                             \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
+  X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \
   X(ENDLESS, "endless loop", 702)                              \
@@ -140,6 +144,14 @@ struct Instr {
   X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
+  X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
+  X(BULK_STILL_READS, "copy in flight", 0)                     \
+  X(BULK_STILL_WRITES, "copy in flight", 0)                    \
+  X(BULK_AT_EXIT, "copy in flight", 0)                         \
+  X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
+  X(BULK_UNEXPECTED, "mbarrier", 0)                            \
+  X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(SWIZZLE_OFFSET, "misaligned", 0)                           \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
@@ -194,7 +206,11 @@ struct TraceRow {
   u64 addr;
 };
 // Python has these, Space and the layouts as well, and compares them when it loads the machine: vm_mirrors in launch.cpp.
-#define TRACE_KINDS(X) X(LOAD) X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(WGMMA)
+// BULK_...: of a copy, whole; MBARRIER_WAIT: one that passes.
+#define TRACE_KINDS(X) \
+  X(LOAD)              \
+  X(STORE)             \
+  X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT) X(WGMMA)
 enum TraceKind : u8 {
 #define X(name) name,
   TRACE_KINDS(X)
@@ -256,6 +272,7 @@ struct Allocation {
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
+struct BulkCopy;
 struct Program;
 struct Launch;
 struct Block;
@@ -351,6 +368,8 @@ struct Warp {
   WgmmaFence product_fence = WgmmaFence::NEVER;
   u32 product_group = 0;                   // number of the group that it is filling
   u64 products_issued = 0;                 // so far
+  std::vector<BulkCopy> bulk;              // in flight from shared memory, in bulk groups
+  u32 bulk_group[LANES] = {};              // as copy_group
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
   u64 arrivals = 0;                        // of the cluster's barriers, the last one to which a lane came
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
@@ -443,5 +462,6 @@ void register_dependent(Registry &);
 void register_cluster(Registry &);
 void register_mbarrier(Registry &);
 void register_wgmma(Registry &);
+void register_bulk(Registry &);
 
 }  // namespace vm

@@ -393,6 +393,11 @@ bool Block::happened(const AsyncPast &past, Cell cell, bool fenced) const {
   return v.time < known(past.others, fenced ? v.block | PROXY_FENCED : v.block, v.warp);
 }
 
+// Does a proxy fence come between what the cell tells of and what the warp does now?
+bool Block::proxy_fenced(const Warp &w, Cell cell) const {
+  return happened({{}, fenced_times(w), w.knows.others}, cell, true);
+}
+
 // One granule. What was written after the read began, too.
 void Block::check_async_read(const Warp &w, const Instr &i, const AsyncPast &past, u32 at, u32 bytes) {
   const Cell written = written_by[at];

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the recorded runs that lie beside it, on one GPU with ncu: docs/results/record.sh [FOLDER [NAME ...]]
 #
-# NAME: a group (ceilings ladders profiles variants uses) or one file (ladder-gemm); default: all, about twelve minutes
-# on an H200.
+# NAME: a group (ceilings ladders profiles variants together uses) or one file (ladder-gemm); default: all, about a
+# quarter of an hour on an H200.
 set -uo pipefail
 folder=$(realpath "${1:-docs/results}")
 cd "$(dirname "$0")/../.."
@@ -38,24 +38,32 @@ run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes
 
 group=variants
 run variants-01 kernels.01_naive bench --variant all --sizes 4096
-run variants-04 kernels.04_wmma bench --variant all --sizes 4096 8192
+run variants-04 kernels.04_wmma bench --variant BLOCK_N=all --variant BLOCK_K=all --sizes 4096 8192
 run variants-06 kernels.06_padding bench --variant all --sizes 4096
 run variants-08 kernels.08_multi_stage bench --variant all --sizes 4096 8192
 run variants-09 kernels.09_swizzle bench --variant all --sizes 4096 8192
 run variants-10 kernels.10_register_double_buffer bench --variant all --sizes 2048 4096 8192
-run steps-10 kernels.10_register_double_buffer bench --variant DOUBLE_BUFFER=all --variant BLOCK_K=all \
-  --variant SERPENTINE=all --sizes 2048 4096 8192 --repeat 3
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
+run slices-11 kernels.11_any_shape bench --variant SLICE_BYTES=all --variant STAGES=all --sizes 2048 4096 8192 --repeat 2
+run tiles-11 kernels.11_any_shape bench --variant TILE_N=all --sizes 512 1024 --repeat 2
 for d in 128 64; do
-  run variants-13-$d kernels.13_split_q bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
-  run variants-15-$d kernels.15_overlap bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
+  run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
   sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
   run through-l1-$stage kernels.$stage bench --sizes 2048 4096 8192 --source "$source"
 done
+
+source=${TMPDIR:-/tmp}/wait_for_all.cu  # a ring in which each turn waits for every copy
+sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kernel.cu >"$source"
+run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
+
+group=together  # what is compared with each other: precisions, and layouts of B
+run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
+  --sizes 2048 4096 8192
+run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \

@@ -9,14 +9,12 @@ stage = Stage(
     dtypes=("fp16", "bf16"),
     variants={
         "STAGES": (2, 3, 4),
-        "BLOCK_K": (32, 64),
-        "DOUBLE_BUFFER": (0, 1),
-        "SERPENTINE": (0, 1),
+        "PREFETCH": (0, 1),
         "SWIZZLE": (0, 1),
         "GROUP_M": (1, 12),
     },
-    multiples={"M": 128, "N": 256, "K": 64},
+    multiples={"M": 128, "N": 256, "K": 32},
     alignment=16,
-    test_shapes={"a second, lower group of rows of tiles": (1792, 768, 640)},
+    test_shapes={"a second, lower group of rows of tiles": (1792, 768, 384)},
     counters=("instructions.integer", "instructions.barrier", "instructions.ldmatrix"),
 )

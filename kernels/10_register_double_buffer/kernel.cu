@@ -1,21 +1,20 @@
-// Stage 10 · register double buffer: the next step's fragments are loaded while this step's are multiplied.
+// Stage 10 · register double buffer: fragments are loaded one step of k before they are multiplied.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      In stage 09 the warps leave a barrier, issue copies, then ldmatrix, and only then the slice's first mma.
-//           With two sets of fragments, used in turn, those of step k + 1 are loaded while step k is multiplied, across
-//           the end of a slice, too: the barrier moves to before a slice's last step, whose fragments are in registers
-//           by then. The second set takes registers that addresses held: what does not change is computed once
-//           now, and copies add where they multiplied. A slice twice as deep has half as many barriers.
+// Idea      In stage 09 every warp waits at a barrier, copies, loads fragments, and only then multiplies. With two sets
+//           of fragments, used in turn, those of step k + 1 are loaded while step k is multiplied. This goes on across
+//           the end of a slice: the barrier moves to before the slice's last step, whose fragments are already in
+//           registers. To make room for the second set, addresses are computed once, before the loop.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
-//   block  | 128 × 256         | STAGES × (A 128 × 64, B 64 × 256)      | 256 threads = 2 × 4 warps
+//   block  | 128 × 256         | STAGES × (A 128 × 32, B 32 × 256)      | 256 threads = 2 × 4 warps
 //   warp   | 64 × 64           | 2 × (A 64 × 16, B 16 × 64) (registers) | 32 lanes together
 //   mma    | 16 × 8, 4 × 8     | A 16 × 16, B 16 × 8                    | the tensor core
 //
 // Thread map   mma: C row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3).
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
-// Limits       M a multiple of 128, N of 256, K of 64; compute capability 8.0; 48 KB of shared memory per stage.
+// Limits       M a multiple of 128, N of 256, K of 32; compute capability 8.0; 24 KB of shared memory per stage.
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 
 #include <cuda_bf16.h>
@@ -26,16 +25,10 @@
 #define DTYPE half  // -DDTYPE=half | __nv_bfloat16: the elements of A, B and C
 #endif
 #ifndef STAGES
-#define STAGES 3  // tiles in the ring, 2 where the GPU has no room for them: one is multiplied, the others in flight
+#define STAGES 4  // tiles in the ring: STAGES - 1 slices in flight while one is multiplied
 #endif
-#ifndef BLOCK_K
-#define BLOCK_K 64  // depth of a K slice: 64 or, as in the stages before, 32
-#endif
-#ifndef DOUBLE_BUFFER
-#define DOUBLE_BUFFER 1  // 1: fragments are loaded one step of k ahead; 0: just before they are multiplied
-#endif
-#ifndef SERPENTINE
-#define SERPENTINE 1  // 1: a step's mma run to and fro over the warp's tile; 0: column by column, each from the top
+#ifndef PREFETCH
+#define PREFETCH 1  // steps of k from the loading of fragments to their use: 1, or 0 as in the stages before
 #endif
 #ifndef SWIZZLE
 #define SWIZZLE 1  // 1: chunks of the shared tiles permuted by XOR; 0: rows as they come, with conflicts
@@ -48,6 +41,7 @@ using Element = DTYPE;
 
 constexpr int BLOCK_M = 128;  // rows of C per block
 constexpr int BLOCK_N = 256;  // columns of C per block
+constexpr int BLOCK_K = 32;   // depth of a K slice
 constexpr int WARP_M = 64;    // rows of C per warp
 constexpr int WARP_N = 64;    // columns of C per warp
 constexpr int MMA_M = 16;     // rows of C per tensor instruction
@@ -59,17 +53,18 @@ constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
-constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
-constexpr int A_COPY_ROWS = THREADS / (BLOCK_K / VECTOR);  // rows that the block copies at once, a chunk per thread
-constexpr int B_COPY_ROWS = THREADS / (BLOCK_N / VECTOR);
+constexpr int VECTOR = 16 / sizeof(Element);                    // elements in a chunk, one 16-byte copy
+constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
+constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 constexpr int STEPS = BLOCK_K / MMA_K;  // steps of k per slice
 
 static_assert(STAGES >= 2, "one tile to multiply and one to fill");
 static_assert(SWIZZLE == 0 || SWIZZLE == 1, "SWIZZLE is 0 or 1");
 static_assert(GROUP_M >= 1, "at least one row of tiles per group");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
-static_assert(BLOCK_M % A_COPY_ROWS == 0 && BLOCK_K % B_COPY_ROWS == 0, "the threads share the tiles evenly");
-static_assert(A_COPY_ROWS % 8 == 0 && B_COPY_ROWS % 8 == 0, "the swizzle repeats from copy to copy");
+static_assert(A_CHUNKS * VECTOR * THREADS == BLOCK_M * BLOCK_K, "the threads share the A tile evenly");
+static_assert(B_CHUNKS * VECTOR * THREADS == BLOCK_K * BLOCK_N, "the threads share the B tile evenly");
+static_assert(BLOCK_M / A_CHUNKS % 8 == 0 && BLOCK_K / B_CHUNKS % 8 == 0, "the swizzle repeats from chunk to chunk");
 static_assert(STEPS % 2 == 0, "the two sets of fragments take turns across slices, too");
 static_assert(BLOCK_K % MMA_K == 0 && WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0, "tensor tiles must fit evenly");
 static_assert(TILES_N % 2 == 0, "one ldmatrix.x4 brings two tiles of B");
@@ -147,14 +142,13 @@ __device__ __forceinline__ int swizzle(int row, int col) {
   return SWIZZLE ? col ^ row / ROWS_PER_LINE % PERIOD * VECTOR : col;
 }
 
-template <int RING>  // tiles in the ring
-__global__ void __launch_bounds__(THREADS)
-    gemm_kernel(const Element *__restrict__ A,  // [M, K]
-                const Element *__restrict__ B,  // [K, N]
-                Element *__restrict__ C,        // [M, N]
-                int M, int N, int K) {
+__global__ void __launch_bounds__(THREADS) gemm_kernel(
+    const Element *__restrict__ A,  // [M, K]
+    const Element *__restrict__ B,  // [K, N]
+    Element *__restrict__ C,        // [M, N]
+    int M, int N, int K) {
   extern __shared__ __align__(128) unsigned char shared[];
-  Tiles *ring = reinterpret_cast<Tiles *>(shared);  // [RING]
+  Tiles *ring = reinterpret_cast<Tiles *>(shared);  // [STAGES]
 
   // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
   const int tiles_m = M / BLOCK_M;
@@ -175,97 +169,81 @@ __global__ void __launch_bounds__(THREADS)
 
   float acc[TILES_M][TILES_N][4] = {};  // 64 × 64 of C per warp, in mma's layout
 
-  // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring. Where a thread's
-  // first chunks come from and go to is computed once; the others follow at fixed distances, and the XOR repeats.
+  // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring. A thread's first
+  // chunk has its addresses computed once; the others are at fixed distances, at which the XOR repeats.
   const int slices = K / BLOCK_K;
-  const int a_row = thread / (BLOCK_K / VECTOR);
-  const int a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
-  const int b_row = thread / (BLOCK_N / VECTOR);
-  const int b_col = thread % (BLOCK_N / VECTOR) * VECTOR;
+  const int a_row = thread / (BLOCK_K / VECTOR), a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
+  const int b_row = thread / (BLOCK_N / VECTOR), b_col = thread % (BLOCK_N / VECTOR) * VECTOR;
   const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
   const unsigned b_target = shared_address(&ring->B[b_row][swizzle<BLOCK_N>(b_row, b_col)]);
-  const char *a_source = reinterpret_cast<const char *>(&A_block[(size_t)a_row * K + a_col]);
-  const char *b_source = reinterpret_cast<const char *>(&B_block[(size_t)b_row * N + b_col]);
-  const size_t a_step = A_COPY_ROWS * sizeof(Element) * K;  // in bytes, from one chunk of this thread to its next
-  const size_t b_step = B_COPY_ROWS * sizeof(Element) * N;
-  const auto stage_offset = [](unsigned slice) { return slice % RING * (unsigned)sizeof(Tiles); };
-  const auto copy_slice = [&](unsigned stage) {
-    const char *a_chunk = a_source;
+  const Element *a_source = &A_block[(size_t)a_row * K + a_col];
+  const Element *b_source = &B_block[(size_t)b_row * N + b_col];
+  const auto ring_offset = [](unsigned slice) { return slice % STAGES * (unsigned)sizeof(Tiles); };
+  const auto copy_slice = [&](unsigned offset) {
 #pragma unroll
-    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
-      cp_async_16(a_target + stage + row * BLOCK_K * sizeof(Element), a_chunk);
+    for (int chunk = 0; chunk < A_CHUNKS; ++chunk) {
+      const int row = chunk * (BLOCK_M / A_CHUNKS);
+      cp_async_16(a_target + offset + row * BLOCK_K * sizeof(Element), a_source + (size_t)row * K);
     }
 #pragma unroll
-    for (int row = 0; row < BLOCK_K; row += B_COPY_ROWS, b_source += b_step) {
-      cp_async_16(b_target + stage + row * BLOCK_N * sizeof(Element), b_source);
+    for (int chunk = 0; chunk < B_CHUNKS; ++chunk) {
+      const int row = chunk * (BLOCK_K / B_CHUNKS);
+      cp_async_16(b_target + offset + row * BLOCK_N * sizeof(Element), b_source + (size_t)row * N);
     }
-    a_source += BLOCK_K * sizeof(Element);  // the next slice is to the right of this one in A, and below it in B
+    a_source += BLOCK_K;  // the next slice: to the right in A, further down in B
+    b_source += (size_t)BLOCK_K * N;
   };
 #pragma unroll
-  for (int stage = 0; stage < RING - 1; ++stage) {
-    if (stage < slices) copy_slice(stage_offset(stage));
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) copy_slice(ring_offset(stage));
     cp_async_commit();
   }
 
-  // 3. Shared -> registers: 4 + 4 ldmatrix for a step of k. Where they read in stage 0 of the ring is computed once.
-  unsigned a[2][TILES_M][4], b[2][TILES_N][2];  // two sets of fragments, used in turn
-  unsigned a_address[STEPS], b_address[TILES_N / 2];
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-    const int row = warp_row + lane % 16;
-    const int col = step * MMA_K + lane / 16 * 8;
-    a_address[step] = shared_address(&ring->A[row][swizzle<BLOCK_K>(row, col)]);
-  }
-#pragma unroll
-  for (int n = 0; n < TILES_N; n += 2) {  // rows of B are k: .trans puts k along the registers, as mma wants it
-    const int row = lane % 16;
-    const int col = warp_col + n * MMA_N + lane / 16 * 8;
-    b_address[n / 2] = shared_address(&ring->B[row][swizzle<BLOCK_N>(row, col)]);
-  }
-  const auto load_fragments = [&](int step, unsigned stage) {
+  // 3. Shared -> registers: 4 + 4 ldmatrix bring the fragments of a step of k.
+  unsigned a[2][TILES_M][4], b[2][TILES_N][2];  // two sets, used in turn
+  const auto load_fragments = [&](int step, unsigned offset) {
     const int set = step % 2;
+    const int row = lane % 16;  // 16 rows further the XOR is the same
+    const int a_col = step * MMA_K + lane / 16 * 8;
+    const unsigned a_address = shared_address(&ring->A[warp_row + row][swizzle<BLOCK_K>(row, a_col)]) + offset;
 #pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
       ldmatrix_x4(a[set][m][0], a[set][m][1], a[set][m][2], a[set][m][3],
-                  a_address[step] + stage + m * MMA_M * BLOCK_K * sizeof(Element));
+                  a_address + m * MMA_M * BLOCK_K * sizeof(Element));
     }
 #pragma unroll
-    for (int n = 0; n < TILES_N; n += 2) {
+    for (int n = 0; n < TILES_N; n += 2) {  // rows of B are k: .trans puts k along the registers, as mma wants it
+      const int b_col = warp_col + n * MMA_N + lane / 16 * 8;
+      const unsigned b_address = shared_address(&ring->B[row][swizzle<BLOCK_N>(row, b_col)]) + offset;
       ldmatrix_x4_trans(b[set][n][0], b[set][n][1], b[set][n + 1][0], b[set][n + 1][1],
-                        b_address[n / 2] + stage + step * MMA_K * BLOCK_N * sizeof(Element));
+                        b_address + step * MMA_K * BLOCK_N * sizeof(Element));
     }
   };
 
   // 4. Registers -> tensor cores, a step of k at a time: 32 mma, during which the next step's fragments are loaded.
-  unsigned read_stage = stage_offset(0);
-  if (DOUBLE_BUFFER) {
-    cp_async_wait<RING - 2>();  // each thread waits for its own copies of the first slice,
-    __syncthreads();            // then everybody for everybody
-    load_fragments(0, read_stage);
-  }
+  cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of the first slice,
+  __syncthreads();              // then everybody for everybody
+  unsigned offset = 0;          // of the tiles that are read, in the ring
+  load_fragments(0, offset);
   for (int slice = 0; slice < slices; ++slice) {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-      const int next = (step + DOUBLE_BUFFER) % STEPS;  // the step whose fragments are loaded now
+      const int next = (step + PREFETCH) % STEPS;
       if (next == 0) {
-        cp_async_wait<RING - 2>();  // each thread waits for its own copies of the slice read next, then all for all:
-        __syncthreads();            // its tiles are complete, and the slice before it sits in everybody's registers
-        read_stage = stage_offset(min(slice + DOUBLE_BUFFER, slices - 1));  // (there is none after the last one)
+        cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of the next slice, then all for all:
+        __syncthreads();              // its tiles are complete, and nobody reads the tiles of this slice any more
+        offset = ring_offset(min(slice + PREFETCH, slices - 1));  // (after the last slice there is none)
       }
-      if (DOUBLE_BUFFER) load_fragments(next, read_stage);
+      load_fragments(next, offset);
       if (step == 0) {
-        const int ahead = slice + RING - 1;
-        if (ahead < slices) copy_slice(stage_offset(ahead));
+        const int ahead = slice + STAGES - 1;
+        if (ahead < slices) copy_slice(ring_offset(ahead));
         cp_async_commit();  // empty groups at the end keep the count right
       }
-      if (!DOUBLE_BUFFER) load_fragments(next, read_stage);  // as in stage 09: after the copies
 #pragma unroll
       for (int n = 0; n < TILES_N; ++n) {
 #pragma unroll
-        for (int i = 0; i < TILES_M; ++i) {
-          const int m = SERPENTINE && n % 2 ? TILES_M - 1 - i : i;  // to and fro: neighbours in time share a fragment
-          mma_m16n8k16<Element>(acc[m][n], a[step % 2][m], b[step % 2][n]);
-        }
+        for (int m = 0; m < TILES_M; ++m) mma_m16n8k16<Element>(acc[m][n], a[step % 2][m], b[step % 2][n]);
       }
     }
   }
@@ -291,16 +269,10 @@ extern "C" cudaError_t launch_gemm(
   if (M < 1 || N < 1 || K < 1) return cudaErrorInvalidValue;
   if (M % BLOCK_M || N % BLOCK_N || K % BLOCK_K) return cudaErrorInvalidValue;
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
-  int device, shared_limit;  // shared_limit: bytes that a block may use
-  cudaError_t status = cudaGetDevice(&device);
+  const int shared_bytes = STAGES * sizeof(Tiles);  // more than 48 KB must be asked for
+  const cudaError_t status =
+      cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  status = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (status != cudaSuccess) return status;
-  const bool fits = STAGES * (int)sizeof(Tiles) <= shared_limit;
-  const auto kernel = fits ? gemm_kernel<STAGES> : gemm_kernel<2>;
-  const int shared_bytes = (fits ? STAGES : 2) * sizeof(Tiles);  // more than 48 KB must be asked for
-  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (status != cudaSuccess) return status;
-  kernel<<<grid, THREADS, shared_bytes, stream>>>(A, B, C, M, N, K);
+  gemm_kernel<<<grid, THREADS, shared_bytes, stream>>>(A, B, C, M, N, K);
   return cudaGetLastError();
 }

@@ -5,14 +5,13 @@ from common.stage import Stage
 stage = Stage(
     package=__name__,
     idea="Copies write zeros and stores stop where a tile reaches over an edge, in kernels of their own; small "
-    "problems get smaller tiles; B may be transposed, fp32 runs as TF32; C leaves in whole 16-byte chunks.",
+    "problems get smaller tiles; C leaves in whole 16-byte chunks; B may be transposed, fp32 runs as TF32.",
     dtypes=("fp16", "bf16", "tf32"),
     variants={
         "STAGES": (2, 3, 4),
         "SLICE_BYTES": (64, 128),
         "B_TRANSPOSED": (0, 1),
         "TILE_N": (0, 64, 256),
-        "EPILOGUE": (0, 1, 2),
         "SWIZZLE": (0, 1),
         "GROUP_M": (1, 12),
     },

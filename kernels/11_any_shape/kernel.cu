@@ -1,12 +1,11 @@
 // Stage 11 · any shape: the matrix product that a program would call.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], row-major (B_TRANSPOSED: B is given as [N, K]); fp32 accumulation.
-// Idea      What stage 10 leaves out, around the same main loop. Where a tile or a slice reaches over an edge, copies
-//           write zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C.
-//           Rows of B that start anywhere come element by element. Each of these is a kernel of its own, whose main
-//           loop has no branch. Problems with too few tiles to occupy the multiprocessors get smaller ones. B may be
-//           transposed; fp32 runs on the tensor cores as TF32. And four lanes exchange their pairs of C, so that it
-//           leaves in whole 16-byte chunks.
+// Idea      The main loop of stage 10, for any M and N. Where a tile or a slice reaches over an edge, copies write
+//           zeros in place of what is not there, which add nothing to a sum, and stores leave out what is not C.
+//           Whole tiles and cut ones have kernels of their own, so that whole tiles pay nothing for this. Problems
+//           with too few tiles to occupy the multiprocessors get smaller ones. Slices are twice as deep. Four lanes
+//           exchange their pairs of C, so that it leaves in whole 16-byte chunks. fp32 runs as TF32.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
@@ -33,16 +32,13 @@
 #define STAGES 3  // tiles in the ring: one more for the smaller tile, 2 where the GPU has no room for them
 #endif
 #ifndef SLICE_BYTES
-#define SLICE_BYTES 128  // depth of a K slice in bytes: 128 or 64
+#define SLICE_BYTES 128  // depth of a K slice in bytes: 128, or 64 as in stage 10
 #endif
 #ifndef B_TRANSPOSED
 #define B_TRANSPOSED 0  // 0: B is given as [K, N] ("NN"); 1: as [N, K] ("TN")
 #endif
 #ifndef TILE_N
 #define TILE_N 0  // columns of C per block, 64 or 256; 0: whichever suits the problem and the GPU
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE 2  // C leaves as 0: pairs, like stage 10; 1: chunks, through shared memory; 2: chunks, by shuffles
 #endif
 #ifndef SWIZZLE
 #define SWIZZLE 1  // 1: chunks of the shared tiles permuted by XOR; 0: rows as they come, with conflicts
@@ -63,9 +59,10 @@ constexpr int MMA_K = 32 / sizeof(Element);             // depth of a tensor ins
 
 constexpr int WARPS_M = BLOCK_M / WARP_M;
 constexpr int TILES_M = WARP_M / MMA_M;
-constexpr int VECTOR = 16 / sizeof(Element);               // elements in a chunk, one 16-byte copy
-constexpr int STEPS = BLOCK_K / MMA_K;                     // steps of k per slice
-constexpr int B_ROW_STEP = TF32 && !B_TRANSPOSED ? 2 : 1;  // 32-bit reads touch 4 rows, 2 chunks each: XOR by 2 · row
+constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
+constexpr int STEPS = BLOCK_K / MMA_K;        // steps of k per slice
+// The XOR of a row of B: TF32's 32-bit reads touch 2 chunks of each of 4 rows, so there the key is twice the row.
+constexpr int B_KEY_PER_ROW = TF32 && !B_TRANSPOSED ? 2 : 1;
 
 static_assert(STAGES >= 2, "one tile to multiply and one to fill");
 static_assert(SWIZZLE == 0 || SWIZZLE == 1, "SWIZZLE is 0 or 1");
@@ -73,7 +70,6 @@ static_assert(GROUP_M >= 1, "at least one row of tiles per group");
 static_assert(TILE_N == 0 || TILE_N == 64 || TILE_N == 256, "there are tiles of 64 and of 256 columns");
 static_assert(STEPS % 2 == 0, "the two sets of fragments take turns across slices, too");
 
-struct alignas(16) Chunk { Element element[VECTOR]; };             // one 16-byte copy
 struct alignas(2 * sizeof(Element)) Pair { Element element[2]; };  // neighbours in a row of C, held by one lane
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
@@ -114,6 +110,12 @@ __device__ __forceinline__ unsigned load_shared(unsigned address) {
   return x;
 }
 
+// 16 bytes to shared memory.
+__device__ __forceinline__ void store_shared(unsigned address, const uint4 &x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w) : "memory");
+}
+
 // Closes a group: the copies this thread has issued since the last one.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -152,10 +154,11 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// fp32 to TF32, to nearest: the tensor core itself would cut the last 13 bits off.
+// fp32 to TF32, to nearest: half a unit is added, and the tensor core cuts the last 13 bits off. The maximum keeps the
+// NaN of the GPU's arithmetic, 0x7fffffff, to which an addition would give a sign. Both are one instruction on 9.0.
 __device__ __forceinline__ unsigned round_to_tf32(unsigned x) {
   unsigned y;
-  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(__uint_as_float(x)));
+  asm("{ .reg .s32 sum; add.s32 sum, %1, 0x1000; max.s32 %0, sum, %1; }" : "=r"(y) : "r"(x));
   return y;
 }
 
@@ -195,20 +198,19 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   constexpr int A_COPY_ROWS = THREADS / (BLOCK_K / VECTOR);  // rows that the block copies at once, a chunk per thread
   constexpr int B_COPY_ROWS = THREADS / (Tiles::B_COLS / VECTOR);
   static_assert(BLOCK_M % A_COPY_ROWS == 0 && Tiles::B_ROWS % B_COPY_ROWS == 0, "the threads share the tiles evenly");
-  static_assert(A_COPY_ROWS % 8 == 0 && B_COPY_ROWS * B_ROW_STEP % 8 == 0, "the swizzle repeats from copy to copy");
+  static_assert(A_COPY_ROWS % 8 == 0 && B_COPY_ROWS * B_KEY_PER_ROW % 8 == 0, "the swizzle repeats from copy to copy");
   static_assert(TILES_N % 4 == 0, "the epilogue exchanges four tiles within a quad");
   extern __shared__ __align__(128) unsigned char shared[];
   Tiles *ring = reinterpret_cast<Tiles *>(shared);  // [RING]
 
-  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right, and to the left
-  // in every other group: a group begins where the one before it ended, with columns of B that are still in L2.
+  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
   const int tiles_m = ceil_div(M, BLOCK_M);
   const int tiles_n = ceil_div(N, BLOCK_N);
   const int group = blockIdx.x / (GROUP_M * tiles_n);
   const int in_group = blockIdx.x % (GROUP_M * tiles_n);
   const int group_rows = min(GROUP_M, tiles_m - group * GROUP_M);  // the last group may be lower
   const int tile_m = group * GROUP_M + in_group % group_rows;
-  const int tile_n = group % 2 ? tiles_n - 1 - in_group / group_rows : in_group / group_rows;
+  const int tile_n = in_group / group_rows;
   const int thread = threadIdx.x;
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -222,110 +224,94 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
 
   float acc[TILES_M][TILES_N][4] = {};  // WARP_M × WARP_N of C per warp, in mma's layout
 
-  // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring. Where a thread's
-  // first chunks come from and go to is computed once; the others follow at fixed distances, and the XOR repeats.
+  // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring. A thread's first
+  // chunk has its addresses computed once; the others are at fixed distances, at which the XOR repeats.
   const int slices = ceil_div(K, BLOCK_K);
-  const int a_row = thread / (BLOCK_K / VECTOR);
-  const int a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
-  const int b_row = thread / (Tiles::B_COLS / VECTOR);
-  const int b_col = thread % (Tiles::B_COLS / VECTOR) * VECTOR;
-  const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
-  const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Tiles::B_COLS>(b_row * B_ROW_STEP, b_col)]);
   const int b_pitch = B_TRANSPOSED ? K : N;
-  const char *a_source = reinterpret_cast<const char *>(&A_block[(size_t)a_row * K + a_col]);
-  const char *b_source = reinterpret_cast<const char *>(&B_block[(size_t)b_row * b_pitch + b_col]);
-  const size_t a_step = A_COPY_ROWS * sizeof(Element) * K;  // in bytes, from one chunk of this thread to its next
-  const size_t b_step = B_COPY_ROWS * sizeof(Element) * b_pitch;
-  const auto copy_slice = [&](int slice, unsigned stage) {
-    const char *a_chunk = a_source;
-    const char *b_chunk = b_source;
+  const int a_row = thread / (BLOCK_K / VECTOR), a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
+  const int b_row = thread / (Tiles::B_COLS / VECTOR), b_col = thread % (Tiles::B_COLS / VECTOR) * VECTOR;
+  const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
+  const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Tiles::B_COLS>(b_row * B_KEY_PER_ROW, b_col)]);
+  const Element *a_source = &A_block[(size_t)a_row * K + a_col];
+  const Element *b_source = &B_block[(size_t)b_row * b_pitch + b_col];
+  const auto ring_offset = [](unsigned slice) { return slice % RING * (unsigned)sizeof(Tiles); };
+  const auto copy_slice = [&](int slice) {
+    const unsigned offset = ring_offset(slice);
     const int k_left = K - slice * BLOCK_K;
     const int b_rows = B_TRANSPOSED ? cols_left : k_left;
     const int b_cols = B_TRANSPOSED ? k_left : cols_left;
 #pragma unroll
-    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
-      const unsigned target = a_target + stage + row * BLOCK_K * sizeof(Element);
+    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS) {
+      const unsigned target = a_target + offset + row * BLOCK_K * sizeof(Element);
+      const Element *source = a_source + (size_t)row * K;
       if constexpr (EDGES == WHOLE)
-        cp_async_16(target, a_chunk);
+        cp_async_16(target, source);
       else
-        cp_async_16_or_zeros(target, a_chunk, a_row + row < rows_left && a_col < k_left);
+        cp_async_16_or_zeros(target, source, a_row + row < rows_left && a_col < k_left);
     }
-    if constexpr (EDGES != ANYWHERE || B_TRANSPOSED) {
 #pragma unroll
-      for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
-        const unsigned target = b_target + stage + row * Tiles::B_COLS * sizeof(Element);
-        if constexpr (EDGES == WHOLE)
-          cp_async_16(target, b_chunk);
-        else
-          cp_async_16_or_zeros(target, b_chunk, b_row + row < b_rows && b_col < b_cols);
-      }
-    } else {  // rows of B that start anywhere: element by element, through registers
-#pragma unroll
-      for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
-        const unsigned target = b_target + stage + row * Tiles::B_COLS * sizeof(Element);
-        Chunk chunk;
+    for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS) {
+      const unsigned target = b_target + offset + row * Tiles::B_COLS * sizeof(Element);
+      const Element *source = b_source + (size_t)row * b_pitch;
+      if constexpr (EDGES == WHOLE) {
+        cp_async_16(target, source);
+      } else if constexpr (EDGES == CUT || B_TRANSPOSED) {
+        cp_async_16_or_zeros(target, source, b_row + row < b_rows && b_col < b_cols);
+      } else {  // rows of B that start anywhere: element by element, through registers
+        Element chunk[VECTOR];
         for (int v = 0; v < VECTOR; ++v) {
           const bool inside = b_row + row < b_rows && b_col + v < b_cols;
-          chunk.element[v] = inside ? reinterpret_cast<const Element *>(b_chunk)[v] : Element(0.0f);
+          chunk[v] = inside ? source[v] : Element(0.0f);
         }
-        *reinterpret_cast<Chunk *>(shared + (target - shared_address(shared))) = chunk;
+        uint4 words;
+        memcpy(&words, chunk, sizeof(words));
+        store_shared(target, words);
       }
     }
-    a_source += BLOCK_K * sizeof(Element);  // the next slice is to the right of this one in A, and below it in B
-    b_source = B_TRANSPOSED ? b_source + BLOCK_K * sizeof(Element) : b_chunk;
+    a_source += BLOCK_K;  // the next slice: to the right in A, further down in B
+    b_source += B_TRANSPOSED ? BLOCK_K : (size_t)BLOCK_K * N;
   };
 #pragma unroll(EDGES == WHOLE ? RING - 1 : 1)
   for (int stage = 0; stage < RING - 1; ++stage) {
-    if (stage < slices) copy_slice(stage, stage * sizeof(Tiles));
+    if (stage < slices) copy_slice(stage);
     cp_async_commit();
   }
 
-  // 3. Shared -> registers: the ldmatrix of a step of k. Where they read in stage 0 of the ring is computed once.
-  unsigned a[2][TILES_M][4], b[2][TILES_N][2];  // two sets of fragments, used in turn
-  constexpr int B_ADDRESSES = B_TRANSPOSED ? STEPS : TF32 ? 4 : TILES_N / 2;
-  unsigned a_address[STEPS], b_address[B_ADDRESSES];
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step) {  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
-    const int row = warp_row + lane % 16;
-    const int col = step * MMA_K + lane / 16 * VECTOR;
-    a_address[step] = shared_address(&ring->A[row][swizzle<BLOCK_K>(row, col)]);
-  }
-#pragma unroll
-  for (int i = 0; i < B_ADDRESSES; ++i) {
-    int row, col;
-    if constexpr (B_TRANSPOSED) {  // rows of B are columns of C. Matrices: chunk 0 | 1 of rows 0-7, then of rows 8-15
-      row = warp_col + lane / 16 * 8 + lane % 8;
-      col = i * MMA_K + lane / 8 % 2 * VECTOR;
-    } else if constexpr (!TF32) {  // rows of B are k: .trans puts k along the registers, as mma wants it
-      row = lane % 16;
-      col = warp_col + i * 2 * MMA_N + lane / 16 * 8;
-    } else {  // .trans moves 16-bit elements, these have 32: one by one, k = lane % 4 (+ 4), column = lane / 4
-      row = lane % 4;
-      col = warp_col + i * MMA_N + lane / 4;
-    }
-    b_address[i] = shared_address(&ring->B[row][swizzle<Tiles::B_COLS>(row * B_ROW_STEP, col)]);
-  }
-  const auto load_fragments = [&](int step, unsigned stage) {
+  // 3. Shared -> registers: the fragments of a step of k.
+  unsigned a[2][TILES_M][4], b[2][TILES_N][2];  // two sets, used in turn
+  const auto load_fragments = [&](int step, unsigned offset) {
     const int set = step % 2;
+    const int row = lane % 16;  // 16 rows further the XOR is the same
+    const int a_col = step * MMA_K + lane / 16 * VECTOR;
+    const unsigned a_address = shared_address(&ring->A[warp_row + row][swizzle<BLOCK_K>(row, a_col)]) + offset;
 #pragma unroll
-    for (int m = 0; m < TILES_M; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {  // matrices: rows 0-7 | 8-15 of chunk 0, then of chunk 1
       ldmatrix_x4(a[set][m][0], a[set][m][1], a[set][m][2], a[set][m][3],
-                  a_address[step] + stage + m * MMA_M * BLOCK_K * sizeof(Element));
+                  a_address + m * MMA_M * BLOCK_K * sizeof(Element));
     }
 #pragma unroll
     for (int n = 0; n < TILES_N; n += 2) {
-      if constexpr (B_TRANSPOSED) {
+      if constexpr (B_TRANSPOSED) {  // rows of B are columns of C. Matrices: chunk 0 | 1 of rows 0-7, then of rows 8-15
+        const int b_row = lane / 16 * 8 + lane % 8;
+        const int b_col = step * MMA_K + lane / 8 % 2 * VECTOR;
+        const unsigned b_address = shared_address(&ring->B[warp_col + b_row][swizzle<BLOCK_K>(b_row, b_col)]) + offset;
         ldmatrix_x4(b[set][n][0], b[set][n][1], b[set][n + 1][0], b[set][n + 1][1],
-                    b_address[step] + stage + n * MMA_N * BLOCK_K * sizeof(Element));
-      } else if constexpr (!TF32) {
+                    b_address + n * MMA_N * BLOCK_K * sizeof(Element));
+      } else if constexpr (!TF32) {  // rows of B are k: .trans puts k along the registers, as mma wants it
+        const int b_col = warp_col + n * MMA_N + lane / 16 * 8;
+        const unsigned b_address = shared_address(&ring->B[row][swizzle<BLOCK_N>(row, b_col)]) + offset;
         ldmatrix_x4_trans(b[set][n][0], b[set][n][1], b[set][n + 1][0], b[set][n + 1][1],
-                          b_address[n / 2] + stage + step * MMA_K * BLOCK_N * sizeof(Element));
-      } else {
+                          b_address + step * MMA_K * BLOCK_N * sizeof(Element));
+      } else {  // .trans moves 16-bit elements, these have 32: one by one, k = lane % 4 (+ 4), column = lane / 4
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // two registers each of two tiles; the XOR repeats every four tiles
           const int tile = n + i / 2;
-          const int offset = (step * MMA_K + i % 2 * 4) * BLOCK_N + tile / 4 * 4 * MMA_N;
-          b[set][tile][i % 2] = load_shared(b_address[tile % 4] + stage + offset * sizeof(Element));
+          const int b_row = lane % 4;
+          const int b_col = warp_col + tile % 4 * MMA_N + lane / 4;
+          const unsigned b_address =
+              shared_address(&ring->B[b_row][swizzle<BLOCK_N>(b_row * B_KEY_PER_ROW, b_col)]) + offset;
+          const int further = (step * MMA_K + i % 2 * 4) * BLOCK_N + tile / 4 * 4 * MMA_N;
+          b[set][tile][i % 2] = load_shared(b_address + further * sizeof(Element));
         }
       }
     }
@@ -344,36 +330,29 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   };
 
   // 4. Registers -> tensor cores, a step of k at a time: its mma, during which the next step's fragments are loaded.
-  unsigned read_stage = 0, write_stage = (RING - 1) * sizeof(Tiles);  // offsets in the ring: sums, like the addresses
-  const unsigned ring_end = min(slices, RING) * (unsigned)sizeof(Tiles);
-  const auto next_stage = [&](unsigned stage) {
-    stage += sizeof(Tiles);
-    return stage == ring_end ? 0 : stage;
-  };
   cp_async_wait<RING - 2>();  // each thread waits for its own copies of the first slice,
   __syncthreads();            // then everybody for everybody
-  load_fragments(0, read_stage);
+  unsigned offset = 0;        // of the tiles that are read, in the ring
+  load_fragments(0, offset);
   for (int slice = 0; slice < slices; ++slice) {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-      const int next = (step + 1) % STEPS;  // the step whose fragments are loaded now
+      const int next = (step + 1) % STEPS;
       if (next == 0) {
-        cp_async_wait<RING - 2>();  // each thread waits for its own copies of the slice read next, then all for all:
-        __syncthreads();            // its tiles are complete, and the slice before it sits in everybody's registers
-        read_stage = next_stage(read_stage);  // after the last slice: any that is complete, nobody uses it
+        cp_async_wait<RING - 2>();  // each thread waits for its own copies of the next slice, then all for all:
+        __syncthreads();            // its tiles are complete, and nobody reads the tiles of this slice any more
+        offset = ring_offset(min(slice + 1, slices - 1));  // (after the last slice there is none)
       }
-      load_fragments(next, read_stage);
+      load_fragments(next, offset);
       if (step == 0) {
         const int ahead = slice + RING - 1;
-        if (ahead < slices) copy_slice(ahead, write_stage);
+        if (ahead < slices) copy_slice(ahead);
         cp_async_commit();  // empty groups at the end keep the count right
-        write_stage = next_stage(write_stage);
       }
 #pragma unroll
       for (int n = 0; n < TILES_N; ++n) {
 #pragma unroll
-        for (int i = 0; i < TILES_M; ++i) {
-          const int m = n % 2 ? TILES_M - 1 - i : i;  // to and fro: neighbours in time share a fragment
+        for (int m = 0; m < TILES_M; ++m) {
           if constexpr (TF32)
             mma_m16n8k8_tf32(acc[m][n], a[step % 2][m], b[step % 2][n]);
           else
@@ -384,7 +363,6 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   }
 
   // 5. Round once, at the end, and store what is C: whole chunks, or elements where its rows start anywhere.
-  if (EPILOGUE == 1) __syncthreads();  // everybody waits for all readers: the ring becomes a buffer for C
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
 #pragma unroll
@@ -404,37 +382,19 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
             if (inside(row, pair_col + i)) C[(size_t)row * N + pair_col + i] = pair[n].element[i];
           }
         }
-      } else if constexpr (EPILOGUE == 0 || TF32) {  // a quad's four pairs of fp32 fill a 32-byte sector as they are
+      } else if constexpr (TF32) {  // a quad's four pairs of fp32 fill a 32-byte sector as they are
 #pragma unroll
         for (int n = 0; n < TILES_N; ++n) {
           if (!inside(row, col + n * MMA_N + lane % 4 * 2)) continue;
           *reinterpret_cast<Pair *>(&C[(size_t)row * N + col + n * MMA_N + lane % 4 * 2]) = pair[n];
         }
-      } else if constexpr (EPILOGUE == 1) {
-        Element *patch = reinterpret_cast<Element *>(shared) + warp * 8 * WARP_N;  // [8][WARP_N], this warp's, swizzled
-#pragma unroll
-        for (int n = 0; n < TILES_N; ++n) {
-          const int patch_col = swizzle<WARP_N>(lane / 4, n * MMA_N) + lane % 4 * 2;
-          *reinterpret_cast<Pair *>(&patch[lane / 4 * WARP_N + patch_col]) = pair[n];
-        }
-        __syncwarp();  // the warp waits for its own writers: the patch is complete
-#pragma unroll
-        for (int first = 0; first < 8 * WARP_N / VECTOR; first += 32) {
-          const int chunk = first + lane;
-          const int patch_row = chunk / (WARP_N / VECTOR);
-          const int patch_col = chunk % (WARP_N / VECTOR) * VECTOR;
-          if (!inside(row - lane / 4 + patch_row, col + patch_col)) continue;
-          *reinterpret_cast<Chunk *>(&C[(size_t)(row - lane / 4 + patch_row) * N + col + patch_col]) =
-              *reinterpret_cast<const Chunk *>(&patch[patch_row * WARP_N + swizzle<WARP_N>(patch_row, patch_col)]);
-        }
-        __syncwarp();  // the warp waits for its own readers: the next patch overwrites this one
       } else {
 #pragma unroll
         for (int n = 0; n < TILES_N; n += 4) {
           // Four lanes hold four pairs of each of four tiles: a transpose in two rounds gives each lane a whole row.
           unsigned word[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) word[i] = reinterpret_cast<unsigned &>(pair[n + i]);
+          for (int i = 0; i < 4; ++i) memcpy(&word[i], &pair[n + i], sizeof(Pair));
 #pragma unroll
           for (int bit = 1; bit <= 2; bit *= 2) {  // word i | bit of the lane without the bit <-> word i of its partner
 #pragma unroll

@@ -7,7 +7,7 @@
 //           sum of values O of what it has seen, and corrects them when a larger score s = q · k · scale · log₂e comes:
 //               m' = max(m, max s)    p = 2^(s - m')    l' = l · 2^(m - m') + Σ p    O' = O · 2^(m - m') + p · V
 //           and O / l in the end (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et
-//           al., "FlashAttention", 2022). Here the warps of the block split the keys of a tile (split-KV): each K is
+//           al., "FlashAttention", 2022). Here the warps of the block split the keys of a tile (split-K): each key is
 //           read once, but a row of S lies in four warps. Their maxima meet in shared memory, and so must P, because
 //           the second product sums over all keys: there, each warp takes some columns of O.
 //
@@ -49,8 +49,8 @@ constexpr int WARP_Q = BLOCK_Q;            // queries per warp: all of them,
 constexpr int WARP_KV = BLOCK_KV / WARPS;  // but only some of the keys for S,
 constexpr int WARP_D = HEAD_DIM / WARPS;   // and some of the columns of O
 constexpr int THREADS = WARPS * 32;
-constexpr int WARPS_PER_SM = HEAD_DIM == 64 ? 16 : 12;  // the registers must last for so many
-constexpr int AHEAD = BUFFERS - 1;                      // tiles in flight while one is multiplied
+constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // that the registers must suffice for
+constexpr int AHEAD = BUFFERS - 1;                     // tiles in flight while one is multiplied
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = WARP_KV / MMA_N;
 constexpr int TILES_D = WARP_D / MMA_N;
@@ -187,7 +187,7 @@ struct Shared {  // row-major, in swizzled chunks; written and read by the whole
   alignas(16) float by_warp[BLOCK_Q][WARPS];  // each warp's number for each row, not swizzled
 };
 
-__global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kernel(
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
     const Element *__restrict__ Q,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ K,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ V,  // [B · H, N, HEAD_DIM]
@@ -359,15 +359,18 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
 
 extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
                                         int N, float scale, cudaStream_t stream) {
-  if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
+  const float log2_e = 1.44269504f;
+  const float scale_log2 = scale * log2_e;
+  if (B < 1 || H < 1 || N < 1 || !(scale_log2 > 0 && scale_log2 < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
+  if (!Q || !K || !V || !O) return cudaErrorInvalidValue;
+  if (((size_t)Q | (size_t)K | (size_t)V | (size_t)O) % 16) return cudaErrorInvalidValue;  // copies take 16 bytes
   const long long blocks = (long long)B * H * (N / BLOCK_Q);
   if (blocks > INT_MAX) return cudaErrorInvalidValue;
   const int shared_bytes = sizeof(Shared);  // more than 48 KB must be asked for
   const cudaError_t status =
       cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  const float log2_e = 1.44269504f;
-  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale * log2_e);
+  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale_log2);
   return cudaGetLastError();
 }

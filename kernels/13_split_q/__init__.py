@@ -8,8 +8,8 @@ stage = Stage(
     "scores, and two accumulator tiles of S are the next product's fragment of P as they are.",
     problem="attention",
     dtypes=("fp16", "bf16"),
-    variants={"HEAD_DIM": (64, 128), "BLOCK_Q": (64, 128), "BUFFERS": (2, 4)},
-    multiples={"N": "BLOCK_Q"},
+    variants={"HEAD_DIM": (64, 128)},
+    multiples={"N": 64},
     alignment=16,
     counters=(
         "instructions.barrier",

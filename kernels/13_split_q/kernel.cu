@@ -10,14 +10,14 @@
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
-//   block  | BLOCK_Q × 64                  | BLOCK_Q × HEAD_DIM                  | BLOCK_Q / 16 warps
+//   block  | 64 × 64                       | 64 × HEAD_DIM                       | 128 threads = 4 warps
 //   warp   | 16 × 64: its queries          | 16 × HEAD_DIM: its queries          | 32 lanes together
 //   mma    | 16 × 8, 1 × 8                 | 16 × 8, 1 × HEAD_DIM / 8            | the tensor core
 //
 // Thread map   mma: row = lane / 4 (+ 8 for registers 2, 3), column = lane % 4 * 2 (+ 1 for registers 1, 3): a row lies
 //              in a quad of lanes, and a lane's rows of S are its rows of O.
 //              ldmatrix: lane L gives the address of row L % 8 of matrix L / 8.
-// Limits       N a multiple of BLOCK_Q; HEAD_DIM 64 or 128; scale > 0; compute capability 8.0; 48 KB of shared memory
+// Limits       N a multiple of 64; HEAD_DIM 64 or 128; scale > 0; compute capability 8.0; 48 KB of shared memory
 //              (24 KB for HEAD_DIM 64).
 // Layouts      PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 
@@ -31,32 +31,27 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 128  // elements of a query, a key, a value: 64 or 128
 #endif
-#ifndef BLOCK_Q
-#define BLOCK_Q 64  // queries per block, 16 for each warp: 64 or 128
-#endif
-#ifndef BUFFERS
-#define BUFFERS 2  // tiles in the ring: 2: one of K and one of V; 4: two of each
-#endif
 
 using Element = DTYPE;
 
+constexpr int BLOCK_Q = 64;   // queries per block
 constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
-constexpr int WARP_Q = 16;    // queries per warp, for which it has all keys and all columns of O
-constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
-constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
-constexpr int MMA_K = 16;     // depth of a tensor instruction
+constexpr int WARPS = 4;
+constexpr int BUFFERS = 2;  // tiles in the ring: one of K and one of V
+constexpr int MMA_M = 16;   // rows of S or O per tensor instruction
+constexpr int MMA_N = 8;    // columns of S or O per tensor instruction
+constexpr int MMA_K = 16;   // depth of a tensor instruction
 
-constexpr int WARPS = BLOCK_Q / WARP_Q;
+constexpr int WARP_Q = BLOCK_Q / WARPS;  // queries per warp, for which it has all keys and all columns of O
 constexpr int THREADS = WARPS * 32;
-constexpr int WARPS_PER_SM = HEAD_DIM == 64 ? 16 : 12;  // the registers must last for so many
-constexpr int AHEAD = BUFFERS - 1;                      // tiles in flight while one is multiplied
+constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // that the registers must suffice for
+constexpr int AHEAD = BUFFERS - 1;                     // tiles in flight while one is multiplied
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
 constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk, one 16-byte copy
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
-static_assert(BLOCK_Q == 64 || BLOCK_Q == 128, "BLOCK_Q is 64 or 128");
 static_assert(BUFFERS >= 2, "one tile to multiply and one to fill");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0 && HEAD_DIM % MMA_K == 0, "tensor tiles must fit evenly");
@@ -184,7 +179,7 @@ struct Shared {  // row-major, in swizzled chunks; written and read by the whole
   alignas(128) Element ring[BUFFERS][BLOCK_KV][HEAD_DIM];  // K0, V0, K1, V1, ... pass through it
 };
 
-__global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kernel(
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
     const Element *__restrict__ Q,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ K,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ V,  // [B · H, N, HEAD_DIM]
@@ -326,15 +321,18 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
 
 extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
                                         int N, float scale, cudaStream_t stream) {
-  if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
+  const float log2_e = 1.44269504f;
+  const float scale_log2 = scale * log2_e;
+  if (B < 1 || H < 1 || N < 1 || !(scale_log2 > 0 && scale_log2 < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
+  if (!Q || !K || !V || !O) return cudaErrorInvalidValue;
+  if (((size_t)Q | (size_t)K | (size_t)V | (size_t)O) % 16) return cudaErrorInvalidValue;  // copies take 16 bytes
   const long long blocks = (long long)B * H * (N / BLOCK_Q);
   if (blocks > INT_MAX) return cudaErrorInvalidValue;
   const int shared_bytes = sizeof(Shared);  // more than 48 KB must be asked for
   const cudaError_t status =
       cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  const float log2_e = 1.44269504f;
-  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale * log2_e);
+  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale_log2);
   return cudaGetLastError();
 }

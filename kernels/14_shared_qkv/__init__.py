@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Q is read from shared memory once, into registers; its buffer then serves K and V in turn. A third of the "
-    "shared memory is enough, at the price of copies that hide behind less. A side branch: stage 15 follows 13.",
+    idea="A side branch of 13 that does not pay: Q is read from shared memory once, into registers, and its buffer "
+    "then serves K and V in turn. A third of the shared memory is enough, but a copy no longer runs beside a product.",
     problem="attention",
     dtypes=("fp16", "bf16"),
     variants={"HEAD_DIM": (64, 128), "Q_IN_REGISTERS": (0, 1), "BUFFERS": (1, 2, 4)},

@@ -2,11 +2,12 @@
 //
 // Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads; Q, K, V, O are [B, H, N, HEAD_DIM], row-major;
 //           16-bit DTYPE in and out, fp32 accumulation and softmax.
-// Idea      A block's queries never change: as fragments, 4 registers per lane and 16 columns, they leave shared memory
-//           once and not once per tile of keys. Q's buffer is then free for K, and K's, when S is done, for V: one
-//           buffer serves all three in turn, a third of the shared memory is enough, and more blocks fit where that was
-//           the limit. The price: a copy can start only when the tile before it has been read. V's hides behind the
-//           softmax, K's only behind other blocks. BUFFERS=2 hides each behind a product again, as in stage 13.
+// Idea      A side branch of stage 13, which does not pay; stage 15 follows 13. A block's queries never change: as
+//           fragments, 4 registers per lane and 16 columns, they leave shared memory once, not once per tile of keys.
+//           Q's buffer is then free for K and, after S, for V: one buffer serves all three in turn, a third of the
+//           shared memory is enough, and more blocks fit where that was the limit. The price: a copy can start only
+//           when the tile before it has been read. V's copy runs beside the softmax, K's beside nothing of its own
+//           block. With BUFFERS=2 each copy runs beside a product again, as in stage 13.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------
@@ -42,15 +43,15 @@ using Element = DTYPE;
 
 constexpr int BLOCK_Q = 64;   // queries per block
 constexpr int BLOCK_KV = 64;  // keys, and their values, per tile
-constexpr int WARP_Q = 16;    // queries per warp, for which it has all keys and all columns of O
-constexpr int MMA_M = 16;     // rows of S or O per tensor instruction
-constexpr int MMA_N = 8;      // columns of S or O per tensor instruction
-constexpr int MMA_K = 16;     // depth of a tensor instruction
+constexpr int WARPS = 4;
+constexpr int MMA_M = 16;  // rows of S or O per tensor instruction
+constexpr int MMA_N = 8;   // columns of S or O per tensor instruction
+constexpr int MMA_K = 16;  // depth of a tensor instruction
 
-constexpr int WARPS = BLOCK_Q / WARP_Q;
+constexpr int WARP_Q = BLOCK_Q / WARPS;  // queries per warp, for which it has all keys and all columns of O
 constexpr int THREADS = WARPS * 32;
-constexpr int WARPS_PER_SM = HEAD_DIM == 64 ? 16 : 12;  // the registers must last for so many
-constexpr int AHEAD = BUFFERS > 1 ? BUFFERS - 1 : 1;    // so many turns before its own is a tile asked for
+constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // that the registers must suffice for
+constexpr int AHEAD = BUFFERS > 1 ? BUFFERS - 1 : 1;   // turns between a tile's copy and its product
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
@@ -190,7 +191,7 @@ struct Shared {  // Q beside the ring
   alignas(128) Element ring[BUFFERS][BLOCK_KV][HEAD_DIM];  // K0, V0, K1, V1, ... pass through it
 };
 
-__global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kernel(
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
     const Element *__restrict__ Q,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ K,  // [B · H, N, HEAD_DIM]
     const Element *__restrict__ V,  // [B · H, N, HEAD_DIM]
@@ -353,15 +354,18 @@ __global__ void __launch_bounds__(THREADS, WARPS_PER_SM / WARPS) attention_kerne
 
 extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, const Element *V, Element *O, int B, int H,
                                         int N, float scale, cudaStream_t stream) {
-  if (B < 1 || H < 1 || N < 1 || !(scale > 0 && scale < INFINITY)) return cudaErrorInvalidValue;
+  const float log2_e = 1.44269504f;
+  const float scale_log2 = scale * log2_e;
+  if (B < 1 || H < 1 || N < 1 || !(scale_log2 > 0 && scale_log2 < INFINITY)) return cudaErrorInvalidValue;
   if (N % BLOCK_Q || N % BLOCK_KV) return cudaErrorInvalidValue;
+  if (!Q || !K || !V || !O) return cudaErrorInvalidValue;
+  if (((size_t)Q | (size_t)K | (size_t)V | (size_t)O) % 16) return cudaErrorInvalidValue;  // copies take 16 bytes
   const long long blocks = (long long)B * H * (N / BLOCK_Q);
   if (blocks > INT_MAX) return cudaErrorInvalidValue;
   const int shared_bytes = sizeof(Shared);  // more than 48 KB must be asked for
   const cudaError_t status =
       cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  const float log2_e = 1.44269504f;
-  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale * log2_e);
+  attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale_log2);
   return cudaGetLastError();
 }

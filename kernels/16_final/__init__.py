@@ -4,12 +4,18 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="Stage 15's loop, for any lengths: edges masked, hidden tiles skipped, grouped heads packed, few queries "
-    "against many keys split over blocks and combined by log-sum-exp.",
+    idea="Stage 15 with weights before maxima and spread copies, for any lengths: edges masked, hidden tiles skipped, "
+    "grouped heads packed, few queries against many keys split over blocks and combined by log-sum-exp.",
     problem="sdpa",
     ladder="attention",
     dtypes=("fp16", "bf16"),
-    variants={"HEAD_DIM": (64, 128), "CAUSAL": (0, 1), "MAX_WARP_Q": (16, 32)},
+    variants={
+        "HEAD_DIM": (64, 128),
+        "CAUSAL": (0, 1),
+        "MAX_WARP_Q": (16, 32),
+        "WEIGHTS_FIRST": (0, 1),
+        "SPREAD_COPIES": (0, 1),
+    },
     alignment=16,
     function="attention",
     counters=("global_store_sectors", "shared_load_wavefronts", "instructions.ldmatrix"),

@@ -89,12 +89,12 @@ def test_what_a_warp_seldom_needs_can_be_left_out():
     scores, products = 16 * 64 // 32, 2 * 8 * 8  # per lane; per warp, of 16 × 64 scores at D = 128
     stages = {number: kernels.load(number).kernel("fp16", {"HEAD_DIM": 128}) for number in ("15", "16")}
     plain = "ILi32ELb0ELb0"  # attention_kernel<32, false, false>
-    overlap, final = (
+    wide, final = (
         attention_tiles.cost(kernel, RATES, function=name, seldom=False)
         for kernel, name in zip(stages.values(), ("", plain))
     )
-    assert "correction of O" not in overlap.instructions and "correction of O" not in final.instructions
-    assert overlap.of("exp2 (XU)") == final.of("exp2 (XU)") == scores * 8
+    assert "correction of O" not in wide.instructions and "correction of O" not in final.instructions
+    assert wide.of("exp2 (XU)") == final.of("exp2 (XU)") == scores * 8
     assert final.instructions["exponentials"] == 2 * scores and final.instructions["maxima"] == 16 // 2 + 2 + 1 + 3
     assert final.of("tensor cores") == (products + 4) * 8
     again = attention_tiles.cost(stages["16"], RATES, function=plain)

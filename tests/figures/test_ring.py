@@ -205,7 +205,7 @@ def test_the_headline_says_what_was_executed():
 
 def test_slices_of_several_kinds_are_called_by_their_tensors():
     stage = next(stage for stage in ATTENTION if stage.number == "13")
-    picture = ring.ring(trace.run(stage.kernel("fp16", {"BUFFERS": 2}), (1, 1, 512, 128)), turns=4)
+    picture = ring.ring(trace.run(stage, (1, 1, 512, 128)), turns=4)
     assert {"Q", "K 0", "V 0", "K 1", "V 1"} <= {text.get_text() for text in picture.axes[0].texts}
 
 

@@ -104,6 +104,12 @@ def test_a_snippet_runs_and_is_traced(snippet):
     assert (column.text, column.banks.count, column.size) == ("y[threadIdx.x] = tile[threadIdx.x][3];", 32, 4)
 
 
+def test_code_has_a_folder_of_its_own_and_keeps_it():
+    first, second = trace.write("// one", "same.cu"), trace.write("// two", "same.cu")
+    assert (first.read_text(), second.read_text()) == ("// one", "// two") and first.name == second.name == "same.cu"
+    assert trace.write("// one", "same.cu") == first
+
+
 def test_naive_lanes_are_a_row_or_a_column_of_c(naive):
     accesses = naive._accesses("C", naive.requests("C"))
     assert np.array_equal(accesses["row"], accesses["thread"] // 32)

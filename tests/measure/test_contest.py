@@ -44,7 +44,9 @@ def test_rows_say_what_was_measured(fake_gpu):
     assert row["host_us"] == {"call": 9.5, "empty": 2.5}
     record = Record(made, row)
     assert (record.times(record.previous), record.times(record.first), record.times(record.peer)) == (4.0, 8.0, 0.5)
-    assert record.of_limit == row["tflops"] / 600
+    assert row["clock"] == {"ghz": 1.5, "min": 1.5, "max": 1.5, "clocks": 1_500_000} and record.clocks == 1_500_000
+    assert record.of_limit == pytest.approx(2 * 256**3 / 1_500_000 / 300e3), "in clocks, as the peak is"
+    assert (made["empty"]["median"], made["timer_ns"], made["power_limit_w"]) == (0.002, 32, 700.0)
 
 
 @pytest.mark.parametrize("wrong", ["01_naive", "02_block_tile"])
@@ -107,6 +109,22 @@ def test_settings_keep_contests_apart(fake_gpu, second_part):
     assert cases == {("scaling", "fp16", (), "2x64x8"), ("scaling", "fp16", (("HALVES", 1),), "2x64x8")}
     assert all(len(Record(made, row).peers) == 2 for row in made["rows"] if row["role"] == "stage")
     assert all(row["default"] for row in made["rows"] if row["role"] == "stage"), "a setting is not a choice"
+
+
+def test_together_all_cases_of_one_size_take_turns(fake_gpu):
+    """Those of one size only; each keeps its own peer."""
+    heats = [heat(1, dtype="fp16", sizes=(128, 256)), heat(1, dtype="bf16", sizes=(128,))]
+    made = contest.measure(heats, rounds=2, together=True)
+    assert made["together"] is True
+    timed = [what for kind, what in fake_gpu.log if kind == "time"]
+    assert [sorted(timed[turn : turn + 4]) for turn in (0, 4)] == [["01_naive", "01_naive", "cuBLAS", "cuBLAS"]] * 2
+    assert sorted(timed[8:]) == ["01_naive", "01_naive", "cuBLAS", "cuBLAS"], "the size that only one has"
+    assert all(len(Record(made, row).peers) == 1 for row in made["rows"] if row["role"] == "stage")
+    assert [(row["name"], row["dtype"], row["size"]) for row in made["rows"]] == [
+        (name, dtype, size)
+        for dtype, size in (("fp16", "128"), ("bf16", "128"), ("fp16", "256"))
+        for name in ("01_naive", "cuBLAS")
+    ]
 
 
 def test_host_times_of_two_calls_are_of_the_same_moments(monkeypatch):

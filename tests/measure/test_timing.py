@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from common.measure import timing
-from common.measure.timing import Contender
+from common.measure.timing import Contender, Round
 
 
 def test_contenders_take_turns_and_none_always_follows_the_same():
     order: list[str] = []
     contenders = [Contender(name, call=lambda: None, estimate=1.0) for name in "abc"]
-    sampler, before = lambda call, estimate, ms: [ms, ms], lambda c: order.append(c.label)
+    sampler, before = lambda call, estimate, ms: Round([ms, ms]), lambda c: order.append(c.label)
     timing.interleave(contenders, rounds=6, round_ms=10, sampler=sampler, before=before)
     assert [sorted(order[turn : turn + 3]) for turn in range(0, 18, 3)] == [list("abc")] * 6
     for name in "abc":
@@ -24,7 +26,7 @@ def test_contenders_take_turns_and_none_always_follows_the_same():
 def test_a_slow_contender_takes_part_in_fewer_rounds_but_at_least_one():
     estimates = {"fast": 1.0, "slow": timing.SLOW_MS / 2, "endless": 100 * timing.SLOW_MS}
     contenders = [Contender(name, lambda: None, estimate) for name, estimate in estimates.items()]
-    timing.interleave(contenders, rounds=5, sampler=lambda *_: [1.0])
+    timing.interleave(contenders, rounds=5, sampler=lambda *_: Round([1.0]))
     assert [len(c.samples) for c in contenders] == [5, 2, 1]
 
 
@@ -34,12 +36,42 @@ def test_drift_meets_all_contenders():
 
     def sampler(call, estimate, ms):
         now[0] += 1
-        return [1.0 + now[0] / 20]
+        return Round([1.0 + now[0] / 20])
 
     contenders = [Contender(name, lambda: None, 1.0) for name in "ab"]
     timing.interleave(contenders, rounds=10, sampler=sampler)
     a, b = (timing.summary(c.samples)["median"] for c in contenders)
     assert a == pytest.approx(b, rel=0.03)
+
+
+def test_the_clock_is_that_of_all_rounds_together():
+    """A long round counts for more; rounds without stamps have no say."""
+    rounds = [Round([1.0], clocks=1800, ns=1000), Round([1.0]), Round([1.0], clocks=4500, ns=3000)]
+    assert timing.clock(rounds) == {"ghz": 1.575, "min": 1.5, "max": 1.8}
+    assert timing.clock([Round([1.0])]) == {}
+
+
+def test_marks_are_outside_of_the_two_events_of_each_run(monkeypatch):
+    """What they launch is not timed; warm-up runs have none."""
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            log.append("event")
+
+        def elapsed_time(self, other):
+            return 0.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(timing, "_filler", lambda device: SimpleNamespace(sum=lambda: log.append("clear")))
+    found = timing.timed_runs(lambda: log.append("call"), 1, 2, mark=lambda: log.append("mark"))
+    assert found == [0.5, 0.5]
+    assert log == ["call", *["clear", "mark", "event", "call", "event", "mark"] * 2, "wait"]
 
 
 def test_summary_is_median_and_the_middle_three_fifths():

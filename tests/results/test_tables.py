@@ -200,6 +200,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         row("cuBLAS", 400.0, role="peer"),
     ]
     record("bench", run(*rows, limits=LIMITS))
+    both = [row("01_naive", 4.0, dtype=dtype, variants={"COALESCED": 1}) for dtype in ("fp16", "bf16")]
+    record("together", run(*both, together=True, date="2026-11-20T10:00:00+00:00"))
     unit = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 640.4, "unit": "TFLOP/s"}
     unit |= {"ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}, "per_clock": {"value": 2500.0, "unit": "FLOP/clock/SM"}}
     unit |= {"sustained": {"value": 622.0, "sm_mhz": {"median": 1880}}}
@@ -231,8 +233,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     record("profile", run({**row("01_naive", 1.0), "size": "256", "counters": counters, "metrics": {}}, kind="profile"))
     arguments = {
         "ladder": ["gemm", "fp16"],
-        "share": ["01_naive", "fp16", "4096"],
-        "times": ["01_naive", "fp16", "4096"],
+        "spread": ["01_naive", "fp16", "4096"],
+        "together": ["01_naive", "4096"],
         "ragged": ["01_naive", "fp16", "4096"],
         "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
@@ -249,8 +251,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     made = {name: TABLES[name](*words) for name, words in arguments.items()}
     assert set(made) == set(TABLES)
     assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
-    limits = ["mma.sync, from registers", "2,500", "500 TFLOP/s", "640.4", "622", "1880 MHz", "–"]
-    assert cells(made["limits"]) == [limits]
+    # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
+    assert cells(made["limits"]) == [["mma.sync, from registers", "2,500", "640.4", "2.56 GHz", "622", "2.49 GHz", "–"]]
     assert cells(made["levels"]) == [
         ["registers", "256 KB per SM", "4", "–", "–"],
         ["shared memory", "228 KB per SM", "29", "128", "25.6 TB/s"],
@@ -266,12 +268,16 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     ]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
-    assert cells(made["bounds"])[0] == ["01_naive", "–", "–", "34.4 ms", "–", "–"]
+    assert cells(made["bounds"])[0] == ["01_naive", *["–"] * 6]
     assert cells(made["profile"]) == [
         ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
         ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
     ]
-    assert cells(made["share"])[0][1:] == ["0.010", "0.010"] and cells(made["share"])[-1][-1] == "**0.010**"
+    assert cells(made["spread"]) == [
+        ["01_naive", "4.00 to 4.00"],
+        ["cuBLAS", "400 to 400"],
+        ["share", "1% to 1%"],
+    ]
     assert cells(made["speed"]) == [
         ["01_naive, fp16", "4.00"],
         ["02_block_tile, fp16", "8.00"],
@@ -307,8 +313,8 @@ def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record)
     assert tables.uses_table("03_thread_tile", "fp32", "1024", "77") == tables.NOTHING
 
 
-def test_a_share_of_the_library_is_of_one_problem_and_its_times_stand_run_by_run(record):
-    """Rows of another setting at the same size, variants and quick runs have no part in either table."""
+def test_the_spread_is_of_all_long_runs_of_one_problem(record):
+    """Rows of another setting at the same size, variants and quick runs have no part in it."""
     turned = {"B_TRANSPOSED": 1}
     older = [row("11_any_shape", 300.0), row("cuBLAS", 600.0, role="peer")]
     older += [row("11_any_shape", 20.0, settings=turned), row("cuBLAS", 600.0, role="peer", settings=turned)]
@@ -316,36 +322,52 @@ def test_a_share_of_the_library_is_of_one_problem_and_its_times_stand_run_by_run
     record("older", run(*older))
     newer = [row("11_any_shape", 330.0), row("cuBLAS", 600.0, role="peer")]
     record("newer", run(*newer, date="2026-12-01T00:00:00+00:00"))
-    quick = run(*newer, date="2026-12-02T00:00:00+00:00") | {"command": "python -m kernels bench --quick"}
-    record("quick", quick)
+    quick = run(*newer, row("cuBLAS", 1.0, role="peer"), date="2026-12-02T00:00:00+00:00")
+    record("quick", quick | {"command": "python -m kernels bench --quick"})
     record("no library", run(row("11_any_shape", 5.0), date="2026-12-03T00:00:00+00:00"))
-    words = ("11_any_shape", "fp16", "4096")
-    shares = [cell[1:] for cell in cells(TABLES["share"](*words))]
-    assert shares == [["0.500", "0.500"], ["0.550", "0.550"], ["–", "**0.525**"]]
-    assert [cell[0] for cell in cells(TABLES["times"](*words))] == [
-        "[older.json]",
-        "[newer.json]",
-        "longest ÷ shortest",
+    text = TABLES["spread"]("11_any_shape", "fp16", "4096")
+    assert cells(text) == [["11_any_shape", "300 to 330"], ["cuBLAS", "600 to 600"], ["share", "50% to 55%"]]
+    assert "0.525" in text and "2 runs: [older.json], [newer.json]" in text
+    assert cells(TABLES["spread"]("11_any_shape", "fp16", "4096", B_TRANSPOSED="1"))[0][1] == "20.0 to 20.0"
+
+
+def test_what_was_timed_together_is_of_the_newest_such_run(record):
+    """A newer run whose precisions were timed one after the other is passed over."""
+
+    def rows(speed: float) -> list[dict]:
+        clock = {"clock": {"ghz": 1.5, "clocks": 1}}
+        both = [row("11_any_shape", speed, **clock), row("cuBLAS", 600.0, role="peer", **clock)]
+        both += [row("11_any_shape", 440.0, dtype="bf16"), row("cuBLAS", 800.0, role="peer", dtype="bf16")]
+        return both
+
+    record("together", run(*rows(400.0), together=True))
+    record("apart", run(*rows(100.0), together=False, date="2026-12-01T00:00:00+00:00"))
+    record("one", run(*rows(100.0)[:2], together=True, date="2026-12-02T00:00:00+00:00"))
+    text = TABLES["together"]("11_any_shape", "4096")
+    assert cells(text) == [
+        ["fp16, 4096", "400", "1.500 GHz", "600", "1.500 GHz", "67%"],
+        ["bf16, 4096", "440", "–", "800", "–", "55%"],
     ]
-    assert cells(TABLES["times"](*words))[0][1:] == ["abc", "0.458 ms", "0.229 ms"]
-    assert cells(TABLES["times"](*words))[-1][1:] == ["–", "1.100", "1.000"]
-    assert cells(TABLES["share"](*words, B_TRANSPOSED="1"))[0][1] == "0.033"
+    assert "together.json" in text and TABLES["together"]("11_any_shape", "2048") == tables.NOTHING
 
 
 def test_ragged_sizes_cost_multiples_of_the_whole_one_for_stage_and_library_alike(record):
-    """All of one run, the newest that has every size; TFLOP/s differ by the work as well, times do not."""
+    """All of one run, the newest that has every size; TFLOP/s differ by the work as well, times do not. In clocks where
+    both rows have them."""
     shape = {"M": 2047, "N": 2047, "K": 2040}
     odd = {"size": "2047x2047x2040", "shape": shape}
-    rows = [row("11_any_shape", 400.0, 2048, sm_mhz={"median": 1965.0}), row("cuBLAS", 600.0, 2048, role="peer")]
-    rows += [row("11_any_shape", 200.0, 2048) | odd, row("cuBLAS", 150.0, 2048, role="peer") | odd]
+    clock = lambda ghz, clocks: {"clock": {"ghz": ghz, "clocks": clocks}}  # noqa: E731
+    rows = [row("11_any_shape", 400.0, 2048, **clock(2, 85_900)), row("cuBLAS", 600.0, 2048, role="peer")]
+    rows += [row("11_any_shape", 200.0, 2048, **clock(1.5, 128_850)) | odd]
+    rows += [row("cuBLAS", 150.0, 2048, role="peer", **clock(1.5, 172_000)) | odd]
     rows += [row("11_any_shape", 4.0, 2048, settings={"B_TRANSPOSED": 1})]
     record("ragged", run(*rows))
     newer = run(row("11_any_shape", 1.0, 2048), row("cuBLAS", 1.0, 2048, role="peer"), date="2026-12-01T00:00:00+00:00")
     record("newer", newer)
     words = ("11_any_shape", "fp16", "2048,2047x2047x2040")
     assert cells(TABLES["ragged"](*words)) == [
-        ["2048", "0.0429 ms", "–", "1965 MHz", "0.0286 ms", "–", "–"],
-        ["2047x2047x2040", "0.0859 ms", "2.00", "–", "0.115 ms", "4.00", "–"],
+        ["2048", "0.0429 ms", "–", "2.000 GHz", "0.0286 ms", "–", "–"],
+        ["2047x2047x2040", "0.0859 ms", "1.50", "1.500 GHz", "0.115 ms", "4.00", "1.500 GHz"],
     ]
     assert "ragged.json" in TABLES["ragged"](*words)
     assert TABLES["ragged"](*words, "4096,4088") == tables.NOTHING

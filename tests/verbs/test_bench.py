@@ -145,7 +145,11 @@ def test_a_run_is_printed_saved_and_drawn(fake_gpu, command, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     assert [line for line in out.splitlines() if "2026" in line or "20" in line and line.startswith("fp")]
     assert "a call takes 9.5 µs of the host's time, 2.5 µs of them for torch.empty" in out
-    assert "peak: peak FMA fp32: 600 TFLOP/s, measured 2026-11-21" in out
+    assert "peak: peak FMA fp32: 300,000 FLOP per clock, measured 2026-11-21" in out
+    assert "an empty kernel takes 2.0 µs" in out and " 1.500" in out
+    assert not made["together"]
+    command("kernels.03_thread_tile", "bench", *words, "--together")
+    assert runs.load(path)["together"]
 
 
 def test_printed_ratios_are_those_of_the_run(fake_gpu):
@@ -169,7 +173,7 @@ def test_names_stay_whole_at_eighty_columns(fake_gpu):
     """The longest name of the course with the longest variant, two libraries, numbers of every width."""
     times = {"median": 123.4567, "p20": 100.0, "p80": 140.0, "n": 50}
     case = {"part": "gemm", "problem": "gemm", "dtype": "fp16", "settings": {}, "shape": {"M": 1}, "size": "1"}
-    named = {"name": "10_register_double_buffer", "previous": "09_swizzle", "limit": "l", "sm_mhz": {"median": 1980.0}}
+    named = {"name": "10_register_double_buffer", "previous": "09_swizzle", "limit": "l", "clock": {"ghz": 1.7534}}
     labels = ["10_register_double_buffer fp16", "10_register_double_buffer fp16 SLICE_BYTES=64"]
     rows = [
         {"role": "stage", "label": label, "default": True, "ms": times, "tflops": 435.1, **named} for label in labels
@@ -179,7 +183,7 @@ def test_names_stay_whole_at_eighty_columns(fake_gpu):
     text = shown(bench.record_tables([Record(made, row) for row in made["rows"]], "t")[0])
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert text.count("10_register_double_buffer") == 2 and "SLICE_BYTES=64" in text and "% cuDNN" in text
-    assert "123.5" in text and "1980" in text
+    assert "123.5" in text and "1.753" in text
 
 
 def test_a_wrong_kernel_ends_the_run(fake_gpu, monkeypatch, command):
@@ -247,6 +251,25 @@ def test_the_ladder_without_a_gpu_is_one_screen(recorded, command):
     assert rows["01_naive"][0] == rows["02_block_tile"][0] == "ok"
     assert rows["02_block_tile"][-3:] == ["68.7", "2.00", "10.0%"] and "→" in rows["02_block_tile"]
     assert "recorded: 4096 on NVIDIA H200, 2026-11-21" in " ".join(out.split()) and "next: python -m kernels." in out
+
+
+def test_the_driver_s_reasons_for_the_clock_are_told_with_their_shares():
+    """Of the row in which it was seen most; rows that nobody asked for say nothing."""
+    case = {"part": "gemm", "dtype": "fp16", "settings": {}, "size": "64", "role": "peer"}
+    rows = [case | {"limited_by": each} for each in ({"power cap": 0.25}, {}, {"power cap": 0.754})] + [case]
+    said = bench.footnotes([Record({"rows": []}, row) for row in rows])
+    assert [line for line in said if "power cap" in line and "75%" in line]
+    assert not [line for line in bench.footnotes([Record({"rows": []}, case)]) if "driver" in line]
+
+
+def test_a_ladder_s_last_line_is_what_was_gained():
+    """Sums of counters, first stage and last; what did not fall, and what nobody needs any more, is left out."""
+    stages = course.ladder(kernels.load(1))
+    first = {"global_load_sectors": 1000, "instructions.barrier": 8}
+    last = {"global_load_sectors": 40, "cp_async_sectors": 60, "instructions.barrier": 16}
+    counted = {stages[0].name: first, stages[-1].name: last}
+    assert bench._gain(stages, counted) == ["from 01_naive to 11_any_shape: sectors read 1k → 100 (÷ 10)"]
+    assert bench._gain(stages, {stages[0].name: first}) == [] == bench._gain(stages[:1], counted)
 
 
 @pytest.mark.parametrize("number", [1, 12])

@@ -104,9 +104,8 @@ def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited
 
 
 def test_a_launcher_that_asks_for_more_than_some_gpus_have_fails_there(command, edited):
-    ring = "(fits ? STAGES : 2) * sizeof(Tiles)"
-    source = edited(DOUBLE_BUFFER, (ring, "STAGES * sizeof(Tiles)"))
-    status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=3")
+    source = edited(DOUBLE_BUFFER, ("= STAGES * sizeof(Tiles)", "= (STAGES + 1) * sizeof(Tiles)"))
+    status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=4")
     assert status == 1 and "4 of 10 checks failed" in out
     here, elsewhere = (line.rstrip() for line in out.splitlines() if line.startswith("fp16"))
     assert here.endswith(" ok") and " emulator 8.6 " in elsewhere and elsewhere.endswith("stopped in 4")
