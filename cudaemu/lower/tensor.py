@@ -8,6 +8,7 @@ from cudaemu.lower.core import (
     ABSENT,
     SPACES,
     TOGETHER,
+    WGMMA_WAIT,
     Constant,
     Form,
     Lowered,
@@ -111,9 +112,10 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     """`wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 d, a-desc, b-desc, scale-d, imm-scale-a, imm-scale-b,
     imm-trans-a, imm-trans-b`, or with A in registers, then without imm-trans-a; and fence, commit_group, wait_group."""
     what = form.choose("mma_async", "fence", "commit_group", "wait_group")
+    if what == "wait_group":
+        return Lowered("wgmma.wait_group", [Raw(form.number(0))], kind=WGMMA_WAIT, category="control")
     if what != "mma_async":
-        numbers = [Raw(form.number(0))] if what == "wait_group" else []
-        return Lowered(f"wgmma.{what}", numbers, kind=TOGETHER, target=EVERYONE, category="control")
+        return Lowered(f"wgmma.{what}", kind=TOGETHER, target=EVERYONE, category="control")
     bits = form.parts[-1] == "popc"
     to, a, b = (form.parts[:-2] if bits else form.parts)[-3:]
     shape = next((match for part in form.parts if (match := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)

@@ -153,12 +153,18 @@ struct Mbarrier {
 
 // What four warps multiply together: wgmma.cpp.
 struct Warpgroup {
-  struct Product {
+  struct Part {  // 16 rows, of one warp
     const Instr *i = nullptr;
-    u64 descriptor_a, descriptor_b;
-    u32 thread;                // that issued it first
-    u32 issued = 0, done = 0;  // warps that have issued it, and computed their part
-    std::unique_ptr<u32[]> b;  // converted
+    u64 a, b;  // descriptors
+    bool accumulate, done = false;
+    std::vector<u32> a_rows;  // if A is in registers: as they were
+    AsyncPast past;           // the sanitizer's
+  };
+  struct Product {
+    Part part[4];
+    u32 first = 0;               // warp that issued it first
+    u32 issued = 0, waited = 0;  // warps that have
+    bool read = false;           // its operands
   };
   std::map<u64, Product> products;  // by number
   u32 registers[4] = {};            // of each thread, as setmaxnreg has set them; 0: as launched
@@ -169,6 +175,7 @@ struct Warpgroup {
 constexpr u64 ASYNCHRONOUS = 1ull << 56;
 inline u64 copies_on(u64 block, u64 offset) { return ASYNCHRONOUS | block << 16 | 1 << 15 | offset >> 3; }
 inline u64 copies_of(u64 block, u32 thread, bool writing) { return ASYNCHRONOUS | block << 16 | thread << 1 | writing; }
+inline u64 products_of(u64 block, u32 warpgroup) { return ASYNCHRONOUS | block << 16 | 1 << 14 | warpgroup; }
 inline u64 block_of(u64 block) { return block & ASYNCHRONOUS ? (block & ~ASYNCHRONOUS) >> 16 : block; }
 
 // One of a launch's threads, and what the blocks left that it ran.
@@ -351,8 +358,9 @@ struct Block {
   void hand_to(Warp &, u32 mask, PastPointer &, bool release);
   void take_from(Warp &, const PastPointer &);
   // wgmma.cpp
-  void issue(Warp &, Wgmma);
-  void finish(Warp &, const Wgmma &);
+  void issue(Warp &, Warpgroup::Part);
+  bool wait_for_products(Warp &, const Instr &);
+  void finish(Warp &, u64 number);
   void touch_registers(Warp &, const Instr &, u32 mask);
   void end_products(const Warp &);
   void end_warpgroups();
@@ -360,7 +368,6 @@ struct Block {
   void fence_proxy(Warp &);
   std::vector<u32> fenced_times(const Warp &) const;
   AsyncPast async_past(Warp &);
-  void async_read(const Warp &, const Instr &, const AsyncPast &, const std::vector<u32> &address, u32 bytes);
   // Of a thread block cluster: cluster.cpp.
   u64 cluster_address(Space, u64 address) const;
   void pass_cluster(Warp &, u32 mask);
@@ -415,7 +422,9 @@ struct Block {
   bool happened(const Warp &, int lane, const Visit &) const;
   bool happened(const AsyncPast &, Cell, bool fenced) const;
   bool proxy_fenced(const Warp &, Cell) const;
-  void check_async_read(const Warp &, const Instr &, const AsyncPast &, u32 at, u32 bytes);
+  bool release_warpgroups();
+  void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
+  void check_operand(const Warp &, const Warpgroup::Product &, u32 at);
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);

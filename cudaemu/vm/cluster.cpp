@@ -251,8 +251,9 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
-  if (v.lane == WHOLE_WARP) problem = Problem::WGMMA_OPERAND_WRITTEN;
-  if (v.copy)
+  if (v.lane == WHOLE_WARP)
+    problem = Problem::WGMMA_OPERAND_WRITTEN;
+  else if (v.copy)
     problem = problem == Problem::RACE_WRITE_AFTER_READ ? Problem::BULK_STILL_READS
               : waited_in_vain(w, lane, v.copy)
                   ? Problem::BULK_OTHER_PHASE

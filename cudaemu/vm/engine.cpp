@@ -96,6 +96,7 @@ void Block::start() {
     w.products.clear();
     w.registers.assign(program.product_registers, WgmmaRegister());
     w.product_fence = WgmmaFence::NEVER;
+    w.alone = false;
     w.product_group = 0, w.products_issued = 0;
     w.bulk.clear();
     std::fill(std::begin(w.bulk_group), std::end(w.bulk_group), 0);
@@ -158,7 +159,7 @@ bool Block::waits(s32 for_what) const {
 bool Block::release_lanes() {
   bool released = false;
   for (Warp &w : warps) released |= release_lanes(w);
-  return released;
+  return released || release_warpgroups();
 }
 
 // Every thread waits, and every other block does or is over.
@@ -166,7 +167,7 @@ void Block::report_deadlock(u64 not_started) {
   for (Warp &w : warps)
     for (const Group &g : w.groups) {
       const u32 who = thread(w, __builtin_ctz(g.mask));
-      if (g.waiting == FOR_LANES) continue;
+      if (g.waiting == FOR_LANES || g.waiting == FOR_WARPGROUP) continue;
       if (g.waiting == FOR_CLUSTER)
         report(Problem::CLUSTER_DEADLOCK, g.pc, who, cluster.missing, 0);
       else if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
@@ -357,6 +358,12 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
         case Kind::CLUSTER_WAIT:
           if (active)
             wait_for_cluster(w, group, active);
+          else
+            ++group.pc;
+          break;
+        case Kind::WGMMA_WAIT:
+          if (active && !wait_for_products(w, i))
+            group.waiting = FOR_WARPGROUP;
           else
             ++group.pc;
           break;

@@ -64,10 +64,12 @@ enum Flag : u32 {
 //   PLAIN: nothing, lanes do not meet and pc moves on      CLOCK: likewise, but it asks for the time
 //   TOGETHER: the lanes that the member mask names must be here
 //   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
-#define KINDS(X) \
-  X(PLAIN)       \
-  X(BRANCH)      \
-  X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT)
+#define KINDS(X)                                                                                               \
+  X(PLAIN)                                                                                                     \
+  X(BRANCH)                                                                                                    \
+  X(TABLE)                                                                                                     \
+  X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT) \
+      X(WGMMA_WAIT)
 enum class Kind : u32 {
 #define X(name) name,
   KINDS(X)
@@ -284,11 +286,11 @@ enum class Space : u32 { GLOBAL, SHARED, LOCAL, GENERIC, CLUSTER };  // CLUSTER:
 // Lanes of one warp that stand at the same pc.
 struct Group {
   u32 pc, mask;
-  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, FOR_CLUSTER, or the number of a barrier
+  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, FOR_CLUSTER, FOR_WARPGROUP, or the number of a barrier
   u32 passed = 0;   // how often others went before it in this turn, because it was polling
   u64 version = 0;  // FOR_MEMORY: the memory that it has seen; it can only go on with another one
 };
-constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001, FOR_CLUSTER = 1002;
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001, FOR_CLUSTER = 1002, FOR_WARPGROUP = 1003;
 
 // What a warp polled last: an atomic, or a load that other threads' writes may reach.
 struct Poll {
@@ -312,15 +314,11 @@ struct Copy {
   u64 source[LANES];
 };
 
-// A warp's part of a wgmma: 16 rows of it, under way until they are waited for.
+// A wgmma that a warp has not waited for.
 struct Wgmma {
-  const Instr *i;
   u64 number;  // of the warpgroup's
   u32 group;   // that is committed together
-  u64 a, b;    // descriptors
-  bool accumulate;
-  std::vector<u32> a_rows;  // if A is in registers: as they were
-  AsyncPast past;           // the sanitizer's: what has happened before it
+  const Instr *i;
 };
 
 enum class WgmmaFence { NEVER, BEFORE_WAIT, SINCE_WAIT };  // the last wgmma.fence, and the last wgmma.wait_group
@@ -366,6 +364,7 @@ struct Warp {
   std::vector<Wgmma> products;           // under way
   std::vector<WgmmaRegister> registers;  // by their number in the program
   WgmmaFence product_fence = WgmmaFence::NEVER;
+  bool alone = false;                      // it no longer waits for the others of its warpgroup: they cannot come
   u32 product_group = 0;                   // number of the group that it is filling
   u64 products_issued = 0;                 // so far
   std::vector<BulkCopy> bulk;              // in flight from shared memory, in bulk groups

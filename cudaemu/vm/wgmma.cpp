@@ -1,9 +1,9 @@
 // wgmma: four warps multiply 64 rows by a matrix in shared memory, in the background.
 //
-// A warp remembers its part of the product, 16 of the rows, and computes it in the wait_group that waits for it: code that
-// reads the accumulators or overwrites an operand before that gets other numbers. Operands in registers are taken when the
-// instruction is issued. The warps of a warpgroup execute the same instructions, so its n-th product is that of all of
-// them, and what it reads of B is converted once.
+// The warps of a warpgroup execute the same instructions, so the n-th of each is a part, 16 of the rows, of one product.
+// It is computed as late as it may be, when the first of them waits for it, and for all of them at once, for then the
+// hardware is done with it; code that reads the accumulators or overwrites an operand before that gets other numbers.
+// A warp cannot wait for a product that another one has not issued yet. Operands in registers are taken at once.
 #include <algorithm>
 
 #include "block.h"
@@ -108,47 +108,36 @@ static void list_pieces(const Matrix &m, u32 first, u32 octets, u32 depth, std::
       for (u32 row = 0; row < 8; ++row) out.push_back(m.piece(at, k, row));
 }
 
-// What the warp reads of A and B, and how much of that it reads for itself alone.
-struct Pieces {
-  std::vector<u32> addresses;
-  u32 own = 0;
-};
-static Pieces pieces(const Warp &w, const Wgmma &mine) {
-  const Operands s(*mine.i);
-  Pieces p;
-  if (!s.a_count) list_pieces(Matrix(mine.a, s.flags & TRANSPOSE_A), w.index % 4 * 2, 2, s.depth, p.addresses);
-  p.own = u32(p.addresses.size());
-  list_pieces(Matrix(mine.b, s.flags & TRANSPOSE_B), 0, s.columns / 8, s.depth, p.addresses);
-  return p;
-}
-
 // ---- issue ----
 
-static void trace_pieces(Warp &w, const Wgmma &mine) {
-  const Pieces p = pieces(w, mine);
-  const auto row = [&](u32 first, u32 end) {
+static void trace_pieces(Warp &w, const Warpgroup::Part &mine) {
+  const Operands s(*mine.i);
+  const auto row = [&](const std::vector<u32> &pieces, u32 first, u32 end) {
     for (; first < end; first += LANES) {
       u64 address[LANES] = {};
       const u32 count = std::min(end - first, u32(LANES));
-      std::copy_n(p.addresses.begin() + first, count, address);
+      std::copy_n(pieces.begin() + first, count, address);
       trace_access(w, *mine.i, count == LANES ? ALL : (1u << count) - 1, Space::SHARED, WGMMA, address, 16);
       --w.seq;
     }
   };
-  const u32 quarter = u32(p.addresses.size() - p.own) / 4, first = p.own + w.index % 4 * quarter;
-  row(0, p.own);
-  row(first, first + quarter);
+  std::vector<u32> a, b;
+  if (!s.a_count) list_pieces(Matrix(mine.a, s.flags & TRANSPOSE_A), w.index % 4 * 2, 2, s.depth, a);
+  list_pieces(Matrix(mine.b, s.flags & TRANSPOSE_B), 0, s.columns / 8, s.depth, b);
+  const u32 quarter = u32(b.size()) / 4, first = w.index % 4 * quarter;  // as if the warps shared it out
+  row(a, 0, u32(a.size()));
+  row(b, first, first + quarter);
   ++w.seq;
 }
 
-void Block::issue(Warp &w, Wgmma mine) {
+void Block::issue(Warp &w, Warpgroup::Part mine) {
   const Instr &i = *mine.i;
   const Operands s(i);
   const u32 who = thread(w, 0);
   const Program::Touch &registers = program.touches.at(i.pc);
-  Warpgroup::Product &product = warpgroup(w).products[mine.number];
-  if (!product.i) product.i = &i, product.descriptor_a = mine.a, product.descriptor_b = mine.b, product.thread = who;
-  ++product.issued;
+  const u64 number = w.products_issued++;
+  Warpgroup::Product &product = warpgroup(w).products[number];
+  if (!product.issued++) product.first = w.index;
   if (launch.count) {
     ++counters[i.pc].requests;
     counters[i.pc].bytes += (s.a_count ? 0 : 16 * 32) + s.columns * 32 / 4;
@@ -156,8 +145,9 @@ void Block::issue(Warp &w, Wgmma mine) {
   if (traced) trace_pieces(w, mine);
   if (launch.sanitize) {
     mine.past = async_past(w);
-    if (product.i != &i || product.descriptor_a != mine.a || product.descriptor_b != mine.b)
-      report(Problem::WARPGROUP_APART, i.pc, who, 0, 0, product.thread, product.i->pc);
+    const Warpgroup::Part &first = product.part[product.first % 4];
+    if (first.i && (first.i != &i || first.a != mine.a || first.b != mine.b))
+      report(Problem::WARPGROUP_APART, i.pc, who, 0, 0, product.first * LANES, first.i->pc);
     for (const bool is_a : {true, false}) {
       const Matrix m(is_a ? mine.a : mine.b, false);
       const u32 phase = ((m.start >> 7) - m.base) & (m.swizzled / 16 - 1);
@@ -184,15 +174,19 @@ void Block::issue(Warp &w, Wgmma mine) {
   }
   for (const u32 r : registers.reads) ++w.registers[r].users, w.registers[r].pc = i.pc, w.registers[r].result = false;
   for (const u32 r : registers.writes) ++w.registers[r].users, w.registers[r].pc = i.pc, w.registers[r].result = true;
-  w.products.push_back(std::move(mine));
+  w.products.push_back({number, w.product_group, &i});
+  product.part[w.index % 4] = std::move(mine);
+  if (product.issued < 4) return;
+  for (u32 v = w.index & ~3u; v < std::min(w.index / 4 * 4 + 4, u32(warps.size())); ++v)
+    for (Group &g : warps[v].groups)
+      if (g.waiting == FOR_WARPGROUP) g.waiting = RUNNABLE;
 }
 
 template <class T>
 static void issue(Warp &w, const Instr &i, u32 m) {
   const int lane = __builtin_ctz(m);
   const Operands s(i);
-  Wgmma mine{
-      &i, w.products_issued++, w.product_group, 0, w.reg<u64>(i.o[10])[lane], bool(w.pred(i.o[8]) >> lane & 1), {}, {}};
+  Warpgroup::Part mine{&i, 0, w.reg<u64>(i.o[10])[lane], bool(w.pred(i.o[8]) >> lane & 1), false, {}, {}};
   if (s.a_count) {
     alignas(64) T a[16][MOST_K];
     read_a(w, s.a, s.a_count, s.a_type, a);
@@ -210,27 +204,30 @@ static void fence(Warp &w, const Instr &, u32) {
 
 // ---- and wait ----
 
+// B as it was converted last: the four parts of a product mostly have the same.
+struct Converted {
+  const Instr *i = nullptr;
+  u64 descriptor = 0;
+  std::vector<u32> words;
+};
+
 template <class T>
-static void multiply(Warp &w, const Wgmma &mine) {
-  Block &b = *w.block;
+static void multiply(Warp &w, const Warpgroup::Part &mine, Converted &b) {
   const Operands s(*mine.i);
   alignas(64) T a[16][MOST_K], tile[16][8];
   if (s.a_count)
     for (u32 row = 0; row < 16; ++row) memcpy(a[row], &mine.a_rows[row * s.depth], s.depth * sizeof(T));
   else
-    read_rows(b, Matrix(mine.a, s.flags & TRANSPOSE_A), w.index % 4 * 16, s, a);
+    read_rows(*w.block, Matrix(mine.a, s.flags & TRANSPOSE_A), w.index % 4 * 16, s, a);
   if (s.flags & NEGATE)
     for (auto &row : a)
       for (u32 k = 0; k < s.depth; ++k) row[k] = -row[k];
-  Warpgroup &group = b.warpgroup(w);
-  Warpgroup::Product &product = group.products[mine.number];
-  std::unique_ptr<u32[]> own;
-  std::unique_ptr<u32[]> &converted = product.i == mine.i && product.descriptor_b == mine.b ? product.b : own;
-  if (!converted) {
-    converted.reset(new u32[s.columns * s.depth]);
-    read_columns(b, Matrix(mine.b, s.flags & TRANSPOSE_B), s, reinterpret_cast<T(*)[8]>(converted.get()));
+  if (b.i != mine.i || b.descriptor != mine.b) {
+    b.i = mine.i, b.descriptor = mine.b;
+    b.words.resize(s.columns * s.depth);
+    read_columns(*w.block, Matrix(mine.b, s.flags & TRANSPOSE_B), s, reinterpret_cast<T(*)[8]>(b.words.data()));
   }
-  const auto columns = reinterpret_cast<const T(*)[8]>(converted.get());
+  const auto columns = reinterpret_cast<const T(*)[8]>(b.words.data());
   const u32 step = s.halves ? 2 : 4;
   for (u32 n = 0; n < s.columns / 8; ++n) {
     if (mine.accumulate)
@@ -245,31 +242,83 @@ static void multiply(Warp &w, const Wgmma &mine) {
       multiply(tile, a, columns + n * s.depth, s.depth, s.flags & SATURATE);
     write_d(w, s.d + step * n, s.halves, tile, ALL);
   }
-  if (++product.done == 4) group.products.erase(mine.number);
 }
 
-void Block::finish(Warp &w, const Wgmma &mine) {
-  const std::vector<u32> addresses = pieces(w, mine).addresses;
-  const u32 last = *std::max_element(addresses.begin(), addresses.end());
-  if (last + 16 > launch.shared_bytes) {  // hardware notices if it is not the block's at all
-    const bool fatal = last + 16 > launch.shared_window;
-    report(fatal ? Problem::WGMMA_BOUNDS : Problem::SHARED_PAST_END, mine.i->pc, thread(w, 0), last, 16);
-    if (fatal) return halt();
+// Where the product reads shared memory.
+static std::vector<u32> pieces(const Warpgroup::Product &product) {
+  std::vector<u32> out;
+  const Warpgroup::Part &first = product.part[product.first % 4];
+  const Operands s(*first.i);
+  if (!s.a_count) list_pieces(Matrix(first.a, s.flags & TRANSPOSE_A), 0, 8, s.depth, out);
+  list_pieces(Matrix(first.b, s.flags & TRANSPOSE_B), 0, s.columns / 8, s.depth, out);
+  return out;
+}
+
+// The product happens now, for all warps that have issued it: the warpgroup multiplies together. A warp that waits later
+// has its numbers a little sooner than it may look at them.
+void Block::finish(Warp &w, u64 number) {
+  Warpgroup::Product &product = warpgroup(w).products.at(number);
+  if (!product.read) {
+    product.read = true;
+    const u32 pc = product.part[product.first % 4].i->pc;
+    const std::vector<u32> addresses = pieces(product);
+    const u32 last = *std::max_element(addresses.begin(), addresses.end());
+    if (last + 16 > launch.shared_bytes) {  // hardware notices if it is not the block's at all
+      const bool fatal = last + 16 > launch.shared_window;
+      report(fatal ? Problem::WGMMA_BOUNDS : Problem::SHARED_PAST_END, pc, product.first * LANES, last, 16);
+      if (fatal) return halt();
+    }
+    if (launch.sanitize) read_operands(w, number, product);
   }
-  if (launch.sanitize) async_read(w, *mine.i, mine.past, addresses, 16);
-  const Program::Touch &registers = program.touches.at(mine.i->pc);
-  for (const auto *list : {&registers.reads, &registers.writes})
-    for (const u32 r : *list) --w.registers[r].users;
-  mine.i->run == ::vm::issue<float> ? multiply<float>(w, mine) : multiply<s32>(w, mine);
+  static thread_local Converted b;
+  b.i = nullptr;
+  for (u32 part = 0; part < 4; ++part) {
+    Warpgroup::Part &mine = product.part[part];
+    if (!mine.i || mine.done) continue;
+    mine.done = true;
+    Warp &v = warps[w.index / 4 * 4 + part];
+    mine.i->o[2] == ELEMENT_S8 || mine.i->o[2] == ELEMENT_U8 || mine.i->o[2] == ELEMENT_B1
+        ? multiply<s32>(v, mine, b)
+        : multiply<float>(v, mine, b);
+  }
 }
 
-// Do all products but those of the last `keep` groups.
-static void wait(Warp &w, const Instr &i, u32) {
+// Wait for all products but those of the last groups. False if others of the warpgroup have to issue theirs first.
+bool Block::wait_for_products(Warp &w, const Instr &i) {
   const auto over = [&](const Wgmma &p) { return p.group + i.o[0] < w.product_group; };
+  auto &products = warpgroup(w).products;
   for (const Wgmma &p : w.products)
-    if (over(p)) w.block->finish(w, p);
+    if (over(p) && products.at(p.number).issued < 4 && !w.alone) return false;
+  u64 last = 0;
+  for (const Wgmma &p : w.products) {
+    if (!over(p)) continue;
+    finish(w, p.number);
+    if (stopped) return true;
+    const Program::Touch &registers = program.touches.at(p.i->pc);
+    for (const auto *list : {&registers.reads, &registers.writes})
+      for (const u32 r : *list) --w.registers[r].users;
+    last = p.number + 1;
+    if (++products.at(p.number).waited == 4) products.erase(p.number);
+  }
   w.products.erase(std::remove_if(w.products.begin(), w.products.end(), over), w.products.end());
   if (w.product_fence == WgmmaFence::SINCE_WAIT) w.product_fence = WgmmaFence::BEFORE_WAIT;
+  if (last && launch.sanitize) {
+    const u64 actor = products_of(index, w.index / 4);
+    take_from(w, std::make_shared<Past>(Past{{actor << 6, u32(last + 1)}}));
+  }
+  return true;
+}
+
+// Nobody can move. Warps go on that wait for others of their warpgroup.
+bool Block::release_warpgroups() {
+  bool released = false;
+  for (Warp &w : warps)
+    for (Group &g : w.groups)
+      if (g.waiting == FOR_WARPGROUP) {
+        g.waiting = RUNNABLE;
+        w.alone = released = true;
+      }
+  return released;
 }
 
 // ---- registers that wgmma has ----
@@ -283,8 +332,7 @@ void Block::touch_registers(Warp &w, const Instr &i, u32 mask) {
   const Program::Touch &t = program.touches.at(i.pc);
   const auto early = [&](u32 r) { return w.registers[r].users && w.registers[r].result; };
   if (t.copies && std::any_of(t.reads.begin(), t.reads.end(), early)) {  // the compiler's doing: ptxas sees to it
-    for (const Wgmma &p : w.products) finish(w, p);
-    w.products.clear();
+    for (const Wgmma &p : w.products) finish(w, p.number);
   }
   const auto touch = [&](const std::vector<u32> &numbers, Problem problem, bool written) {
     for (const u32 number : numbers) {
@@ -359,7 +407,8 @@ void Block::end_warpgroups() {
     const Warpgroup &group = warpgroups[first / 4];
     for (const auto &[number, product] : group.products)
       if (product.issued < 4) {
-        report(Problem::WARPGROUP_INCOMPLETE, product.i->pc, product.thread, product.issued, 0);
+        report(Problem::WARPGROUP_INCOMPLETE, product.part[product.first % 4].i->pc, product.first * LANES,
+               product.issued, 0);
         break;
       }
     const u32 *pc = group.registers_pc;
@@ -379,14 +428,14 @@ static void set_registers(Warp &w, const Instr &i, u32) {
   group.registers_pc[w.index % 4] = i.pc;
 }
 
-// ---- reads by the async proxy ----
+// ---- the operands in shared memory ----
 
 // Has what the cell tells of happened before? `fenced`: and a proxy fence after it?
 bool Block::happened(const AsyncPast &past, Cell cell, bool fenced) const {
   const auto &times = fenced ? past.fenced : past.time;
-  if (!cell.visited())
-    return cell.time() <
-           (cell.is(Cell::BY_MANY_WARPS) ? *std::min_element(times.begin(), times.end()) : times[cell.warp()]);
+  if (cell.is(Cell::BY_MANY_WARPS) && !cell.visited())
+    return cell.time() < *std::min_element(times.begin(), times.end());
+  if (!cell.visited()) return cell.time() < times[cell.warp()];
   const Visit &v = cluster.visits[cell.visit()];
   if (v.copy) return fenced || v.time < known(past.others, v.copy, NO_WARP);
   if (v.block == index) return v.time < times[v.warp];
@@ -398,49 +447,66 @@ bool Block::proxy_fenced(const Warp &w, Cell cell) const {
   return happened({{}, fenced_times(w), w.knows.others}, cell, true);
 }
 
-// One granule. What was written after the read began, too.
-void Block::check_async_read(const Warp &w, const Instr &i, const AsyncPast &past, u32 at, u32 bytes) {
+// One granule, which looks as if something was wrong with it.
+void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 at) {
   const Cell written = written_by[at];
-  const u32 where = at << program.granule_log2, who = thread(w, 0);
-  if (!written) return report(Problem::SHARED_UNINITIALISED, i.pc, who, where, bytes);
-  if (!written.visited() && written.time() >= past.time[w.index])  // since it was issued
-    return report(Problem::WGMMA_OPERAND_WRITTEN, written.pc(), written.thread(), where, bytes, who, i.pc);
+  const u32 where = at << program.granule_log2, bytes = std::max(1u << program.granule_log2, 1u), group = w.index / 4;
+  const Instr &i = *product.part[product.first % 4].i;
+  const auto report_here = [&](Problem problem) { report(problem, i.pc, product.first * LANES, where, bytes); };
+  if (!written) return report_here(Problem::SHARED_UNINITIALISED);
+  u32 issued = 0;  // when the last warp did
+  for (u32 part = 0; part < 4; ++part)
+    if (product.part[part].i) issued = std::max(issued, product.part[part].past.time[4 * group + part]);
+  if (!written.visited() && !written.is(Cell::BY_MANY_WARPS)) {
+    const bool own = written.warp() / 4 == group && product.part[written.warp() % 4].i;
+    const u32 since = own ? product.part[written.warp() % 4].past.time[written.warp()] : issued;
+    if (written.time() >= since)
+      return report(Problem::WGMMA_OPERAND_WRITTEN, written.pc(), written.thread(), where, bytes, product.first * LANES,
+                    i.pc);
+  }
   if (written.is(Cell::IN_FLIGHT))
-    return report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
+    return report(Problem::COPY_IN_FLIGHT, i.pc, product.first * LANES, where, bytes, written.other_than(NO_PC),
+                  written.pc());
   if (written.is(Cell::UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, 0, where, bytes, *this, written);
   for (Cell last = written; last; last = cluster.before(last))
     for (const bool fenced : {false, true})
-      if (!happened(past, last, fenced))
-        return report_visit(fenced ? Problem::NO_PROXY_FENCE : Problem::RACE_READ_AFTER_WRITE, w, i, 0, where, bytes,
-                            *this, last);
+      for (u32 part = 0; part < 4; ++part)
+        if (product.part[part].i && !happened(product.part[part].past, last, fenced))
+          return report_visit(fenced ? Problem::NO_PROXY_FENCE : Problem::RACE_READ_AFTER_WRITE,
+                              warps[4 * group + part], i, 0, where, bytes, *this, last);
 }
 
-// Pieces of shared memory that have been read in the background since `past`, and are no longer from now on. Most of them
-// tell what their neighbours tell.
-void Block::async_read(const Warp &w, const Instr &i, const AsyncPast &past, const std::vector<u32> &address,
-                       u32 bytes) {
+// What the product reads, each of its warps must know to be written; and nobody may overwrite it who does not know of a
+// wait for the product. Most granules tell what their neighbours tell.
+void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &product) {
   u32 limit[32];
-  for (u32 v = 0; v < warps.size(); ++v) limit[v] = std::min(past.time[v], past.fenced[v]);
-  const u32 shift = program.granule_log2;
+  std::fill(limit, limit + 32, ~0u);
+  for (const Warpgroup::Part &part : product.part)
+    for (u32 v = 0; part.i && v < warps.size(); ++v)
+      limit[v] = std::min({limit[v], part.past.time[v], part.past.fenced[v]});
+  const u32 shift = program.granule_log2, pc = product.part[product.first % 4].i->pc;
+  const u64 actor = products_of(index, w.index / 4);
   u64 fine = 0, before = ~0ull, after = 0;
-  for (const u32 from : address)
-    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
+  for (const u32 from : pieces(product)) {
+    if (from + 16 > launch.shared_bytes) continue;
+    for (u32 at = from >> shift; at <= (from + 15) >> shift; ++at) {
       const Cell written = written_by[at];
       if (written.word != fine || !fine) {
         constexpr u64 UNUSUAL = Cell::IN_FLIGHT | Cell::BY_MANY_WARPS | Cell::UNDEFINED;
-        if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()])
-          check_async_read(w, i, past, at, bytes);
+        if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()]) check_operand(w, product, at);
         fine = written.word;
       }
-      if (Cell &read = read_by[at]; read.word != before) {
+      Cell &read = read_by[at];
+      if (read.word != before) {
         before = read.word;
-        const Cell others = unordered(w, 0, *this, read);
-        const bool room = cluster.visits.size() < Cluster::MOST_VISITS;
-        after = room ? Cell::by_visit(cluster.remember({index, w.index, w.time, WHOLE_WARP, i.pc, others}), 0).word
-                     : u64(Cell::BY_MANY_WARPS);
+        const Visit visit{index, product.first, u32(number + 1), WHOLE_WARP, pc, unordered(w, 0, *this, read), actor};
+        after = cluster.visits.size() < Cluster::MOST_VISITS
+                    ? Cell::by_visit(cluster.remember(visit), 0).word
+                    : u64(Cell::BY_MANY_WARPS);
       }
-      read_by[at].word = after;
+      read.word = after;
     }
+  }
 }
 
 void register_wgmma(Registry &r) {
@@ -449,7 +515,7 @@ void register_wgmma(Registry &r) {
             {"wgmma.s32", issue<s32>, product},
             {"wgmma.fence", fence, ""},
             {"wgmma.commit_group", [](Warp &w, const Instr &, u32) { ++w.product_group; }, ""},
-            {"wgmma.wait_group", wait, "n"},
+            {"wgmma.wait_group", nullptr, "n"},
             {"setmaxnreg", set_registers, "n"}});
 }
 

@@ -137,8 +137,14 @@ BOXES = {
     "1D": box(rank=1, size=(100,), box=(256,), corner=(-50,)),
     "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(15, -1, 3)),
     "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(2, 3, -1, 2)),
-    "5D": box(rank=5, size=(8, 3, 3, 3, 3), stride=(16, 48, 144, 432), box=(8, 2, 2, 2, 2), step=(1, 2, 1, 1, 2),
-              corner=(1, 1, -1, 2, 0)),  # fmt: skip
+    "5D": box(
+        rank=5,
+        size=(8, 3, 3, 3, 3),
+        stride=(16, 48, 144, 432),
+        box=(8, 2, 2, 2, 2),
+        step=(1, 2, 1, 1, 2),
+        corner=(1, 1, -1, 2, 0),
+    ),  # fmt: skip
     "bytes": box(type=0, size=(100, 20), stride=(112,), box=(32, 8), corner=(80, 15)),
     "gaps between rows": box(size=(60, 32), stride=(256,), corner=(50, 0)),
 }
