@@ -108,6 +108,100 @@ static void list_pieces(const Matrix &m, u32 first, u32 octets, u32 depth, std::
       for (u32 row = 0; row < 8; ++row) out.push_back(m.piece(at, k, row));
 }
 
+// ---- products of floating-point numbers ----
+//
+// As an H200 adds them, bit for bit (tests/cudaemu/wgmma_rounding.txt): all products and C at once, each cut off so many
+// bits below the largest exponent among them; that of a product is the sum of its factors' exponents. The sum is cut off
+// as well, at 24 bits, or as many as the products were; as a half it is rounded.
+
+typedef s32 RowInt __attribute__((vector_size(32), aligned(4)));
+typedef double RowDouble __attribute__((vector_size(64)));
+typedef u64 RowBits __attribute__((vector_size(64)));
+
+constexpr s32 OF_ZERO = -1000, OF_INFINITY = 128;  // exponents; as large: what is not a number
+
+// What a type has: bits behind the point that are kept, the smallest exponent.
+struct Precision {
+  int kept;
+  s32 smallest;
+  explicit Precision(u32 type)
+      : kept(type == ELEMENT_E4M3 || type == ELEMENT_E5M2 ? 13 : 25),
+        smallest(type == ELEMENT_E4M3 ? -6
+                 : type == ELEMENT_E5M2 || type == ELEMENT_F16
+                     ? -14
+                     : -126) {}
+};
+
+static inline RowInt exponents(RowInt bits, s32 smallest) {
+  const RowInt biased = bits >> 23 & 255, e = biased - 127;
+  return (bits & 0x7fffffff) == 0 ? RowInt{} + OF_ZERO : e < smallest ? RowInt{} + smallest : e;
+}
+
+// The exponents of `count` floats, a multiple of 8. False if there is an infinity or no number among them.
+static bool find_exponents(const u32 *bits, u32 count, u32 type, s32 *out) {
+  const s32 smallest = Precision(type).smallest;
+  RowInt most = RowInt{} + OF_ZERO;
+  for (u32 n = 0; n < count; n += 8) {
+    RowInt row;
+    memcpy(&row, bits + n, sizeof row);
+    const RowInt e = exponents(row, smallest);
+    memcpy(out + n, &e, sizeof e);
+    most = e > most ? e : most;
+  }
+  bool finite = true;
+  for (int n = 0; n < 8; ++n) finite &= most[n] < OF_INFINITY;
+  return finite;
+}
+
+struct Factors {  // and their exponents
+  const float (*a)[MOST_K];
+  const s32 (*a_exponents)[MOST_K];
+  const float (*b)[8];
+  const s32 (*b_exponents)[8];
+};
+
+// c += a · b for a row of 8 columns. False if it is beyond what this is made for.
+static inline bool add_row(float *c, const Factors &f, u32 row, u32 depth, int kept, bool as_half) {
+  RowInt bits, most;
+  memcpy(&bits, c, sizeof bits);
+  most = exponents(bits, -126);
+  for (u32 k = 0; k < depth; ++k) {
+    RowInt e;
+    memcpy(&e, f.b_exponents[k], sizeof e);
+    e += f.a_exponents[row][k];
+    most = e > most ? e : most;
+  }
+  constexpr s32 SMALLEST = -90, NOTHING = -400;  // less than NOTHING: there is a zero in all products
+  const RowInt beyond = (most > 100) | ((most < SMALLEST) & (most > NOTHING));
+  for (int n = 0; n < 8; ++n)
+    if (beyond[n]) return false;
+  most = most < SMALLEST ? RowInt{} + SMALLEST : most;
+  const Row scale = Row((127 + kept - most) << 23);
+  RowInt sum = {};
+  for (u32 k = 0; k < depth; ++k) {
+    Row b;
+    memcpy(&b, f.b[k], sizeof b);
+    sum += __builtin_convertvector(f.a[row][k] * b * scale, RowInt);  // cuts off; 16 of them fit
+  }
+  const RowInt last = __builtin_convertvector(Row(bits) * scale, RowInt);
+  RowDouble total = __builtin_convertvector(sum, RowDouble) + __builtin_convertvector(last, RowDouble);
+  total *= RowDouble((__builtin_convertvector(most, RowBits) + (1023 - kept)) << 52);
+  if (as_half)
+    for (int n = 0; n < 8; ++n) c[n] = odd_float(total[n]);
+  else {
+    const Row rounded = __builtin_convertvector(RowDouble(RowBits(total) & ~0ull << (52 - std::min(kept, 23))), Row);
+    memcpy(c, &rounded, sizeof rounded);
+  }
+  return true;
+}
+
+static void add_products(float (*c)[8], const Factors &f, u32 depth, int kept, bool as_half, bool finite) {
+  for (u32 row = 0; row < 16; ++row)
+    if (!finite || !add_row(c[row], f, row, depth, kept, as_half))
+      for (u32 k = 0; k < depth; ++k)
+        for (int n = 0; n < 8; ++n) c[row][n] += f.a[row][k] * f.b[k][n];
+}
+
 // ---- issue ----
 
 static void trace_pieces(Warp &w, const Warpgroup::Part &mine) {
@@ -209,10 +303,13 @@ struct Converted {
   const Instr *i = nullptr;
   u64 descriptor = 0;
   std::vector<u32> words;
+  std::vector<s32> exponents;
+  bool finite = true;
 };
 
 template <class T>
 static void multiply(Warp &w, const Warpgroup::Part &mine, Converted &b) {
+  constexpr bool FLOATING = std::is_same<T, float>::value;
   const Operands s(*mine.i);
   alignas(64) T a[16][MOST_K], tile[16][8];
   if (s.a_count)
@@ -226,7 +323,13 @@ static void multiply(Warp &w, const Warpgroup::Part &mine, Converted &b) {
     b.i = mine.i, b.descriptor = mine.b;
     b.words.resize(s.columns * s.depth);
     read_columns(*w.block, Matrix(mine.b, s.flags & TRANSPOSE_B), s, reinterpret_cast<T(*)[8]>(b.words.data()));
+    b.exponents.resize(b.words.size());
+    if (FLOATING) b.finite = find_exponents(b.words.data(), u32(b.words.size()), s.b_type, b.exponents.data());
   }
+  alignas(64) s32 a_exponents[16][MOST_K];
+  bool finite = b.finite;
+  for (u32 row = 0; FLOATING && row < 16; ++row)
+    finite &= find_exponents(reinterpret_cast<const u32 *>(a[row]), s.depth, s.a_type, a_exponents[row]);
   const auto columns = reinterpret_cast<const T(*)[8]>(b.words.data());
   const u32 step = s.halves ? 2 : 4;
   for (u32 n = 0; n < s.columns / 8; ++n) {
@@ -234,8 +337,11 @@ static void multiply(Warp &w, const Warpgroup::Part &mine, Converted &b) {
       read_c(w, s.d + step * n, s.halves, tile);
     else
       memset(tile, 0, sizeof tile);
-    if constexpr (std::is_same<T, float>::value)
-      multiply(tile, a, columns + n * s.depth, s.depth, false);
+    if constexpr (FLOATING)
+      add_products(
+          tile,
+          {a, a_exponents, columns + n * s.depth, reinterpret_cast<const s32(*)[8]>(b.exponents.data()) + n * s.depth},
+          s.depth, Precision(s.a_type).kept, s.halves, finite);
     else if (s.flags & BITS)
       count_bits(tile, a, columns + n * s.depth, s.depth, false);
     else
