@@ -1,9 +1,9 @@
 // C = A · B^T by wgmma: four warps multiply 64 x 64 tiles straight from shared memory, in the background.
 //
-// Copies bring 64 x 64 halves of A and of B, in rows of 128 bytes with their eight chunks of 16 bytes exchanged: chunk c
-// of row r goes to c ^ r % 8. That is the 128-byte swizzle. A descriptor says where a tile begins, how far apart groups of
-// eight rows are, and which swizzle it has. Ordinary writes, those of cp.async too, need fence.proxy.async before wgmma
-// may read them. Accumulators belong to wgmma from wgmma.fence to wgmma.wait_group. Needs compute capability 9.0a.
+// Copies bring 64 x 64 halves of A and of B, in rows of 128 bytes. A row's eight chunks of 16 bytes are exchanged: chunk c
+// of row r goes to c ^ r % 8. That is the 128-byte swizzle. A descriptor says where a tile begins, how far apart groups
+// of eight rows are, and which swizzle it has. Ordinary writes, also those of cp.async, need fence.proxy.async before
+// wgmma may read them. Accumulators belong to wgmma from wgmma.fence to wgmma.wait_group. Needs compute capability 9.0a.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(THREADS) gemm(const half *A, const half *B, fl
       multiply(d, describe(place(slice, 0) + along), describe(place(slice, 1) + along));
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    // The four warps multiply together: who has waited knows that all have read, and may copy the slice after the next.
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    __syncthreads();  // all warps have multiplied: the copies of the slice after the next may come
   }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int i = 0; i < 32; i += 2) {  // a lane has two neighbours in rows lane / 4 and lane / 4 + 8 of its warp's 16

@@ -247,7 +247,8 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   const u32 who = thread(w, lane);
   if (!last.visited()) {
     const bool same = &there == this;
-    report(problem, i.pc, who, address, bytes, last.other_than(same ? who : NO_PC), last.pc(), there.index);
+    const bool others = same && problem != Problem::NO_PROXY_FENCE;
+    report(problem, i.pc, who, address, bytes, last.other_than(others ? who : NO_PC), last.pc(), there.index);
     return;
   }
   const Visit &v = cluster.visits[last.visit()];

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cudaemu import engine
+from cudaemu.report import count
+from cudaemu.trace import Access
 from tests.cudaemu.warpgroups import FENCE, WAIT, Layout, encode, listed, place, run, store, zero
 
 WIDE = [*range(8, 257, 8)]
@@ -421,3 +427,43 @@ def test_registers_of_warpgroups():
     assert registers(40, 224, 2) == {"registers"}
     assert registers(24, 232, 1, warp=1) == {"warp divergence"}
     assert registers(25, 232) == registers(16, 232) == registers(24, 264) == {"unknown instruction"}
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_registers", [True, False])
+def test_what_it_counts(in_registers):
+    _, _, result = multiply("f16", columns=96, a=None if in_registers else HERE, times=3)
+    counted, _ = count(result.counters, result.kernel)
+    assert counted["instructions.wgmma"] == 3 * 4
+    assert counted.tensor_flops == 3 * 2 * 64 * 96 * 16
+    assert counted.wgmma_bytes == 3 * 32 * (96 + (0 if in_registers else 64))
+    assert counted.shared_load_bytes == counted.shared_load_wavefronts == 0
+
+
+def test_what_it_traces():
+    """The pieces of 16 bytes that it reads, each once."""
+    b = Layout(128, start=4096)
+    body = f"{OPERANDS} mov.u64 %rd9, {b.descriptor(40)}; {FENCE}" + PRODUCT.replace("m64n8", "m64n40").replace(
+        listed("d", 4), listed("d", 20)
+    )
+    memory, out = np.zeros(16384, np.uint8), np.zeros((64, 40), np.float32)
+    result = run(zero(20) + body + WAIT, memory, out, trace=range(1))
+    rows = result.trace[result.trace["kind"] == Access.WGMMA]
+    pieces = {at // 16 for each in (HERE.offsets(64, 2), b.offsets(40, 2)) for at in each.flat}
+    assert (rows["size"] == 16).all() and sorted(rows["addr"] // 16) == sorted(pieces)
+
+
+# ---- recorded on an H200 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probe", ["wgmma_layouts", "wgmma_rounding"])
+def test_as_on_an_h200(probe):
+    """Where descriptors point, swizzled, transposed, with base offsets; and the last bit of sums of all types."""
+    source = Path(__file__).with_name(f"{probe}.cu")
+    command = [sys.executable, "-m", "cudaemu", "--arch", "9.0a", "--no-sanitize", "-q", str(source)]
+    done = subprocess.run(command, cwd=source.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    recorded = source.with_suffix(".txt").read_text().splitlines()
+    assert len(recorded) > 300 and done.stdout.splitlines() == recorded

@@ -120,7 +120,7 @@ def run(body: str, memory: np.ndarray, out: np.ndarray, *more: np.ndarray, threa
     regions = [Region(each.ctypes.data, each.nbytes, f"array {n}") for n, each in enumerate(arrays)]
     packed = np.array([each.ctypes.data for each in arrays], np.uint64).tobytes()
     result = module.launch("k", (1,), (threads,), 0, packed, regions, **options)
-    result.places = module.kernel("k").instructions
+    result.kernel = module.kernel("k")
     return result
 
 
