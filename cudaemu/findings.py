@@ -216,6 +216,10 @@ def _no_map(f: Violation, at: Memory) -> str:
     return NO_MAP[f.size] + (f" ({at.globally(f.address, 128)})" if f.address else "")
 
 
+def _swizzle(size: int) -> str:
+    return f"with a swizzle of {size} bytes" if size > 16 else "with no swizzle"
+
+
 def _block(f: Violation) -> str:
     return f"block {f.other_block}" if f.other_block else "the block itself"
 
@@ -331,6 +335,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "WGMMA_OPERAND_WRITTEN": lambda f, at: (
         f"{at.shared(f.address)} is written here while the wgmma{f.there} may still read it: before this, its warp "
         "must have waited for it (wgmma.wait_group), and this thread must know that (a barrier)"
+    ),
+    "WGMMA_SWIZZLE": lambda f, at: (
+        f"{at.shared(f.address)} is read here {_swizzle(f.size & 0xFFFF)}, as the descriptor says, and {f.someone} "
+        f"copied it there{f.there} {_swizzle(16 << (f.size >> 16))}, as the tensor map says"
     ),
     "WGMMA_NO_WAIT": lambda f, at: "the kernel ends, and the warp has not waited for this wgmma (wgmma.wait_group)",
     "WGMMA_NO_FENCE": lambda f, at: (

@@ -118,6 +118,7 @@ class Cells {
   u64 *words;
 };
 
+constexpr u32 NO_SWIZZLE = ~0u;    // nobody knows of one
 constexpr u32 WHOLE_WARP = LANES;  // in the place of its lane
 constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
 
@@ -125,8 +126,9 @@ constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds 
 struct Visit {
   u64 block;
   u32 warp, time, lane, pc;
-  Cell before;   // an earlier access of the same kind that nothing orders with this one
-  u64 copy = 0;  // of a bulk copy: stands for the block in a Past; those above say who issued it
+  Cell before;               // an earlier access of the same kind that nothing orders with this one
+  u64 copy = 0;              // of a bulk copy or a wgmma: stands for the block in a Past; those above say who issued it
+  u32 swizzle = NO_SWIZZLE;  // of a box that a bulk copy wrote: log2 of the 16-byte pieces that it exchanges
 };
 
 // A bulk copy on its way: bulk.cpp. Places in shared memory are addresses of the cluster.
@@ -424,7 +426,7 @@ struct Block {
   bool proxy_fenced(const Warp &, Cell) const;
   bool release_warpgroups();
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
-  void check_operand(const Warp &, const Warpgroup::Product &, u32 at);
+  void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);

@@ -64,12 +64,12 @@ enum Flag : u32 {
 //   PLAIN: nothing, lanes do not meet and pc moves on      CLOCK: likewise, but it asks for the time
 //   TOGETHER: the lanes that the member mask names must be here
 //   CALL, CALL_POINTER, RETURN: of functions that are not expanded where they are called
-#define KINDS(X)                                                                                               \
-  X(PLAIN)                                                                                                     \
-  X(BRANCH)                                                                                                    \
-  X(TABLE)                                                                                                     \
-  X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT) \
-      X(WGMMA_WAIT)
+#define KINDS(X) \
+  X(PLAIN)       \
+  X(BRANCH)      \
+  X(TABLE)       \
+  X(EXIT)        \
+  X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT) X(WGMMA_WAIT)
 enum class Kind : u32 {
 #define X(name) name,
   KINDS(X)
@@ -142,6 +142,7 @@ struct Instr {
   X(WGMMA_REGISTER_WRITTEN, "wgmma in flight", 0)              \
   X(WGMMA_OPERAND_WRITTEN, "wgmma in flight", 0)               \
   X(WGMMA_NO_WAIT, "wgmma in flight", 0)                       \
+  X(WGMMA_SWIZZLE, "other swizzle", 0)                         \
   X(WGMMA_NO_FENCE, "missing wgmma.fence", 0)                  \
   X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \

@@ -554,7 +554,7 @@ bool Block::proxy_fenced(const Warp &w, Cell cell) const {
 }
 
 // One granule, which looks as if something was wrong with it.
-void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 at) {
+void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 at, u32 swizzled) {
   const Cell written = written_by[at];
   const u32 where = at << program.granule_log2, bytes = std::max(1u << program.granule_log2, 1u), group = w.index / 4;
   const Instr &i = *product.part[product.first % 4].i;
@@ -574,6 +574,12 @@ void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 
     return report(Problem::COPY_IN_FLIGHT, i.pc, product.first * LANES, where, bytes, written.other_than(NO_PC),
                   written.pc());
   if (written.is(Cell::UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, 0, where, bytes, *this, written);
+  if (written.visited()) {
+    const Visit &v = cluster.visits[written.visit()];
+    if (v.swizzle != NO_SWIZZLE && 16u << v.swizzle != swizzled)
+      report(Problem::WGMMA_SWIZZLE, i.pc, product.first * LANES, where, swizzled | v.swizzle << 16,
+             v.warp * LANES + v.lane, v.pc, v.block);
+  }
   for (Cell last = written; last; last = cluster.before(last))
     for (const bool fenced : {false, true})
       for (u32 part = 0; part < 4; ++part)
@@ -592,14 +598,20 @@ void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &p
       limit[v] = std::min({limit[v], part.past.time[v], part.past.fenced[v]});
   const u32 shift = program.granule_log2, pc = product.part[product.first % 4].i->pc;
   const u64 actor = products_of(index, w.index / 4);
+  const Warpgroup::Part &first = product.part[product.first % 4];
+  const std::vector<u32> addresses = pieces(product);
+  const size_t of_a = addresses.size() - Operands(*first.i).columns * 2;
   u64 fine = 0, before = ~0ull, after = 0;
-  for (const u32 from : pieces(product)) {
+  for (size_t n = 0; n < addresses.size(); ++n) {
+    const u32 from = addresses[n];
+    if (n == of_a) fine = 0;  // B may be written in another way
     if (from + 16 > launch.shared_bytes) continue;
     for (u32 at = from >> shift; at <= (from + 15) >> shift; ++at) {
       const Cell written = written_by[at];
       if (written.word != fine || !fine) {
         constexpr u64 UNUSUAL = Cell::IN_FLIGHT | Cell::BY_MANY_WARPS | Cell::UNDEFINED;
-        if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()]) check_operand(w, product, at);
+        if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()])
+          check_operand(w, product, at, Matrix(n < of_a ? first.a : first.b, false).swizzled);
         fine = written.word;
       }
       Cell &read = read_by[at];
