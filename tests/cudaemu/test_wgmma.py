@@ -376,6 +376,24 @@ def test_an_operand_is_given_back_after_the_wait(wait_first, who):
     assert kinds == (set() if wait_first else {("wgmma in flight", STORE)}), result.findings
 
 
+def test_a_wait_is_for_all_warps_of_the_warpgroup():
+    """Warp 4 gives an operand back when it has waited, and warp 0 overwrites it. Warps 5 to 7 come late."""
+    body = f""".shared .align 8 .b64 m; setp.eq.u32 %p4, %r0, 0; @%p4 mbarrier.init.shared::cta.b64 [m], 1; {BARRIER}
+        setp.ge.u32 %p3, %r0, 128; @%p3 bra MULTIPLIES; setp.ge.u32 %p3, %r0, 32; @%p3 bra OUT;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p5, [m], 0; @!%p5 bra W;
+        mov.u32 %r21, -1; mov.u32 %r20, s; mad.lo.u32 %r20, %r1, 16, %r20;
+        st.shared.v4.u32 [%r20], {{%r21, %r21, %r21, %r21}}; st.shared.v4.u32 [%r20 + 512], {{%r21, %r21, %r21, %r21}};
+        st.shared.v4.u32 [%r20 + 1024], {{%r21, %r21, %r21, %r21}}; bra OUT;
+        MULTIPLIES: setp.lt.u32 %p3, %r0, 160; mov.u32 %r22, 0; @%p3 bra NOW;
+        LATE: add.u32 %r22, %r22, 1; setp.lt.u32 %p6, %r22, 20000; @%p6 bra LATE;
+        NOW: {FENCE} {PRODUCT} {WAIT} setp.eq.u32 %p6, %r0, 128; @%p6 mbarrier.arrive.shared::cta.b64 _, [m];
+        {store(4, 8, False)} OUT:"""
+    out = np.full((128, 8), 99, np.float32)
+    result = run(OPERANDS + body, np.zeros(16384, np.uint8), out, threads=256)
+    assert result.findings == [], result.findings
+    assert not out[64:].any()
+
+
 def test_what_nobody_wrote():
     body = (
         f".shared .align 1024 .b8 t[4096]; mov.u64 %rd8, {Layout(start=16384).descriptor(64)}; {FENCE} {PRODUCT} {WAIT}"
