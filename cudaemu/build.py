@@ -77,7 +77,8 @@ def compile_host(
     if is_extension:
         folders.append(extension.HEADERS)
     options = _options(flags, defines, arch, folders)
-    link = [flag for flag in flags if flag.startswith(("-l", "-L"))]
+    # The stand-in has what there is of the driver as well.
+    link = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
     link += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']
     if call is not None:
@@ -93,7 +94,7 @@ def compile_host(
     def build(out: Path) -> None:
         (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
-        (out / "hide").write_text("{ local: cuda*; __cuda*; };\n")
+        (out / "hide").write_text("{ local: cuda*; __cuda*; cuTensorMap*; };\n")
         kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", "read.d"]
         try:
             toolchain.run([nvcc.path, "-ccbin", cxx, *options, *kept, "-c", f"{WRAPPER}.cu", "-o", "kernel.o"], cwd=out)

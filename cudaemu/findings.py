@@ -202,6 +202,20 @@ def _outside_shared(f: Violation) -> str:
     return f"{count(f.size)} at offset {offset}, beyond the shared memory{whose}; or there is no block of that rank"
 
 
+NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
+    "no tensor map is there: it must be one that cuTensorMapEncodeTiled has made",
+    "the tensor map must be in the kernel's parameters (const __grid_constant__ CUtensorMap), in constant or in global "
+    "memory; here it is in the thread's local memory, or in shared memory",
+    "the tensor map must have as many dimensions as the copy has coordinates",
+    "the emulator does not have interleaved layouts",
+    "this reduction must be one that the type of the tensor has",
+)
+
+
+def _no_map(f: Violation, at: Memory) -> str:
+    return NO_MAP[f.size] + (f" ({at.globally(f.address, 128)})" if f.address else "")
+
+
 def _block(f: Violation) -> str:
     return f"block {f.other_block}" if f.other_block else "the block itself"
 
@@ -273,17 +287,56 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"missing: {f.size}; all other threads wait too, or have ended"
     ),
     "DEADLOCK_BYTES": lambda f, at: (
-        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: "
-        + (
-            f"{f.size} bytes are expected that no copy brings"
-            if f.size < 1 << 31
-            else f"copies have brought {(1 << 32) - f.size} bytes that nobody expects"
-        )
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: {f.size} bytes "
+        f"are expected that no copy brings; bytes were announced last by {f.someone}{f.there} (expect_tx)"
+    ),
+    "DEADLOCK_EXCESS": lambda f, at: (
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: copies, the last "
+        f"of {f.someone}{f.there}, have brought {f.size} bytes more than were announced (expect_tx)"
+    ),
+    "MBARRIER_BYTES": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)} must expect at most 1,048,575 bytes at a time, got {f.size} more"
+    ),
+    "MBARRIER_EARLY": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: a thread arrives here for the next phase, and nobody has waited for "
+        "the end of this one, of which only the bytes of copies are missing: they may come later, and then this is an "
+        "arrival too many"
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
+    "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",
+    "SWIZZLE_OFFSET": lambda f, at: (
+        f"{at.shared(f.address)}: a tile with this swizzle must begin at a multiple of {f.size} bytes, after which its "
+        "pattern repeats: it goes by the bits of the address, and not by the tile's own rows"
+    ),
+    "TENSOR_MAP": lambda f, at: _no_map(f, at),
     "BULK_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "
         "not waited for its mbarrier, and knows nobody who has"
+    ),
+    "BULK_OTHER_PHASE": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
+        "wait for its mbarrier was for a phase that had ended before (the other parity), and so passed at once"
+    ),
+    "BULK_STILL_READS": lambda f, at: (
+        f"{at.shared(f.address)} is written here, and the bulk copy of {f.someone}{f.there} may still read it: before "
+        "this that thread must wait for it (cp.async.bulk.wait_group.read, or its mbarrier), and this one must know"
+    ),
+    "BULK_STILL_WRITES": lambda f, at: (
+        f"{at.globally(f.address, f.size)} are touched here, and the bulk copy of {f.someone}{f.there} may not have "
+        "written them yet: before this that thread must wait for it (cp.async.bulk.wait_group, without .read), and "
+        "this one must know"
+    ),
+    "BULK_AT_EXIT": lambda f, at: (
+        f"the thread ends, and nothing says that this copy has read its {f.size} bytes from {at.shared(f.address)}: "
+        "without cp.async.bulk.wait_group(.read) before its end, the block's shared memory may go first"
+    ),
+    "BULK_AFTER_EXIT": lambda f, at: (
+        f"{_block(f)} has ended, and this copy may still {'write to' if f.size else 'read'} its shared memory, at "
+        f"{at.shared(f.address)}: nobody has waited for its mbarrier"
+    ),
+    "BULK_UNEXPECTED": lambda f, at: (
+        f"the phase of the mbarrier at {at.shared(f.address)} ends before the {f.size} bytes of this copy have come: "
+        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring"
     ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "

@@ -17,7 +17,10 @@ class Space(IntEnum):
 
 
 class Access(IntEnum):
-    """How: `kind` of a row, as TraceKind of vm.h. WMMA both loads and stores; its instruction says which."""
+    """How: `kind` of a row, as TraceKind of vm.h. WMMA both loads and stores; its instruction says which.
+
+    A bulk copy has a row for each piece of global memory that it touches, and one for each tile in shared memory. Of a
+    wait for an mbarrier there is a row when it passes. The rows of a block are in the order of their execution."""
 
     LOAD = 0
     STORE = 1
@@ -25,6 +28,10 @@ class Access(IntEnum):
     CP_ASYNC = 3
     LDMATRIX = 4
     WMMA = 5
+    BULK_LOAD = 6
+    BULK_STORE = 7
+    MBARRIER_ARRIVE = 8
+    MBARRIER_WAIT = 9
 
 
 # A row per thread and access; `addr` is an offset in shared memory (of another block: its rank in the cluster + 1 from

@@ -115,7 +115,7 @@ WAYS_ROUND = {
     "wgmma": "mma.sync computes the same; or run the kernel on a GPU of compute capability 9.0",
     "tcgen05": "mma.sync computes the same; or run the kernel on a GPU that has it",
     "mma": "mma.m16n8k16 with fp16 or bf16 is the usual form; or run the kernel on a GPU",
-    "cp.async.bulk": "cp.async in pieces of 16 bytes does the same; or run the kernel on a GPU",
+    "cp.async.bulk": "A copy of tiles (.tile) does the same in pieces; or run the kernel on a GPU",
     "cp.async.mbarrier": "cp.async.commit_group and wait_group do the same; or run the kernel on a GPU",
     "mbarrier": "bar.sync, named barriers, and cp.async groups do the same; or run the kernel on a GPU",
     "tex": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",

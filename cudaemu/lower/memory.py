@@ -189,20 +189,63 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("mbarrier", out, flags, category="mbarrier", access=8)
 
 
+# Of bulk copies: the numbers of bulk.cpp. A tensor's copies have the type of its map.
+BULK_REDUCTIONS = ("", "add", "min", "max", "inc", "dec", "and", "or", "xor")
+BULK_TYPES = {"u32": 2, "b32": 2, "s32": 3, "u64": 4, "b64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
+TO_SHARED, TO_GLOBAL, WITHIN_CLUSTER = range(3)
+
+
+def _bulk(lowering: Lowering, form: Form) -> Lowered:
+    """`cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [d], [map, {x, y}], [m]`,
+    `cp.async.bulk.global.shared::cta.bulk_group [d], [s], bytes`, `cp.reduce.async.bulk...` and the like."""
+    if form.has("commit_group"):
+        return Lowered("bulk.commit", category="control")
+    if form.has("wait_group"):
+        return Lowered("bulk.wait", [Raw(form.number(0)), Raw(int(form.has("read")))], category="control")
+    tensor, operands = form.has("tensor"), list(form.operands)
+    others = ("im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4", "cp_mask", "cta_group::2")
+    if form.has(*others):
+        raise Unsupported(f"of the copies of tensors, only those of tiles are known, not {form.choose(*others)}")
+    if form.has("prefetch"):
+        return Lowered(category="control")
+    spaces = [part.split("::")[0] for part in form.parts if part.split("::")[0] in ("shared", "global")]
+    if len(spaces) != 2 or len(operands) < 2:
+        raise Unsupported("a bulk copy names where from and where to")
+    action = TO_GLOBAL if spaces[0] == "global" else TO_SHARED if spaces[1] == "global" else WITHIN_CLUSTER
+    tile, other = (operands[1], operands[0]) if action == TO_GLOBAL else operands[:2]
+    operands = operands[2:]
+    size = ABSENT if tensor or not operands else lowering.use(operands.pop(0), 4, "u32")
+    kind = 0
+    if form.parts[1] == "reduce":
+        operation = form.choose(*BULK_REDUCTIONS[1:])
+        if not tensor and form.type() not in BULK_TYPES:
+            raise Unsupported(f"a reduction of {form.type()} is not known")
+        kind = BULK_REDUCTIONS.index(operation) | (0 if tensor else BULK_TYPES[form.type()] << 8)
+
+    def place(operand, space: str) -> list:
+        base, offset, wide = lowering.address(operand, space)
+        return [base, Raw(offset), Raw(int(wide))]
+
+    out = [Raw(action), Raw(kind), *place(tile, "shared"), *place(other, "generic" if tensor else spaces[-1]), size]
+    coordinates: list = []
+    if tensor:
+        (vector,) = getattr(other, "extra", ()) or (None,)
+        coordinates = [lowering.use(each, 4, "s32") for each in getattr(vector, "elements", ())]
+        if f"{len(coordinates)}d" not in form.parts:
+            raise Unsupported("it has another number of coordinates than it says")
+    out += [ABSENT] * 3 if action == TO_GLOBAL else place(operands.pop(0) if operands else None, "shared")
+    multicast = form.has("multicast::cluster") and operands
+    out += [lowering.use(operands.pop(0), 2, "u16") if multicast else ABSENT, *coordinates]
+    category = ("bulk.load", "bulk.store", "bulk.cluster")[action]
+    writes = 2 if action == TO_GLOBAL else 0
+    return Lowered("bulk", out, category=category, access=16, global_store=writes, global_load=2)
+
+
 @rule("cp")
 def _cp(lowering: Lowering, form: Form) -> Lowered:
     name = form.instruction.opcode
-    if name.startswith(("cp.async.bulk.shared::cluster.global.", "cp.async.bulk.shared::cta.global.")):
-        if form.has("multicast::cluster") or "tensor" in name:
-            raise Unsupported("of the bulk copies, only plain ones to one block are known")
-        to, to_offset, to_wide = lowering.address(form.operand(0), form.space)
-        source, source_offset, source_wide = lowering.address(form.operand(1), "global")
-        size = lowering.use(form.operand(2), 4, "u32")
-        on, on_offset, on_wide = lowering.address(form.operand(3), form.space)
-        space = SPACES[form.space] << 8
-        out = [to, Raw(to_offset), Raw(to_wide | space), source, Raw(source_offset), Raw(int(source_wide)), size]
-        out += [on, Raw(on_offset), Raw(on_wide | space)]
-        return Lowered("cp.async.bulk", out, category="cp.async.bulk", access=16)
+    if form.has("bulk"):
+        return _bulk(lowering, form)
     if name in ("cp.async.commit_group", "cp.async.wait_all"):
         return Lowered(name, category="control")
     if name == "cp.async.wait_group":

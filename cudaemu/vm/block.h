@@ -9,6 +9,7 @@
 
 #include "cell.h"
 #include "heap.h"
+#include "tensor_map.h"
 
 namespace vm {
 
@@ -113,19 +114,34 @@ struct Visit {
   u64 copy = 0;  // of a bulk copy: stands for the block in a Past; those above say who issued it
 };
 
-// A cp.async.bulk on its way. It lands when somebody looks at its mbarrier.
+// A bulk copy on its way: bulk.cpp. Places in shared memory are addresses of the cluster.
 struct BulkCopy {
-  u64 destination, source, mbarrier;  // both in shared memory: addresses of the cluster
-  u64 actor;                          // as Visit::copy
-  u32 bytes, time;
+  TensorMap map{};          // magic 0: none, the copy is of bytes side by side
+  s32 corner[5] = {};       // of its box in the tensor
+  u64 global = 0;           // without a tensor map: where in global memory
+  u64 tile = 0;             // in shared memory
+  u64 source = 0;           // ... from which it comes, if not from global memory
+  u64 mbarrier = 0;         // on which it completes; 0: in a bulk group of its thread
+  u32 bytes = 0, time = 0;  // `time`: of its actor
+  u32 reduction = 0, type = 0;
+  u64 block = 0;  // who issued it
+  u32 thread = 0, pc = 0, group = 0;
 };
 
 // What the sanitizer knows of an mbarrier.
 struct Mbarrier {
-  PastPointer gathered, completed;  // what those knew that have arrived in this phase, and in those before it
-  u64 actor = 0;                    // its copies; 0: there has been none
-  u32 copies = 0;
+  PastPointer gathered, completed;           // what those knew that have arrived in this phase, and in those before it
+  u32 copies = 0;                            // that ever were to complete on it
+  u32 expecting = MANY_THREADS, at = NO_PC;  // who announced bytes last, and where
+  u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
 };
+
+// Those who make bulk copies, in the place of a block's number: all that complete on an mbarrier; a thread's groups, as
+// they read shared memory and as they write.
+constexpr u64 ASYNCHRONOUS = 1ull << 56;
+inline u64 copies_on(u64 block, u64 offset) { return ASYNCHRONOUS | block << 16 | 1 << 15 | offset >> 3; }
+inline u64 copies_of(u64 block, u32 thread, bool writing) { return ASYNCHRONOUS | block << 16 | thread << 1 | writing; }
+inline u64 block_of(u64 block) { return block & ASYNCHRONOUS ? (block & ~ASYNCHRONOUS) >> 16 : block; }
 
 // One of a launch's threads, and what the blocks left that it ran.
 struct Worker {
@@ -294,9 +310,14 @@ struct Block {
   // The launch before, if this one may begin early: dependent.cpp.
   void wait_for_launch(Warp &, u32 mask);
   void let_next_begin(Warp &);
-  // mbarriers and bulk copies: mbarrier.cpp.
-  void copy_issued(Warp &, const Instr &, int lane, const BulkCopy &);
+  // mbarriers: mbarrier.cpp; bulk copies: bulk.cpp.
   bool report_mbarrier(const Poll &, u32 thread);
+  void copy_writes(Warp &, const Instr &, int lane, const BulkCopy &);
+  void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);
+  void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, bool atomic);
+  void finish_groups(Warp &, int lane, u32 before);
+  void wait_groups(Warp &, u32 mask, u32 keep, bool reading);
+  void leave_copies(Warp &, u32 mask);
   void hand_to(Warp &, u32 mask, PastPointer &, bool release);
   void take_from(Warp &, const PastPointer &);
   // Of a thread block cluster: cluster.cpp.
@@ -356,6 +377,7 @@ struct Block {
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
   Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);
   void report_visit(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, const Block &there, Cell);
+  bool waited_in_vain(const Warp &, int lane, u64 actor) const;
   void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
   Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
   void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
@@ -395,16 +417,16 @@ struct Cluster {
   // The sanitizer's.
   std::unordered_map<u64, PastPointer> flags;  // of shared memory, by address with rank
   std::vector<Visit> visits;
-  // mbarrier.cpp
+  // mbarrier.cpp, bulk.cpp
   std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
-  std::vector<BulkCopy> copies;
-  u64 actors = 0;
+  std::vector<BulkCopy> copies;                 // on their way to an mbarrier
 
   explicit Cluster(Launch &);
   void start(u64 index);
   Outcome run(Worker &);
   void complete();
   void land(u64 mbarrier, Block &by);
+  void execute(const BulkCopy &);
   bool release_lanes();
   bool parked_since(u64 version) const;  // is global memory another one than when it had to wait?
   bool poll_changed() const;
@@ -419,6 +441,9 @@ struct Cluster {
     return rank < blocks.size() ? blocks[rank].get() : nullptr;
   }
   void host_pointers(const u64 *address, u64 *out) const;
+  Block &issuer(const BulkCopy &c) const {
+    return **std::find_if(blocks.begin(), blocks.end(), [&](auto &block) { return block->index == c.block; });
+  }
   u64 remember(const Visit &);
   Cell before(Cell cell) const { return cell.visited() ? visits[cell.visit()].before : Cell(); }
 };

@@ -30,7 +30,6 @@ void Cluster::start(u64 index) {
   visits.clear();
   mbarriers.clear();
   copies.clear();
-  actors = 0;
   for (auto &block : blocks) block->start();
 }
 
@@ -255,7 +254,11 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
-  if (v.copy) problem = Problem::BULK_IN_FLIGHT;
+  if (v.copy)
+    problem = problem == Problem::RACE_WRITE_AFTER_READ ? Problem::BULK_STILL_READS
+              : waited_in_vain(w, lane, v.copy)
+                  ? Problem::BULK_OTHER_PHASE
+                  : Problem::BULK_IN_FLIGHT;
   report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane, v.pc, v.block);
 }
 

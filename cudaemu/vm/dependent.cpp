@@ -75,7 +75,7 @@ void Block::check_early(const Warp &w, const Instr &i, u32 mask, const u64 *addr
         const Epoch &e = past->epochs.of(u32(word >> EPOCH_SHIFT));
         const u64 where = std::max(address[lane], cells.origin + (at << cells.shift));
         report(problem, i.pc, thread(w, lane), where, bytes, e.warp * LANES + u32(word >> R_LANE_SHIFT & 31),
-               u32(word & R_PC_MASK), e.block, distance);
+               u32(word & R_PC_MASK), block_of(e.block), distance);
       };
       for (u64 at = offset >> cells.shift; at <= (offset + bytes - 1) >> cells.shift; ++at) {
         const u64 written = cells.words[at];

@@ -91,6 +91,8 @@ void Block::start() {
     w.epoch = w.waited = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
+    w.bulk.clear();
+    std::fill(std::begin(w.bulk_group), std::end(w.bulk_group), 0);
     w.arrived = w.through = 0, w.arrivals = 0;
     write_constants(w, true);
   }
@@ -528,6 +530,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
+  leave_copies(w, mask);
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());
   for (Group &g : w.groups)

@@ -1,11 +1,9 @@
-// mbarriers, and the bulk copies that complete on them.
+// mbarriers.
 //
 // An mbarrier is a word in shared memory: threads that have yet to arrive in this phase, threads that every phase expects,
 // bytes that have yet to come, and the phase's parity. A phase is complete when nobody and nothing is missing. What those
 // knew that arrived in it, whoever waits for it learns: Mbarrier.
-//
-// A bulk copy (cp.async.bulk) is made by no thread. It lands when somebody looks at its mbarrier; until a wait there has
-// succeeded, its target is in flight for everybody, and for the sanitizer it is an actor of its own (Visit::copy).
+// Bulk copies that complete on an mbarrier land when somebody who still has to wait looks at it: bulk.cpp.
 #include <algorithm>
 
 #include "block.h"
@@ -13,7 +11,7 @@
 namespace vm {
 
 constexpr u32 MOST_ARRIVALS = (1u << 20) - 1;
-constexpr u64 ASYNCHRONOUS = 1ull << 56;  // in the place of a block's number: the copies of an mbarrier
+constexpr s32 MOST_BYTES = (1 << 20) - 1;
 
 // The word, unpacked.
 struct Phase {
@@ -73,6 +71,12 @@ static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 sh
   return true;
 }
 
+static void trace_lane(Warp &w, const Instr &i, int lane, const Target &t, TraceKind kind) {
+  u64 at[LANES];
+  at[lane] = shown(*w.block, t);
+  trace_access(w, i, 1u << lane, t.there == w.block ? Space::SHARED : Space::CLUSTER, kind, at, 8);
+}
+
 // Nobody and nothing is missing: the next phase begins.
 static void end_phase(Cluster &cluster, const Target &t, Phase &phase) {
   if (phase.pending || phase.bytes) return;
@@ -86,20 +90,31 @@ static void end_phase(Cluster &cluster, const Target &t, Phase &phase) {
 // The copies that complete on this mbarrier land.
 void Cluster::land(u64 address, Block &by) {
   const auto mine = [=](const BulkCopy &c) { return c.mbarrier == address; };
-  if (std::none_of(copies.begin(), copies.end(), mine)) return;
+  const auto first = std::find_if(copies.begin(), copies.end(), mine);
+  if (first == copies.end()) return;
   const Target t{block(address), offset(address), address};
   Mbarrier &m = mbarriers[address];
-  for (const BulkCopy &c : copies) {
-    if (!mine(c)) continue;
-    Block *there = block(c.destination);
-    if (there->live) memcpy(there->shared + offset(c.destination), reinterpret_cast<const void *>(c.source), c.bytes);
+  const u64 actor = copies_on(t.there->index, t.offset);
+  bool over = false;
+  for (auto c = first; c != copies.end(); ++c) {
+    if (!mine(*c)) continue;
+    if (over && launch.sanitize) {
+      Block &there = issuer(*c);
+      there.worker = by.worker;
+      there.report(Problem::BULK_UNEXPECTED, c->pc, c->thread, shown(there, t), c->bytes, m.expecting, m.at);
+      over = false;
+    }
+    execute(*c);
     Phase phase(t.word());
-    phase.bytes -= s32(c.bytes);
-    m.gathered = join(m.gathered, std::make_shared<Past>(Past{{c.actor << 6, c.time + 1}}));
+    const u32 parity = phase.parity;
+    phase.bytes -= s32(c->bytes);
+    m.brought_by = c->thread, m.from = c->pc;
+    m.gathered = join(m.gathered, std::make_shared<Past>(Past{{actor << 6, c->time + 1}}));
     end_phase(*this, t, phase);
+    over = phase.parity != parity;
     t.word() = phase.word();
   }
-  copies.erase(std::remove_if(copies.begin(), copies.end(), mine), copies.end());
+  copies.erase(std::remove_if(first, copies.end(), mine), copies.end());
   by.changed(by.warps[0], Space::SHARED);
 }
 
@@ -136,17 +151,24 @@ static void change(Warp &w, const Instr &i, u32 m) {
       return;
     }
     if (i.o[0] != ALL) w.reg<u64>(i.o[0])[lane] = t.word();
-    if (what == EXPECT_AND_ARRIVE || what == EXPECT) phase.bytes += s32(n);
+    if (what == EXPECT_AND_ARRIVE || what == EXPECT) {
+      phase.bytes += s32(n);
+      known->second.expecting = b.thread(w, lane), known->second.at = i.pc;
+    }
     if (what == COMPLETE) phase.bytes -= s32(n);
+    if (n > u32(MOST_BYTES) || phase.bytes > MOST_BYTES) return wrong(Problem::MBARRIER_BYTES);
     if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
       const u32 arrivals = what == ARRIVE ? n : 1;
-      if (arrivals > phase.pending) {  // copies may end this phase first
+      if (arrivals > phase.pending) {  // copies may end this phase first, but need not
         b.cluster.land(t.address, b);
         const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
         phase = Phase(t.word());
         phase.bytes += expected;
+        if (arrivals <= phase.pending && b.launch.sanitize)
+          b.report(Problem::MBARRIER_EARLY, i.pc, b.thread(w, lane), shown(b, t), n);
       }
       if (arrivals > phase.pending) return wrong(Problem::MBARRIER_FULL);
+      if (b.traced) trace_lane(w, i, lane, t, MBARRIER_ARRIVE);
       phase.pending -= arrivals;
       if (what == DROP) --phase.expected;
       if (b.launch.sanitize) b.hand_to(w, m, known->second.gathered, i.flags & RELEASE);
@@ -170,71 +192,15 @@ static void test(Warp &w, const Instr &i, u32 m) {
       b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), shown(b, t), 0);
       return b.halt();
     }
-    b.cluster.land(t.address, b);
     const u32 asked = i.o[4] != ALL ? w.reg<u32>(i.o[4])[lane] & 1 : Phase(w.reg<u64>(i.o[5])[lane]).parity;
+    if (Phase(t.word()).parity == asked) b.cluster.land(t.address, b);
     const bool over = Phase(t.word()).parity != asked;
     w.pred(i.o[0]) = (w.pred(i.o[0]) & ~(1u << lane)) | u32(over) << lane;
     poll.address[lane] = reinterpret_cast<u64>(&t.word());
     poll.value[lane] = t.word();
+    if (over && b.traced) trace_lane(w, i, lane, t, MBARRIER_WAIT);
     if (over && b.launch.sanitize && i.flags & ACQUIRE) b.take_from(w, known->second.completed);
   });
-}
-
-// cp.async.bulk from global to shared memory. o: destination, offset, 64-bit address | space << 8, source, offset, 64-bit
-// address, bytes, mbarrier, offset, 64-bit address | space << 8
-static void copy_in(Warp &w, const Instr &i, u32 m) {
-  Block &b = *w.block;
-  alignas(64) u64 to[LANES], from[LANES], barrier[LANES];
-  addresses(w, i.o[0], i.o[1], i.o[2] & 1, to);
-  addresses(w, i.o[3], i.o[4], i.o[5], from);
-  addresses(w, i.o[7], i.o[8], i.o[9] & 1, barrier);
-  for (u32 rest = m; rest && !b.stopped; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    const u32 alone = 1u << lane, bytes = w.reg<u32>(i.o[6])[lane];
-    if (!bytes) continue;
-    u32 left = alone;
-    Space space;
-    to[lane] |= SHARED_WINDOW;
-    next_space(b, &left, to, &space);
-    if (bytes % 16) {
-      b.report(Problem::BULK_SIZE, i.pc, b.thread(w, lane), 0, bytes);
-      return b.halt();
-    }
-    if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, 16, look(from, alone, bytes)) ||
-        !check_access(w, i, alone, space, to, bytes, 16, look(to, alone, bytes)))
-      return;
-    if (b.launch.count) {
-      Counters &c = b.counters[i.pc];
-      ++c.requests;
-      c.bytes += bytes;
-      c.sectors += (from[lane] + bytes - 1) / 32 - from[lane] / 32 + 1;
-    }
-    if (b.traced) {
-      trace_access(w, i, alone, Space::GLOBAL, CP_ASYNC, from, bytes), --w.seq;
-      trace_access(w, i, alone, space, CP_ASYNC, to, bytes);
-    }
-    const u64 target = b.cluster_address(space, to[lane]), there = barrier[lane] & ~WINDOW_MASK;
-    const u64 on = b.cluster.block(there) ? there : Cluster::address(b, there);
-    const auto known = b.cluster.mbarriers.find(on);
-    if (known == b.cluster.mbarriers.end()) {
-      b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), on, 0);
-      return b.halt();
-    }
-    Mbarrier &mbarrier = known->second;
-    if (!mbarrier.actor) mbarrier.actor = ASYNCHRONOUS | ++b.cluster.actors;
-    const BulkCopy copy{target, from[lane], on, mbarrier.actor, bytes, ++mbarrier.copies};
-    if (b.launch.sanitize) {
-      for (u32 at = 0; at < bytes; at += 16) {
-        u64 piece[LANES];
-        piece[lane] = from[lane] + at;
-        const Pattern p = look(piece, alone, 16);
-        note_global(w, i, alone, piece, 16, false, p);
-        b.race_read(w, i, alone, piece, 16, p);
-      }
-      b.copy_issued(w, i, lane, copy);
-    }
-    b.cluster.copies.push_back(copy);
-  }
 }
 
 // A thread waits for what it polled: if that is an mbarrier, say for what that one waits.
@@ -243,38 +209,20 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
     const Target t{cluster.block(address), Cluster::offset(address), address};
     if (reinterpret_cast<u64>(&t.word()) != poll.address[__builtin_ctz(poll.mask)]) continue;
     const Phase phase(t.word());
-    const bool bytes = !phase.pending;
-    report(bytes ? Problem::DEADLOCK_BYTES : Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t),
-           bytes ? u32(phase.bytes) : phase.pending);
+    if (phase.pending)
+      report(Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t), phase.pending);
+    else if (phase.bytes > 0)
+      report(Problem::DEADLOCK_BYTES, poll.pc, thread, shown(*this, t), phase.bytes, mbarrier.expecting, mbarrier.at);
+    else
+      report(Problem::DEADLOCK_EXCESS, poll.pc, thread, shown(*this, t), -phase.bytes, mbarrier.brought_by,
+             mbarrier.from);
     return true;
   }
   return false;
 }
 
-// Its target is in flight from now on: nobody may touch it who has not waited.
-void Block::copy_issued(Warp &w, const Instr &i, int lane, const BulkCopy &copy) {
-  Block &there = *cluster.block(copy.destination);
-  const u32 shift = program.granule_log2, from = u32(Cluster::offset(copy.destination));
-  const Cell writer =
-      Cell::by_visit(cluster.remember({index, w.index, copy.time, u32(lane), i.pc, Cell(), copy.actor}), 0);
-  for (u32 at = from >> shift; at <= (from + copy.bytes - 1) >> shift; ++at) {
-    const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
-    for (const bool written : {true, false})
-      for (Cell last = (written ? there.written_by : there.read_by)[at]; last; last = cluster.before(last))
-        if (!ordered(w, lane, there, last)) {
-          report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
-                       copy.bytes, there, last);
-          break;
-        }
-    there.written_by[at] = writer;
-    there.read_by[at] = {};
-  }
-}
-
 void register_mbarrier(Registry &r) {
-  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
-            {"mbarrier.test", test, "d0 s* n n s4? s8?"},
-            {"cp.async.bulk", copy_in, "s* n n s* n n s4 s* n n"}});
+  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"}, {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
 }
 
 }  // namespace vm

@@ -83,8 +83,9 @@ bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine) con
 
 void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u64 word) {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
+  if (e.block & ASYNCHRONOUS) problem = Problem::BULK_STILL_WRITES;
   report(problem, i.pc, thread(w, lane), address, bytes, e.warp * LANES + u32(word >> R_LANE_SHIFT & 31),
-         u32(word & R_PC_MASK), e.block);
+         u32(word & R_PC_MASK), block_of(e.block));
 }
 
 // A row of granules, COUNT for each lane, that nobody else has written and one warp at most has read last. False if it is
@@ -113,7 +114,7 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
                        u64 mine) {
   const u64 offset = address - cells.origin;
   const u64 first = offset >> cells.shift, last = (offset + lanes * bytes - 1) >> cells.shift;
-  const u32 bytes_log2 = __builtin_ctz(bytes);
+  const u32 bytes_log2 = lanes == 1 ? 63 : __builtin_ctz(bytes);  // a bulk copy's row may have any size
   u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
   const u64 my_epoch = mine >> EPOCH_SHIFT;
   if (bytes >> cells.shift) {
@@ -124,7 +125,7 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
       return read_row<log2>(written + first, read + first, second + first, u32(last - first + 1), mine, last_epoch,
                             last_mine);
     };
-    switch (bytes_log2 - cells.shift) {
+    switch (__builtin_ctz(bytes) - int(cells.shift)) {
       case 0:
         if (row(std::integral_constant<int, 0>())) return;
         break;
@@ -137,6 +138,8 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
       case 3:
         if (row(std::integral_constant<int, 3>())) return;
         break;
+      default:
+        if (lanes == 1 && row(std::integral_constant<int, 31>())) return;
     }
   }
   u64 known_epoch = my_epoch;  // of a word that was looked at: an epoch of this warp?
@@ -252,6 +255,16 @@ bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) written[c] = mine + (u64(c >> log2) << R_LANE_SHIFT), read[c] = 0;
   return true;
+}
+
+// A bulk copy of the lane writes, some time before its thread has waited for it. `epoch`: that of the copy.
+void Block::race_copy(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u32 epoch, bool atomic) {
+  u64 at[LANES];
+  at[lane] = address;
+  if (early(w, 1u << lane)) check_early(w, i, 1u << lane, at, bytes, true, atomic);
+  if (!epoch) return;
+  if (const Cells *cells = cells_of(address, bytes))
+    write_cells(w, i, *cells, lane, address, bytes, word_of(epoch, i, lane, atomic), nullptr);
 }
 
 void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],

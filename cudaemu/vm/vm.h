@@ -110,9 +110,13 @@ struct Instr {
   X(MBARRIER_COUNT, "mbarrier", 719)                           \
   X(MBARRIER_NOT_THERE, "mbarrier", 719)                       \
   X(MBARRIER_FULL, "mbarrier", 719)                            \
+  X(MBARRIER_BYTES, "mbarrier", 719)                           \
   X(BULK_SIZE, "misaligned", 716)                              \
+  X(BULK_PLACE, "misaligned", 716)                             \
+  X(TENSOR_MAP, "tensor map", 719)                             \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
+  X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \
   X(ENDLESS, "endless loop", 702)                              \
@@ -129,6 +133,14 @@ struct Instr {
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
+  X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
+  X(BULK_STILL_READS, "copy in flight", 0)                     \
+  X(BULK_STILL_WRITES, "copy in flight", 0)                    \
+  X(BULK_AT_EXIT, "copy in flight", 0)                         \
+  X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
+  X(BULK_UNEXPECTED, "mbarrier", 0)                            \
+  X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(SWIZZLE_OFFSET, "misaligned", 0)                           \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
@@ -183,7 +195,10 @@ struct TraceRow {
   u64 addr;
 };
 // Python has these, Space and the layouts as well, and compares them when it loads the machine: vm_mirrors in launch.cpp.
-#define TRACE_KINDS(X) X(LOAD) X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA)
+// BULK_...: of a copy, whole; MBARRIER_WAIT: one that passes.
+#define TRACE_KINDS(X) \
+  X(LOAD)              \
+  X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT)
 enum TraceKind : u8 {
 #define X(name) name,
   TRACE_KINDS(X)
@@ -237,6 +252,7 @@ struct Allocation {
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
+struct BulkCopy;
 struct Program;
 struct Launch;
 struct Block;
@@ -306,6 +322,8 @@ struct Warp {
   u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
+  std::vector<BulkCopy> bulk;              // in flight from shared memory, in bulk groups
+  u32 bulk_group[LANES] = {};              // as copy_group
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
   u64 arrivals = 0;                        // of the cluster's barriers, the last one to which a lane came
   std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
@@ -397,5 +415,6 @@ void register_video(Registry &);
 void register_dependent(Registry &);
 void register_cluster(Registry &);
 void register_mbarrier(Registry &);
+void register_bulk(Registry &);
 
 }  // namespace vm

@@ -1,0 +1,534 @@
+// Bulk copies: cp.async.bulk and cp.reduce.async.bulk, of plain bytes and, through tensor maps, of boxes of a tensor (TMA).
+//
+// No thread makes them. One that completes on an mbarrier is made when somebody looks there who still has to wait; one in
+// a bulk group when its thread waits for that group, or ends: as late as the hardware may. Until such a wait has
+// succeeded what it writes is in flight for everybody, and so is what it reads in shared memory. For the sanitizer the
+// copies on an mbarrier, and those of a thread's bulk groups, are each an actor of its own (`copies_on`, `copies_of`),
+// of which a thread knows what the wait has told it, and passes that on like all that it knows.
+#include <algorithm>
+
+#include "block.h"
+#include "half.h"
+
+namespace vm {
+
+enum Action { TO_SHARED, TO_GLOBAL, WITHIN_CLUSTER };
+enum Reduction { NONE, ADD, MIN, MAX, INC, DEC, AND, OR, XOR };
+enum Type { U8, U16, U32, S32, U64, S64, F16, F32, F64, BF16, F32_FTZ, TF32, TF32_FTZ };  // as CUtensorMapDataType
+enum NoMap { NOT_ENCODED, NOT_CONSTANT, OTHER_RANK, INTERLEAVED, NO_SUCH_REDUCTION };     // why: findings.py
+constexpr u32 TILE_ALIGNMENT = 128, PLAIN_ALIGNMENT = 16;
+
+// ---- what a copy goes over ----
+
+static u32 taken(const TensorMap &t, u32 dimension) {  // elements that are copied of the box
+  return (t.box[dimension] + t.step[dimension] - 1) / t.step[dimension];
+}
+
+static u32 bytes_of(const TensorMap &t) {
+  u64 bytes = t.stride[0];
+  for (u32 d = 0; d < t.rank; ++d) bytes *= taken(t, d);
+  return u32(bytes);
+}
+
+// f(address in global memory, offset in the tile, bytes) for the rows that lie together on both sides, but for the
+// swizzle. Address 0: outside the tensor.
+template <class F>
+static void rows(const BulkCopy &c, F f) {
+  if (!c.map.magic) return f(c.global, 0u, c.bytes);
+  const TensorMap &t = c.map;
+  const s64 item = t.stride[0], width = taken(t, 0), size = s64(t.size[0]);
+  const u32 begin = u32(std::clamp<s64>(-s64(c.corner[0]), 0, width));
+  const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
+  u32 count[TensorMap::MOST_DIMENSIONS] = {1, 1, 1, 1, 1}, at[TensorMap::MOST_DIMENSIONS] = {};
+  for (u32 d = 1; d < t.rank; ++d) count[d] = taken(t, d);
+  for (u32 offset = 0;; offset += width * item) {
+    u64 address = t.base + s64(c.corner[0]) * item;
+    bool inside = end > begin;
+    for (u32 d = 1; d < t.rank; ++d) {
+      const s64 place = s64(c.corner[d]) + at[d] * t.step[d];
+      inside &= place >= 0 && place < s64(t.size[d]);
+      address += place * s64(t.stride[d]);
+    }
+    if (!inside)
+      f(0ull, offset, u32(width * item));
+    else {
+      if (begin) f(0ull, offset, u32(begin * item));
+      f(address + begin * item, u32(offset + begin * item), u32((end - begin) * item));
+      if (end < width) f(0ull, u32(offset + end * item), u32((width - end) * item));
+    }
+    u32 d = 1;
+    while (d < t.rank && ++at[d] == count[d]) at[d++] = 0;
+    if (d >= t.rank) return;
+  }
+}
+
+// A swizzle exchanges the 16-byte pieces of a line of shared memory: bits of the address from 4 on by those from 7 on.
+static u32 swizzled(const TensorMap &t, u32 address) {
+  const u32 bits = (1u << t.swizzle) - 1;
+  return address ^ (address >> 7 & bits) << 4;
+}
+
+// f(offset in shared memory, address in global memory or 0, bytes) for the pieces that lie together on both sides.
+template <class F>
+static void pieces(const BulkCopy &c, F f) {
+  const u32 tile = u32(Cluster::offset(c.tile));
+  rows(c, [&](u64 global, u32 offset, u32 bytes) {
+    const u32 whole = c.map.swizzle ? 16 : bytes;
+    for (u32 done = 0; done < bytes;) {
+      const u32 from = tile + offset + done, n = c.map.swizzle ? std::min(whole - from % 16, bytes - done) : bytes;
+      f(swizzled(c.map, from), global ? global + done : 0, n);
+      done += n;
+    }
+  });
+}
+
+// ---- what it does ----
+
+// What stands for elements outside the tensor.
+static void fill(u8 *to, u32 bytes, const TensorMap &t) {
+  if (!t.fill) return void(memset(to, 0, bytes));
+  const u32 item = u32(t.stride[0]);
+  for (u32 at = 0; at < bytes; at += item) {
+    memset(to + at, 0xff, item);
+    to[at + item - 1] = 0x7f;
+  }
+}
+
+template <class T>
+static T combined(Reduction r, T a, T x) {
+  switch (r) {
+    case ADD:
+      return T(a + x);
+    case MIN:
+      return std::min(a, x);
+    case MAX:
+      return std::max(a, x);
+    default:
+      return x;
+  }
+}
+template <class T>
+static T of_bits(Reduction r, T a, T x) {
+  switch (r) {
+    case AND:
+      return a & x;
+    case OR:
+      return a | x;
+    case XOR:
+      return a ^ x;
+    case INC:
+      return a >= x ? 0 : a + 1;
+    case DEC:
+      return a == 0 || a > x ? x : a - 1;
+    default:
+      return combined(r, a, x);
+  }
+}
+u16 add_half(u16 a, u16 b, bool bf16);
+static u16 of_halves(Reduction r, u16 a, u16 x, bool bf16) {
+  if (r == ADD) return add_half(a, x, bf16);
+  const auto value = bf16 ? widen_bf16 : widen_half;
+  const bool takes = r == MIN ? value(x) < value(a) : value(x) > value(a);
+  return takes || value(a) != value(a) ? x : a;
+}
+
+// `to` and `from` hold elements of that type. Others may be at work on `to`.
+template <class T, class F>
+static void each_element(u8 *to, const u8 *from, u32 bytes, F f) {
+  for (u32 at = 0; at < bytes; at += sizeof(T)) {
+    T *const cell = reinterpret_cast<T *>(to + at);
+    const T x = bits_of<T>(from + at);
+    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
+    do desired = f(old, x);
+    while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  }
+}
+
+static void reduce(u8 *to, const u8 *from, u32 bytes, Reduction r, Type type) {
+  switch (type) {
+    case U32:
+      return each_element<u32>(to, from, bytes, [=](u32 a, u32 x) { return of_bits(r, a, x); });
+    case S32:
+      return each_element<u32>(to, from, bytes, [=](u32 a, u32 x) {
+        return r == MIN || r == MAX ? u32(combined(r, s32(a), s32(x))) : of_bits(r, a, x);
+      });
+    case U64:
+      return each_element<u64>(to, from, bytes, [=](u64 a, u64 x) { return of_bits(r, a, x); });
+    case S64:
+      return each_element<u64>(to, from, bytes, [=](u64 a, u64 x) {
+        return r == MIN || r == MAX ? u64(combined(r, s64(a), s64(x))) : of_bits(r, a, x);
+      });
+    case F32:
+      return each_element<u32>(to, from, bytes, [=](u32 a, u32 x) {
+        return as<u32>(combined(r, as<float>(a), as<float>(x)));
+      });
+    case F64:
+      return each_element<u64>(to, from, bytes, [=](u64 a, u64 x) {
+        return as<u64>(combined(r, as<double>(a), as<double>(x)));
+      });
+    default:
+      return each_element<u16>(to, from, bytes, [=](u16 a, u16 x) { return of_halves(r, a, x, type == BF16); });
+  }
+}
+
+static bool has_reduction(Reduction r, Type type) {
+  switch (type) {
+    case U32:
+      return true;
+    case S32:
+    case U64:
+    case S64:
+      return r != INC && r != DEC;
+    case F16:
+    case BF16:
+      return r == ADD || r == MIN || r == MAX;
+    case F32:
+    case F64:
+      return r == ADD;
+    default:
+      return false;
+  }
+}
+
+// The copy itself.
+void Cluster::execute(const BulkCopy &c) {
+  u8 *const shared = block(c.tile)->shared;
+  if (c.source) {
+    u8 *const to = shared + offset(c.tile), *const from = block(c.source)->shared + offset(c.source);
+    return c.reduction ? reduce(to, from, c.bytes, Reduction(c.reduction), Type(c.type))
+                       : void(memmove(to, from, c.bytes));
+  }
+  const auto there = [](u64 address) { return reinterpret_cast<u8 *>(address); };
+  pieces(c, [&](u32 at, u64 global, u32 bytes) {
+    if (at + bytes > launch.shared_window) return;  // a swizzle out of a tile that is no multiple of its pattern
+    if (c.mbarrier)
+      global ? void(memcpy(shared + at, there(global), bytes)) : fill(shared + at, bytes, c.map);
+    else if (global)
+      c.reduction ? reduce(there(global), shared + at, bytes, Reduction(c.reduction), Type(c.type))
+                  : void(memcpy(there(global), shared + at, bytes));
+  });
+}
+
+// ---- what the sanitizer notes of it ----
+
+// Its tile is in flight from now on: nobody may touch it who has not waited.
+void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
+  Block &there = *cluster.block(c.tile);
+  const u32 shift = program.granule_log2, from = u32(Cluster::offset(c.tile));
+  const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
+  const Cell writer = Cell::by_visit(cluster.remember({index, w.index, c.time, u32(lane), i.pc, Cell(), actor}), 0);
+  Cell fine;  // the last one that was looked at
+  for (u32 at = from >> shift; at <= (from + c.bytes - 1) >> shift; ++at) {
+    for (const bool written : {true, false})
+      for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
+           last = cluster.before(last)) {
+        if (ordered(w, lane, there, last)) {
+          if (!cluster.before(last)) fine = last;
+          continue;
+        }
+        const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
+        report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
+                     c.bytes, there, last);
+        break;
+      }
+    there.written_by[at] = writer;
+    there.read_by[at] = {};
+  }
+}
+
+// It reads this block's shared memory from now on: nobody may write there who has not waited.
+void Block::copy_reads(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
+  const u32 shift = program.granule_log2;
+  const u64 actor = c.mbarrier ? copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier))
+                               : copies_of(index, thread(w, lane), false);
+  Cell fine;
+  const auto range = [&](u32 from, u32 bytes) {
+    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
+      const Cell written = written_by[at];
+      const u32 where = at << shift;
+      if (written.is(Cell::IN_FLIGHT))
+        report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
+      else if (!written)
+        report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
+      else if (written.is(Cell::UNDEFINED))
+        report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, *this, written);
+      for (Cell last = written; last && last.word != fine.word; last = cluster.before(last))
+        if (!ordered(w, lane, *this, last)) {
+          report_visit(Problem::RACE_READ_AFTER_WRITE, w, i, lane, where, bytes, *this, last);
+          break;
+        } else if (!cluster.before(last))
+          fine = last;
+      const Cell before = unordered(w, lane, *this, read_by[at]);
+      read_by[at] = Cell::by_visit(cluster.remember({index, w.index, c.time, u32(lane), i.pc, before, actor}), 0);
+    }
+  };
+  if (c.source) return range(u32(Cluster::offset(c.source)), c.bytes);
+  pieces(c, [&](u32 at, u64 global, u32 bytes) {
+    if (global && at + bytes <= launch.shared_bytes) range(at, bytes);
+  });
+}
+
+// Does the lane's warp come from a wait on the mbarrier of these copies? Then it was for another phase.
+bool Block::waited_in_vain(const Warp &w, int lane, u64 actor) const {
+  const u64 polled = w.poll.address[lane] - reinterpret_cast<u64>(shared);
+  return w.poll.mask >> lane & 1 && polled < launch.shared_bytes && actor == copies_on(index, polled);
+}
+
+// ---- issuing ----
+
+// A lane's copy, before its addresses are looked at. `w.block->stopped` if it cannot be.
+struct Issue {
+  Warp &w;
+  const Instr &i;
+  const int lane;
+  Block &b = *w.block;
+  const u32 alone = 1u << lane;
+
+  bool fail(Problem problem, u64 address, u32 size) {
+    b.report(problem, i.pc, b.thread(w, lane), address, size);
+    b.halt();
+    return false;
+  }
+  bool no_map(NoMap why, u64 address) { return fail(Problem::TENSOR_MAP, address, why); }
+
+  bool read_map(u64 address, u32 coordinates, BulkCopy &c) {
+    const u64 window = address & WINDOW_MASK, at = address & ~WINDOW_MASK;
+    const u8 *from = reinterpret_cast<const u8 *>(at);
+    if (window == PARAM_WINDOW) {
+      if (at + TensorMap::BYTES > b.launch.params.size()) return no_map(NOT_ENCODED, 0);
+      from = b.launch.params.data() + at;
+    } else if (window) {
+      return no_map(NOT_CONSTANT, 0);
+    } else {
+      u64 where[LANES];
+      where[lane] = address;
+      const Pattern p = look(where, alone, TensorMap::BYTES);
+      if (!check_access(w, i, alone, Space::GLOBAL, where, TensorMap::BYTES, 64, p)) return false;
+      if (b.launch.sanitize) {
+        note_global(w, i, alone, where, sizeof(TensorMap), false, p);
+        b.race_read(w, i, alone, where, TensorMap::BYTES, p);
+      }
+    }
+    memcpy(&c.map, from, sizeof c.map);
+    const u64 shown = window ? 0 : address;
+    if (c.map.magic != TensorMap::MAGIC || !c.map.rank || c.map.rank > TensorMap::MOST_DIMENSIONS)
+      return no_map(NOT_ENCODED, shown);
+    if (c.map.rank != coordinates) return no_map(OTHER_RANK, shown);
+    if (c.map.interleave) return no_map(INTERLEAVED, shown);
+    if (c.reduction && !has_reduction(Reduction(c.reduction), Type(c.map.type)))
+      return no_map(NO_SUCH_REDUCTION, shown);
+    c.bytes = bytes_of(c.map), c.type = c.map.type;
+    return true;
+  }
+
+  // Where its tile, or what it comes from, begins: checked to lie in shared memory. `address`: generic.
+  bool place(u64 address, u32 bytes, u32 alignment, u64 &to) {
+    u64 at[LANES];
+    at[lane] = address | SHARED_WINDOW;
+    u32 left = alone;
+    Space space;
+    next_space(b, &left, at, &space);
+    if (at[lane] % alignment) return fail(Problem::BULK_PLACE, at[lane] | SHARED_WINDOW, alignment);
+    if (!check_access(w, i, alone, space, at, bytes, 1, look(at, alone, bytes))) return false;
+    to = b.cluster_address(space, at[lane]);
+    return true;
+  }
+
+  // The mbarrier that the copy completes on; its number among the copies there.
+  bool find_mbarrier(BulkCopy &c) {
+    const auto known = b.cluster.mbarriers.find(c.mbarrier);
+    if (known == b.cluster.mbarriers.end()) return fail(Problem::MBARRIER_NOT_THERE, c.mbarrier, 0);
+    c.time = ++known->second.copies;
+    return true;
+  }
+
+  // What it touches of global memory, row by row.
+  bool global_side(const BulkCopy &c, bool writes, u32 destinations) {
+    Counters *const count = b.launch.count ? &b.counters[i.pc] : nullptr;
+    const bool sanitize = b.launch.sanitize;
+    u32 epoch = 0;
+    if (sanitize && writes && b.launch.races.load(std::memory_order_relaxed))
+      epoch = b.launch.epochs.enter(*b.worker, {copies_of(b.index, c.thread, true), c.time, w.index});
+    bool fine = true;
+    rows(c, [&](u64 address, u32, u32 bytes) {
+      if (!fine || (!address && c.map.magic)) return;
+      u64 at[LANES];
+      at[lane] = address;
+      const Pattern p = look(at, alone, bytes);
+      if (!(fine = check_access(w, i, alone, Space::GLOBAL, at, bytes, 1, p))) return;
+      if (count) {
+        count->sectors += (address + bytes - 1) / 32 - address / 32 + 1;
+        if (writes) count->bytes += bytes;
+      }
+      if (b.traced) trace_access(w, i, alone, Space::GLOBAL, writes ? BULK_STORE : BULK_LOAD, at, bytes), --w.seq;
+      if (!sanitize) return;
+      if (!writes || c.reduction) note_global(w, i, alone, at, bytes, false, p);
+      if (writes) {
+        note_global(w, i, alone, at, bytes, true, p);
+        b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
+      } else
+        b.race_read(w, i, alone, at, bytes, p);
+    });
+    if (count) {
+      ++count->requests;
+      if (!writes) count->bytes += u64(c.bytes) * destinations;
+    }
+    return fine;
+  }
+
+  void trace(const BulkCopy &c, TraceKind kind) {
+    if (!b.traced) return;
+    u64 at[LANES];
+    const bool own = b.cluster.block(c.tile) == &b;
+    at[lane] = own ? Cluster::offset(c.tile) : c.tile;
+    trace_access(w, i, alone, own ? Space::SHARED : Space::CLUSTER, kind, at, c.bytes), --w.seq;
+  }
+
+  void look_at_swizzle(const BulkCopy &c) {
+    const u32 repeat = 128u << c.map.swizzle, offset = u32(Cluster::offset(c.tile));
+    if (c.map.swizzle && c.bytes >= repeat && offset % repeat)
+      b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), offset, repeat);
+  }
+
+  bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
+    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (b.launch.sanitize) look_at_swizzle(c);
+    const u64 on = mbarrier & ~WINDOW_MASK;
+    c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
+    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
+    if (!blocks) return land_in(c);
+    const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
+    for (; blocks; blocks &= blocks - 1) {
+      const u64 place = u64(__builtin_ctz(blocks) + 1) << Cluster::RANK_SHIFT;
+      c.tile = place | at, c.mbarrier = place | there;
+      if (b.cluster.block(c.tile) != &b) {
+        u64 address[LANES];
+        address[lane] = c.tile;
+        if (!b.visit_allowed(w, i, alone, address, c.bytes)) return false;
+      }
+      if (!land_in(c)) return false;
+    }
+    return true;
+  }
+
+  bool land_in(BulkCopy &c) {
+    if (!find_mbarrier(c)) return false;
+    trace(c, BULK_LOAD);
+    if (b.launch.sanitize) {
+      b.copy_writes(w, i, lane, c);
+      if (c.source) b.copy_reads(w, i, lane, c);
+    }
+    if (c.source && b.launch.count) {
+      Counters &count = b.counters[i.pc];
+      ++count.cluster_requests, count.cluster_bytes += c.bytes;
+    }
+    b.cluster.copies.push_back(c);
+    return true;
+  }
+
+  bool to_global(BulkCopy &c, u64 tile) {
+    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (b.launch.sanitize) look_at_swizzle(c);
+    c.group = w.bulk_group[lane];
+    c.time = c.group + 1;
+    if (!global_side(c, true, 1)) return false;
+    trace(c, BULK_STORE);
+    if (b.launch.sanitize) b.copy_reads(w, i, lane, c);
+    w.bulk.push_back(c);
+    return true;
+  }
+};
+
+// o: action, reduction | its type << 8, address in shared memory, offset, 64-bit, the other address (a tensor map's, with
+// coordinates), offset, 64-bit, bytes (or ~0: a tensor's), mbarrier (or ~0), offset, 64-bit, blocks (or ~0), coordinates
+static void copy(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  const u32 coordinates = i.count - 13;
+  alignas(64) u64 tile[LANES], other[LANES], mbarrier[LANES] = {};
+  addresses(w, i.o[2], i.o[3], i.o[4], tile);
+  addresses(w, i.o[5], i.o[6], i.o[7], other);
+  if (i.o[9] != ALL) addresses(w, i.o[9], i.o[10], i.o[11], mbarrier);
+  for (u32 rest = m; rest && !b.stopped; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    Issue issue{w, i, lane};
+    BulkCopy c;
+    c.reduction = i.o[1] & 255, c.type = i.o[1] >> 8;
+    c.block = b.index, c.thread = b.thread(w, lane), c.pc = i.pc;
+    if (i.o[8] == ALL) {
+      if (!issue.read_map(other[lane], coordinates, c)) return;
+      for (u32 n = 0; n < coordinates; ++n) c.corner[n] = w.reg<s32>(i.o[13 + n])[lane];
+    } else {
+      c.bytes = w.reg<u32>(i.o[8])[lane];
+      if (c.bytes % PLAIN_ALIGNMENT) return void(issue.fail(Problem::BULK_SIZE, 0, c.bytes));
+      if (!c.bytes) continue;
+      if (i.o[0] == WITHIN_CLUSTER) {
+        if (!issue.place(other[lane], c.bytes, PLAIN_ALIGNMENT, c.source)) return;
+      } else if ((c.global = other[lane]) % PLAIN_ALIGNMENT)
+        return void(issue.fail(Problem::BULK_PLACE, c.global, PLAIN_ALIGNMENT));
+    }
+    const u32 blocks = i.o[12] == ALL ? 0 : w.reg<u16>(i.o[12])[lane];
+    if (i.o[0] == TO_GLOBAL ? !issue.to_global(c, tile[lane]) : !issue.to_shared(c, tile[lane], mbarrier[lane], blocks))
+      return;
+  }
+  ++w.seq;
+}
+
+// ---- bulk groups ----
+
+// Copies of a lane's groups before `before` are made.
+void Block::finish_groups(Warp &w, int lane, u32 before) {
+  const u32 who = thread(w, lane);
+  const auto ready = [=](const BulkCopy &c) { return c.thread == who && c.group < before; };
+  bool any = false;
+  for (const BulkCopy &c : w.bulk)
+    if (ready(c)) cluster.execute(c), any = true;
+  if (!any) return;
+  w.bulk.erase(std::remove_if(w.bulk.begin(), w.bulk.end(), ready), w.bulk.end());
+  changed(w, Space::GLOBAL);
+}
+
+// All but the last `keep` groups are over, or have at least been read.
+void Block::wait_groups(Warp &w, u32 mask, u32 keep, bool reading) {
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (w.bulk_group[lane] < keep || !w.bulk_group[lane]) continue;
+    const u32 before = w.bulk_group[lane] - keep, who = thread(w, lane);
+    finish_groups(w, lane, before);
+    if (!launch.sanitize) continue;
+    auto past = std::make_shared<Past>(Past{{copies_of(index, who, false) << 6, before + 1}});
+    if (!reading) past->push_back({copies_of(index, who, true) << 6, before + 1});
+    take_from(w, past);
+  }
+}
+
+// Lanes have exited. With the last one of a block its shared memory goes.
+void Block::leave_copies(Warp &w, u32 mask) {
+  for (u32 rest = w.bulk.empty() ? 0 : mask; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    for (const BulkCopy &c : w.bulk)
+      if (c.thread == thread(w, lane) && launch.sanitize)
+        report(Problem::BULK_AT_EXIT, c.pc, c.thread, Cluster::offset(c.tile), c.bytes);
+    finish_groups(w, lane, ~0u);
+  }
+  if (live || !launch.sanitize) return;
+  for (const BulkCopy &c : cluster.copies) {
+    const bool into = cluster.block(c.tile) == this;
+    if (!into && !(c.source && cluster.block(c.source) == this)) continue;
+    Block &issuer = cluster.issuer(c);
+    issuer.worker = worker;
+    issuer.report(Problem::BULK_AFTER_EXIT, c.pc, c.thread, into ? c.tile : c.source, into, MANY_THREADS, NO_PC, index);
+  }
+}
+
+void register_bulk(Registry &r) {
+  enter(r, {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+"},
+            {"bulk.commit",
+             [](Warp &w, const Instr &, u32 m) {
+               for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;
+             },
+             ""},
+            {"bulk.wait",  // o: groups that may be left, only reading
+             [](Warp &w, const Instr &i, u32 m) { w.block->wait_groups(w, m, i.o[0], i.o[1]); }, "n n"}});
+}
+
+}  // namespace vm
