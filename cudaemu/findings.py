@@ -291,8 +291,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"are expected that no copy brings; bytes were announced last by {f.someone}{f.there} (expect_tx)"
     ),
     "DEADLOCK_EXCESS": lambda f, at: (
-        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: copies, the last "
-        f"of {f.someone}{f.there}, have brought {f.size} bytes more than were announced (expect_tx)"
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: copies have "
+        f"brought {f.size} bytes more than were announced (expect_tx), the last one by {f.someone}{f.there}"
     ),
     "MBARRIER_BYTES": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)} must expect at most 1,048,575 bytes at a time, got {f.size} more"

@@ -49,9 +49,9 @@ class Counters:
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
     *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
-    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So have bulk
-    copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, and with the
-    fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once. Accesses
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So have
+    bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, and with
+    the fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once. Accesses
     of any kind to the shared memory of another block of the cluster count as `cluster`, and nowhere else.
     """
 

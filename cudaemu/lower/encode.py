@@ -53,9 +53,7 @@ class _Liveness:
         starts = {unit.begin}
         for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
             if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
-                starts.update(self.after(pc))
-                if lowered.kind in (EXIT, RETURN):
-                    starts.add(pc + 1)
+                starts.update((*self.after(pc), pc + 1))
         self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
         self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
         self.ranges: dict[Register, list[int]] = {}

@@ -159,6 +159,7 @@ static void reduce(u8 *to, const u8 *from, u32 bytes, Reduction r, Type type) {
         return r == MIN || r == MAX ? u64(combined(r, s64(a), s64(x))) : of_bits(r, a, x);
       });
     case F32:
+    case F32_FTZ:
       return each_element<u32>(to, from, bytes, [=](u32 a, u32 x) {
         return as<u32>(combined(r, as<float>(a), as<float>(x)));
       });
@@ -183,6 +184,7 @@ static bool has_reduction(Reduction r, Type type) {
     case BF16:
       return r == ADD || r == MIN || r == MAX;
     case F32:
+    case F32_FTZ:
     case F64:
       return r == ADD;
     default:
@@ -391,11 +393,11 @@ struct Issue {
   }
 
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
+    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
     if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
     if (b.launch.sanitize) look_at_swizzle(c);
     const u64 on = mbarrier & ~WINDOW_MASK;
     c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
-    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
     if (!blocks) return land_in(c);
     const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
     for (; blocks; blocks &= blocks - 1) {
