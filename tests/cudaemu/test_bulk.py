@@ -1,0 +1,227 @@
+"""Bulk copies and tensor maps: what they move, what they may be, and what is found.
+
+`expected` is written from the documentation alone: the driver's (cuTensorMapEncodeTiled) and that of PTX."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudaemu
+
+TYPES = "u1 u2 u4 i4 u8 i8 f2 f4 f8 u2 u4 u4 u4".split()  # of CUtensorMapDataType
+BFLOAT16 = 9
+MOST = 64 << 10  # bytes of a tile: boxes.cu
+UNTOUCHED = 0xAA
+
+
+class Box(ctypes.Structure):
+    """As boxes.cu has it."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("type", "rank", "interleave", "swizzle", "promotion", "fill")),
+        ("size", ctypes.c_longlong * 5),
+        ("stride", ctypes.c_longlong * 4),
+        *((name, ctypes.c_int * 5) for name in ("box", "step", "corner")),
+        *((name, ctypes.c_int) for name in ("offset", "bytes", "misplaced")),
+    ]
+
+
+@pytest.fixture(scope="module")
+def library():
+    return cudaemu.load(Path(__file__).with_name("boxes.cu"), arch="9.0")
+
+
+def box(**given) -> Box:
+    """A box of 8 rows of 16 elements, at the corner of a tensor of 32 x 64 in 16 bits, but for what is given."""
+    fields = {
+        "type": 1, "rank": 2, "size": (64, 32), "stride": (128,), "box": (16, 8), "step": (1,) * 5, "corner": (0,) * 5,
+    }  # fmt: skip
+    made = Box()
+    for name, value in (fields | given).items():
+        if isinstance(value, (tuple, list)):
+            array = getattr(made, name)
+            for n, each in enumerate(value):
+                array[n] = each
+        else:
+            setattr(made, name, value)
+    counts = [-(-made.box[d] // max(made.step[d], 1)) for d in range(min(made.rank, 5))]
+    counts[:1] = [made.box[0]]  # without interleaving its step is ignored
+    if "bytes" not in given:
+        made.bytes = int(np.prod(counts)) * np.dtype(TYPES[min(made.type, 12)]).itemsize
+    return made
+
+
+def elements(b: Box) -> list[tuple[tuple[int, ...], bool]]:
+    """The tensor's elements in the order of the tile, the first dimension first; whether the tensor has them."""
+    counts = [b.box[0], *(-(-b.box[d] // b.step[d]) for d in range(1, b.rank))]
+    found = []
+    for place in itertools.product(*map(range, reversed(counts))):
+        steps = (1, *b.step[1 : b.rank])
+        at = tuple(b.corner[d] + n * steps[d] for d, n in enumerate(reversed(place)))
+        found.append((at, all(0 <= x < b.size[d] for d, x in enumerate(at))))
+    return found
+
+
+def address(b: Box, at: tuple[int, ...]) -> int:
+    item = np.dtype(TYPES[b.type]).itemsize
+    return at[0] * item + sum(x * b.stride[d] for d, x in enumerate(at[1:]))
+
+
+def swizzled(b: Box, place: int) -> int:
+    """Bits 4 to 6 of an address of shared memory are those XOR bits 7 to 9, or as many of them as the swizzle takes."""
+    return place ^ ((place >> 7 & (1 << b.swizzle) - 1) << 4)
+
+
+def expected(b: Box, tensor: np.ndarray) -> np.ndarray:
+    """Shared memory after the copy of a box."""
+    item = np.dtype(TYPES[b.type]).itemsize
+    room = np.full(MOST, UNTOUCHED, np.uint8)
+    nan = np.frombuffer(b"\xff" * (item - 1) + b"\x7f", np.uint8)
+    for n, (at, inside) in enumerate(elements(b)):
+        place = swizzled(b, b.offset + n * item)
+        value = tensor[address(b, at) :][:item] if inside else nan if b.fill else 0
+        room[place : place + item] = value
+    return room
+
+
+def noise(size: int) -> np.ndarray:
+    return np.random.default_rng(size).integers(0, 255, size, np.uint8)
+
+
+def extent(b: Box) -> int:
+    """Bytes of the tensor."""
+    return address(b, tuple(b.size[d] - 1 for d in range(b.rank))) + np.dtype(TYPES[b.type]).itemsize
+
+
+def check_load(library, b: Box) -> None:
+    tensor, tile = noise(extent(b)), np.zeros(MOST, np.uint8)
+    report = library.call("move_box", tensor, tile, b, 1)
+    misplaced = {found.kind for found in report.findings} - {"uninitialised shared read"}
+    assert report.status == 0 and not misplaced, report
+    wanted = expected(b, tensor)
+    assert np.array_equal(tile, wanted), np.flatnonzero(tile != wanted)
+
+
+def check_store(library, b: Box) -> None:
+    tensor, tile = noise(extent(b)), noise(MOST)
+    wanted, item = tensor.copy(), np.dtype(TYPES[b.type]).itemsize
+    for n, (at, inside) in enumerate(elements(b)):
+        if inside:
+            place = swizzled(b, b.offset + n * item)
+            wanted[address(b, at) :][:item] = tile[place : place + item]
+    report = library.call("move_box", tensor, tile, b, 0)
+    assert report.ok, report
+    assert np.array_equal(tensor, wanted)
+
+
+BOXES = {
+    "plain": box(),
+    "negative": box(corner=(-3, -2)),
+    "beyond": box(corner=(60, 30)),
+    "far out": box(corner=(1 << 30, -(1 << 30))),
+    "NaN": box(type=6, fill=1, corner=(-3, 28)),
+    "NaN of 8 bytes": box(type=8, fill=1, corner=(-1, 28), size=(16, 32), box=(4, 8)),
+    "NaN in bf16": box(type=BFLOAT16, fill=1, corner=(61, 0)),
+    "32-byte swizzle": box(swizzle=1),
+    "64-byte swizzle": box(swizzle=2, box=(32, 16)),
+    "128-byte swizzle": box(swizzle=3, box=(64, 16)),
+    "128-byte swizzle, ragged": box(swizzle=3, box=(64, 16), corner=(-5, 23)),
+    "inner side below the swizzle": box(swizzle=3, box=(16, 16)),
+    "element strides": box(step=(1, 3), box=(16, 8), corner=(8, 20)),
+    "the first element stride is ignored": box(step=(2, 1)),
+    "1D": box(rank=1, size=(100,), box=(256,), corner=(-50,)),
+    "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(15, -1, 3)),
+    "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(2, 3, -1, 2)),
+    "5D": box(rank=5, size=(8, 3, 3, 3, 3), stride=(16, 48, 144, 432), box=(8, 2, 2, 2, 2), step=(1, 2, 1, 1, 2),
+              corner=(1, 1, -1, 2, 0)),  # fmt: skip
+    "bytes": box(type=0, size=(100, 20), stride=(112,), box=(32, 8), corner=(80, 15)),
+    "gaps between rows": box(size=(60, 32), stride=(256,), corner=(50, 0)),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_load(library, name):
+    check_load(library, BOXES[name])
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_store(library, name):
+    check_store(library, BOXES[name])
+
+
+def random_box(seed: int) -> Box:
+    random = np.random.default_rng(seed)
+    type_ = int(random.choice([0, 1, 2, 6, 7, 8]))
+    item, rank, swizzle = np.dtype(TYPES[type_]).itemsize, int(random.integers(1, 6)), int(random.integers(0, 4))
+    inner = 16 * int(random.integers(1, 1 + (1 << swizzle if swizzle else 8)))
+    size = [int(n) for n in random.integers(1, [200, 20, 6, 4, 4])]
+    sides = [inner // item, *(int(n) for n in random.integers(1, [17, 5, 3, 3]))]
+    stride, step = [], [1, *(int(n) for n in random.integers(1, 4, 4))]
+    bytes_ = size[0] * item
+    for n in size[1:]:
+        stride.append(-(-bytes_ // 16) * 16 + 16 * int(random.integers(0, 2)))
+        bytes_ = stride[-1] * n
+    corner = [int(random.integers(-side, n + 2)) for side, n in zip(sides, size)]
+    return box(
+        type=type_, rank=rank, swizzle=swizzle, size=size[:rank], stride=stride[: rank - 1], box=sides[:rank],
+        step=step[:rank], corner=corner[:rank], fill=int(type_ > 5 and random.integers(0, 2)),
+        offset=1024 * int(random.integers(0, 3)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_box(library, seed):
+    check_load(library, random_box(seed))
+    check_store(library, random_box(seed))
+
+
+# ---- what the driver refuses ----
+
+REFUSED = {
+    "tensorDataType": [{"type": 13}],
+    "tensorRank": [{"rank": 0}, {"rank": 6}, {"interleave": 1}],
+    "globalAddress": [{"misplaced": 8}],
+    "globalDim[1]": [{"size": (64, 0)}],
+    "globalDim[0]": [{"size": ((1 << 32) + 1, 32)}],
+    "globalStrides[0]": [{"stride": (136,)}, {"stride": (1 << 40,)}],
+    "boxDim[0]": [{"box": (12, 8)}, {"box": (264, 8)}, {"box": (0, 8)}, {"box": (32, 8), "swizzle": 1},
+                  {"box": (128, 8), "swizzle": 3}],
+    "boxDim[1]": [{"box": (16, 257)}, {"box": (16, 0)}],
+    "elementStrides[1]": [{"step": (1, 0)}, {"step": (1, 9)}],
+    "interleave": [{"interleave": 3}],
+    "swizzle": [{"swizzle": 4}, {"rank": 3, "interleave": 2, "size": (64, 32, 4), "stride": (128, 4096)}],
+    "l2Promotion": [{"promotion": 4}],
+    "oobFill": [{"fill": 2}, {"fill": 1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "given"), [(field, given) for field, many in REFUSED.items() for given in many])
+def test_what_the_driver_refuses(library, field, given):
+    """With its error code, and a sentence that names the parameter."""
+    full = {"box": (16, 8, 1, 1, 1), "size": (64, 32, 1, 1, 1), "stride": (128, 4096, 4096, 4096)} | given
+    for name, rest in (("box", (1,)), ("size", (1,))):
+        full[name] = (*full[name], *rest * (5 - len(full[name])))
+    report = library.call("move_box", noise(4096), np.zeros(MOST, np.uint8), box(**full), 1)
+    assert report.status == 1 and f"cuTensorMapEncodeTiled: {field}" in report.error, report
+
+
+def test_compute_capability_8_has_no_tensor_maps():
+    report = cudaemu.load("""#include <cuda.h>
+        extern "C" int make(void *tensor) {
+          void *encode;
+          cudaDriverEntryPointQueryResult found;
+          cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found);
+          CUtensorMap map;
+          const cuuint64_t size = 64;
+          const cuuint32_t box = 64, step = 1;
+          return decltype(&cuTensorMapEncodeTiled)(encode)(
+              &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, tensor, &size, nullptr, &box, &step,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        }""", arch="8.0").call("make", noise(64))  # fmt: skip
+    assert report.status == 801 and "9.0" in report.error, report
