@@ -336,7 +336,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BULK_UNEXPECTED": lambda f, at: (
         f"the phase of the mbarrier at {at.shared(f.address)} ends before the {f.size} bytes of this copy have come: "
-        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring"
+        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
+        "the phase that it is for"
     ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
