@@ -75,26 +75,20 @@ __global__ void twice(const __grid_constant__ CUtensorMap from, const __grid_con
   }
 }
 
-using Encode = CUresult (*)(
-    CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
 // The driver's function, without linking against the driver.
-Encode encode() {
+auto encoder() {
   void *function = nullptr;
   cudaDriverEntryPointQueryResult found;
   cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-  return Encode(function);
+  return decltype(&cuTensorMapEncodeTiled)(function);
 }
 
 CUtensorMap map_of(float *matrix, int rows, int cols, int pitch) {
   CUtensorMap map;
   const cuuint64_t size[] = {cuuint64_t(cols), cuuint64_t(rows)}, stride[] = {pitch * sizeof(float)};
   const cuuint32_t box[] = {COLS, ROWS}, step[] = {1, 1};
-  const CUresult error =
-      encode()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (error) printf("cuTensorMapEncodeTiled: error %d\n", error);
+  encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return map;
 }
 
