@@ -24,11 +24,20 @@ static u32 taken(const TensorMap &t, u32 dimension) {  // elements that are copi
   return (t.box[dimension] + t.step[dimension] - 1) / t.step[dimension];
 }
 
-static u32 bytes_of(const TensorMap &t) {
-  u64 bytes = t.stride[0];
-  for (u32 d = 0; d < t.rank; ++d) bytes *= taken(t, d);
-  return u32(bytes);
+// Bytes from one row of the tile to the next: with a swizzle each row has all of its span, however short the row is.
+static u32 pitch_of(const TensorMap &t) {
+  const u32 row = u32(taken(t, 0) * t.stride[0]);
+  return t.swizzle ? 16u << t.swizzle : row;
 }
+
+static u32 rows_of(const TensorMap &t) {
+  u32 rows = 1;
+  for (u32 d = 1; d < t.rank; ++d) rows *= taken(t, d);
+  return rows;
+}
+
+// What it takes up in shared memory.
+static u32 room_of(const BulkCopy &c) { return c.map.magic ? rows_of(c.map) * pitch_of(c.map) : c.bytes; }
 
 // f(address in global memory, offset in the tile, bytes) for the rows that lie together on both sides, but for the
 // swizzle. Address 0: outside the tensor.
@@ -41,7 +50,7 @@ static void rows(const BulkCopy &c, F f) {
   const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
   u32 count[TensorMap::MOST_DIMENSIONS] = {1, 1, 1, 1, 1}, at[TensorMap::MOST_DIMENSIONS] = {};
   for (u32 d = 1; d < t.rank; ++d) count[d] = taken(t, d);
-  for (u32 offset = 0;; offset += width * item) {
+  for (u32 offset = 0;; offset += pitch_of(t)) {
     u64 address = t.base + s64(c.corner[0]) * item;
     bool inside = end > begin;
     for (u32 d = 1; d < t.rank; ++d) {
@@ -216,26 +225,32 @@ void Cluster::execute(const BulkCopy &c) {
 // Its tile is in flight from now on: nobody may touch it who has not waited.
 void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   Block &there = *cluster.block(c.tile);
-  const u32 shift = program.granule_log2, from = u32(Cluster::offset(c.tile));
+  const u32 shift = program.granule_log2;
   const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
   const Cell writer = Cell::by_visit(cluster.remember({index, w.index, c.time, u32(lane), i.pc, Cell(), actor}), 0);
   Cell fine;  // the last one that was looked at
-  for (u32 at = from >> shift; at <= (from + c.bytes - 1) >> shift; ++at) {
-    for (const bool written : {true, false})
-      for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
-           last = cluster.before(last)) {
-        if (ordered(w, lane, there, last)) {
-          if (!cluster.before(last)) fine = last;
-          continue;
+  const auto range = [&](u32 from, u32 bytes) {
+    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
+      for (const bool written : {true, false})
+        for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
+             last = cluster.before(last)) {
+          if (ordered(w, lane, there, last)) {
+            if (!cluster.before(last)) fine = last;
+            continue;
+          }
+          const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
+          report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
+                       bytes, there, last);
+          break;
         }
-        const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
-        report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
-                     c.bytes, there, last);
-        break;
-      }
-    there.written_by[at] = writer;
-    there.read_by[at] = {};
-  }
+      there.written_by[at] = writer;
+      there.read_by[at] = {};
+    }
+  };
+  if (room_of(c) == c.bytes) return range(u32(Cluster::offset(c.tile)), c.bytes);
+  pieces(c, [&](u32 at, u64, u32 bytes) {
+    if (at + bytes <= launch.shared_bytes) range(at, bytes);
+  });
 }
 
 // It reads this block's shared memory from now on: nobody may write there who has not waited.
@@ -319,7 +334,8 @@ struct Issue {
     if (c.map.interleave) return no_map(INTERLEAVED, shown);
     if (c.reduction && !has_reduction(Reduction(c.reduction), Type(c.map.type)))
       return no_map(NO_SUCH_REDUCTION, shown);
-    c.bytes = bytes_of(c.map), c.type = c.map.type;
+    c.bytes = u32(rows_of(c.map) * taken(c.map, 0) * c.map.stride[0]);
+    c.type = c.map.type;
     return true;
   }
 
@@ -388,13 +404,13 @@ struct Issue {
 
   void look_at_swizzle(const BulkCopy &c) {
     const u32 repeat = 128u << c.map.swizzle, offset = u32(Cluster::offset(c.tile));
-    if (c.map.swizzle && c.bytes >= repeat && offset % repeat)
+    if (c.map.swizzle && room_of(c) >= repeat && offset % repeat)
       b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), offset, repeat);
   }
 
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
     if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
-    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
     if (b.launch.sanitize) look_at_swizzle(c);
     const u64 on = mbarrier & ~WINDOW_MASK;
     c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
@@ -406,7 +422,7 @@ struct Issue {
       if (b.cluster.block(c.tile) != &b) {
         u64 address[LANES];
         address[lane] = c.tile;
-        if (!b.visit_allowed(w, i, alone, address, c.bytes)) return false;
+        if (!b.visit_allowed(w, i, alone, address, room_of(c))) return false;
       }
       if (!land_in(c)) return false;
     }
@@ -429,7 +445,7 @@ struct Issue {
   }
 
   bool to_global(BulkCopy &c, u64 tile) {
-    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
     if (b.launch.sanitize) look_at_swizzle(c);
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;

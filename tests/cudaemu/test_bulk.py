@@ -13,7 +13,7 @@ import pytest
 
 import cudaemu
 
-TYPES = "u1 u2 u4 i4 u8 i8 f2 f4 f8 u2 u4 u4 u4".split()  # of CUtensorMapDataType
+TYPES = ["u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "u2", "u4", "u4", "u4"]  # of CUtensorMapDataType
 BFLOAT16 = 9
 MOST = 64 << 10  # bytes of a tile: boxes.cu
 UNTOUCHED = 0xAA
@@ -72,8 +72,12 @@ def address(b: Box, at: tuple[int, ...]) -> int:
     return at[0] * item + sum(x * b.stride[d] for d, x in enumerate(at[1:]))
 
 
-def swizzled(b: Box, place: int) -> int:
-    """Bits 4 to 6 of an address of shared memory are those XOR bits 7 to 9, or as many of them as the swizzle takes."""
+def placed(b: Box, number: int) -> int:
+    """Where that element of the tile lies. With a swizzle each row has all of its span; bits 4 to 6 of the address are
+    those XOR bits 7 to 9, or as many of them as the swizzle takes."""
+    item = np.dtype(TYPES[b.type]).itemsize
+    row, col = divmod(number, b.box[0])
+    place = b.offset + row * (16 << b.swizzle if b.swizzle else b.box[0] * item) + col * item
     return place ^ ((place >> 7 & (1 << b.swizzle) - 1) << 4)
 
 
@@ -83,7 +87,7 @@ def expected(b: Box, tensor: np.ndarray) -> np.ndarray:
     room = np.full(MOST, UNTOUCHED, np.uint8)
     nan = np.frombuffer(b"\xff" * (item - 1) + b"\x7f", np.uint8)
     for n, (at, inside) in enumerate(elements(b)):
-        place = swizzled(b, b.offset + n * item)
+        place = placed(b, n)
         value = tensor[address(b, at) :][:item] if inside else nan if b.fill else 0
         room[place : place + item] = value
     return room
@@ -112,7 +116,7 @@ def check_store(library, b: Box) -> None:
     wanted, item = tensor.copy(), np.dtype(TYPES[b.type]).itemsize
     for n, (at, inside) in enumerate(elements(b)):
         if inside:
-            place = swizzled(b, b.offset + n * item)
+            place = placed(b, n)
             wanted[address(b, at) :][:item] = tile[place : place + item]
     report = library.call("move_box", tensor, tile, b, 0)
     assert report.ok, report
@@ -137,8 +141,14 @@ BOXES = {
     "1D": box(rank=1, size=(100,), box=(256,), corner=(-50,)),
     "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(15, -1, 3)),
     "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(2, 3, -1, 2)),
-    "5D": box(rank=5, size=(8, 3, 3, 3, 3), stride=(16, 48, 144, 432), box=(8, 2, 2, 2, 2), step=(1, 2, 1, 1, 2),
-              corner=(1, 1, -1, 2, 0)),  # fmt: skip
+    "5D": box(
+        rank=5,
+        size=(8, 3, 3, 3, 3),
+        stride=(16, 48, 144, 432),
+        box=(8, 2, 2, 2, 2),
+        step=(1, 2, 1, 1, 2),
+        corner=(1, 1, -1, 2, 0),
+    ),  # fmt: skip
     "bytes": box(type=0, size=(100, 20), stride=(112,), box=(32, 8), corner=(80, 15)),
     "gaps between rows": box(size=(60, 32), stride=(256,), corner=(50, 0)),
 }
@@ -186,6 +196,7 @@ REFUSED = {
     "tensorDataType": [{"type": 13}],
     "tensorRank": [{"rank": 0}, {"rank": 6}, {"interleave": 1}],
     "globalAddress": [{"misplaced": 8}],
+    "elementStrides[0]": [{"step": (0, 1)}, {"step": (9, 1)}],
     "globalDim[1]": [{"size": (64, 0)}],
     "globalDim[0]": [{"size": ((1 << 32) + 1, 32)}],
     "globalStrides[0]": [{"stride": (136,)}, {"stride": (1 << 40,)}],
@@ -194,7 +205,7 @@ REFUSED = {
     "boxDim[1]": [{"box": (16, 257)}, {"box": (16, 0)}],
     "elementStrides[1]": [{"step": (1, 0)}, {"step": (1, 9)}],
     "interleave": [{"interleave": 3}],
-    "swizzle": [{"swizzle": 4}, {"rank": 3, "interleave": 2, "size": (64, 32, 4), "stride": (128, 4096)}],
+    "swizzle": [{"swizzle": 4}],
     "l2Promotion": [{"promotion": 4}],
     "oobFill": [{"fill": 2}, {"fill": 1}],
 }  # fmt: skip
