@@ -89,6 +89,7 @@ void Block::start() {
     for (Clock &fenced : w.fenced) fenced = {};
     w.lanes.reset();
     w.epoch = w.waited = 0;
+    w.landed = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.bulk.clear();
