@@ -83,7 +83,7 @@ class Gemm(Problem):
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         a, b = inputs
         m, inner = a.shape if a.dim() == 2 else (0, -1)
-        k, n = _straight(b, variants).shape if b.dim() == 2 else (-2, 0)
+        k, n = straight(b, variants).shape if b.dim() == 2 else (-2, 0)
         if inner != k:
             given = "; here B is given as [N, K]" if variants.get("B_TRANSPOSED") else ""
             raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}{given}")
@@ -103,7 +103,7 @@ class Gemm(Problem):
         generator = torch.Generator(device).manual_seed(seed)
         a = torch.randn((m, k), generator=generator, device=device).to(torch_dtype(dtype))
         b = torch.randn((k, n), generator=generator, device=device).to(torch_dtype(dtype))
-        return a, _straight(b, variants).contiguous()  # the same numbers, whichever way B is given
+        return a, straight(b, variants).contiguous()  # the same numbers, whichever way B is given
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         m, n, _ = shape
@@ -114,10 +114,10 @@ class Gemm(Problem):
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         a, b = inputs
-        return (a.double() @ _straight(b, variants).double(),)
+        return (a.double() @ straight(b, variants).double(),)
 
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
-        a, b = inputs[0], _straight(inputs[1], variants)
+        a, b = inputs[0], straight(inputs[1], variants)
         with _precision("fp32"):
             if dtype == "tf32":  # step by step: torch has no TF32 on a CPU, and on a GPU not for every shape
                 a, b = _tf32(a), _tf32(b)
@@ -135,7 +135,7 @@ class Gemm(Problem):
         if dtype != "fp32":
             return (Tolerance(whole, element),)
         a, b = inputs
-        magnitude = a.double().abs() @ _straight(b, variants).double().abs()
+        magnitude = a.double().abs() @ straight(b, variants).double().abs()
         terms = a.shape[1]
         finite = magnitude[magnitude.isfinite()]
         whole = max(whole, _growth(terms, magnitude.numel()) * finite.norm().item())
@@ -144,7 +144,7 @@ class Gemm(Problem):
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         def matmul(a: Tensor, b: Tensor) -> Tensor:
             with _precision(dtype):
-                return torch.matmul(a, _straight(b, variants))
+                return torch.matmul(a, straight(b, variants))
 
         return {"cuBLAS": matmul}
 
@@ -164,7 +164,7 @@ def _growth(terms: int, elements: int) -> float:
     return min((1 + 5 / math.sqrt(elements)) * math.sqrt(terms), terms) * 2.0**-24
 
 
-def _straight(b: Tensor, variants: Variants) -> Tensor:
+def straight(b: Tensor, variants: Variants) -> Tensor:
     """B as [K, N], whichever way it is given; and B as it is given, if it is [K, N]."""
     return b.t() if variants.get("B_TRANSPOSED") and b.dim() == 2 else b
 

@@ -112,7 +112,7 @@ class Unsupported(Exception):
 # What to do instead, by the beginning of the opcode; the longest that fits counts.
 WAYS_ROUND = {
     "": "Write it with instructions that the emulator has (docs/emulator.md lists them), or run the kernel on a GPU",
-    "wgmma": "mma.sync computes the same; or run the kernel on a GPU of compute capability 9.0",
+    "wgmma": "All but the sparse ones are known, in the shapes and types of the PTX ISA; or run the kernel on a GPU",
     "tcgen05": "mma.sync computes the same; or run the kernel on a GPU that has it",
     "mma": "mma.m16n8k16 with fp16 or bf16 is the usual form; or run the kernel on a GPU",
     "cp.async.bulk": "A copy of tiles (.tile) does the same in pieces; or run the kernel on a GPU",

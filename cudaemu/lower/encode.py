@@ -34,6 +34,7 @@ from cudaemu.lower.core import (
 )
 from cudaemu.ptx import Register
 
+WGMMA = ("wgmma.f32", "wgmma.s32")
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
 NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
@@ -264,6 +265,12 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Re
     return found
 
 
+def _multiplied(code: list[Lowered]) -> set[Register]:
+    """The accumulators of wgmma, and its operands in registers."""
+    products = [lowered for lowered in code if lowered.name in WGMMA]
+    return {each for lowered in products for each in (*lowered.writes, *lowered.sources) if slot_bytes(each) == 4}
+
+
 def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
@@ -278,6 +285,8 @@ def encode(lowering: Lowering) -> Program:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
+        for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
+            liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
         unset |= liveness.before(unit.begin) - {lowering.stack}
     local = any(unit.frame_bytes for unit in lowering.units)

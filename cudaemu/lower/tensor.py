@@ -8,6 +8,7 @@ from cudaemu.lower.core import (
     ABSENT,
     SPACES,
     TOGETHER,
+    Constant,
     Form,
     Lowered,
     Lowering,
@@ -16,6 +17,7 @@ from cudaemu.lower.core import (
     rule,
 )
 from cudaemu.lower.warp import EVERYONE
+from cudaemu.ptx import SINK, Vector
 
 # Elements of A and B: their numbers in tensor.cpp.
 ELEMENTS = {
@@ -39,6 +41,11 @@ MMA = {
     "b1": ({(8, 128), (16, 128), (16, 256)}, ("s32",)),
     "f64": ({(8, 4), (16, 4), (16, 8), (16, 16)}, ("f64",)),
 }
+# The types of the sums of a wgmma, by that of A.
+WGMMA = {
+    "f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
+    "s8": ("s32",), "u8": ("s32",), "b1": ("s32",),
+}  # fmt: skip
 WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8")
 
 
@@ -97,6 +104,53 @@ def _mma(lowering: Lowering, form: Form) -> Lowered:
     numbers = (rows, depth, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), int(c == "f16"), int(flag))
     name = "mma.f64" if a == "f64" else "mma.b1" if bits else "mma.f32" if a in FLOATS else "mma.s32"
     return Lowered(name, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+
+
+@rule("wgmma")
+def _wgmma(lowering: Lowering, form: Form) -> Lowered:
+    """`wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 d, a-desc, b-desc, scale-d, imm-scale-a, imm-scale-b,
+    imm-trans-a, imm-trans-b`, or with A in registers, then without imm-trans-a; and fence, commit_group, wait_group."""
+    what = form.choose("mma_async", "fence", "commit_group", "wait_group")
+    if what != "mma_async":
+        numbers = [Raw(form.number(0))] if what == "wait_group" else []
+        return Lowered(f"wgmma.{what}", numbers, kind=TOGETHER, target=EVERYONE, category="control")
+    bits = form.parts[-1] == "popc"
+    to, a, b = (form.parts[:-2] if bits else form.parts)[-3:]
+    shape = next((match for part in form.parts if (match := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
+    columns, depth = (int(shape[1]), int(shape[2])) if shape else (0, 0)
+    sums = WGMMA.get(a, ())
+    widths = range(8, 257, 8) if a in FLOATS else [8, 16, 24, *range(32, 257, 16)]
+    alike = any({a, b} <= set(kinds) for kinds in ({"s8", "u8"}, {"e4m3", "e5m2"})) or a == b
+    known = columns in widths and depth * BITS.get(a, 0) == 256 and alike and (a == "b1") == bits
+    if not known or form.has("sp"):
+        raise Unsupported("wgmma of this shape and these types is not known")
+    if to not in sums or bits and form.parts[-2] != "and":
+        raise Unsupported("its accumulators are not known")
+    in_registers = isinstance(form.operand(1), Vector)
+    d, rows = form.elements(0), form.elements(1) if in_registers else ()
+    transposes = 0 if a not in ("f16", "bf16") else 1 if in_registers else 2
+    scales = [form.number(n) for n in (4, 5)] if a in FLOATS else []
+    transposed = [form.number(6 + n) for n in range(transposes)]
+    wanted = (columns // (4 if to == "f16" else 2), 4 if in_registers else 0, 4 + len(scales) + transposes)
+    if (len(d), len(rows), len(form.operands)) != wanted or SINK in d:
+        raise Unsupported("it has other operands than the emulator expects")
+    if any(scale not in (-1, 1) for scale in scales) or any(flag not in (0, 1) for flag in transposed):
+        raise Unsupported("a factor must be 1 or -1, and a matrix transposed or not: 1 or 0")
+    scale = lowering.use(form.operand(3), 0)
+    flags = int(scales.count(-1) == 1) | int(transposes == 2 and transposed[0]) << 1
+    flags |= int(transposes > 0 and transposed[-1]) << 2 | int(form.has("satfinite")) << 3 | int(bits) << 4
+    size = (columns, 8 if bits else depth)
+    descriptors = [ABSENT if in_registers else lowering.use(form.operand(1), 8, "b64")]
+    descriptors.append(lowering.use(form.operand(2), 8, "b64"))
+    kind = "f32" if to == "f32" else "b32"
+    slots = [lowering.define(element, 4) for element in d]
+    slots += [lowering.use(element, 4, "b32") for element in rows]
+    if not (isinstance(scale, Constant) and not scale.value):
+        slots += [lowering.use(element, 4, kind) for element in d]
+    name = "wgmma.f32" if a in FLOATS else "wgmma.s32"
+    counts = (*size, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), flags, len(d), len(rows))
+    out = [*map(Raw, counts), scale, *descriptors, *slots]
+    return Lowered(name, out, kind=TOGETHER, target=EVERYONE, category="wgmma", access=16)
 
 
 @rule("wmma")

@@ -136,6 +136,14 @@ struct Mbarrier {
   u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
 };
 
+// What four warps multiply together: wgmma.cpp.
+struct Warpgroup {
+  struct Product {
+    u32 done = 0;              // warps that have computed their part
+    std::unique_ptr<u32[]> b;  // converted
+  };
+  std::map<u64, Product> products;  // by number
+};
 // Those who make bulk copies, in the place of a block's number: all that complete on an mbarrier; a thread's groups, as
 // they read shared memory and as they write.
 constexpr u64 ASYNCHRONOUS = 1ull << 56;
@@ -254,6 +262,7 @@ struct Block {
   u8 *local_undefined = nullptr;  // as local; null if nobody asks
   u32 local_stride = 0;
   std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
   std::vector<Cell> written_by, read_by;  // of each granule of shared memory
   Flags flags;                            // in shared memory
   u64 seen[64] = {};                      // a bit for each address of which a strong load or atomic has seen a value
@@ -289,6 +298,7 @@ struct Block {
       ++w.own;
   }
 
+  Warpgroup &warpgroup(const Warp &w) { return warpgroups[w.index / 4]; }
   u32 thread(const Warp &warp, int lane) const { return warp.index * LANES + lane; }
   void report(Problem, u32 pc, u32 thread, u64 address, u32 size, u32 other_thread = MANY_THREADS, u32 other_pc = NO_PC,
               u64 other_block = SAME_BLOCK, u64 other_launch = 0);

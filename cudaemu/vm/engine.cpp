@@ -72,6 +72,8 @@ void Block::start() {
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
   for (Barrier &b : barriers) b = Barrier{};
   ended.clear();
+  warpgroups.clear();
+  warpgroups.resize((warps.size() + 3) / 4);
   for (Warp &w : warps) {
     start_undefined(w);
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
@@ -92,6 +94,8 @@ void Block::start() {
     w.landed = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
+    w.products.clear();
+    w.product_group = 0, w.products_issued = 0;
     w.bulk.clear();
     std::fill(std::begin(w.bulk_group), std::end(w.bulk_group), 0);
     w.arrived = w.through = 0, w.arrivals = 0;

@@ -201,6 +201,7 @@ static const Registry &registry() {
     register_dependent(r);
     register_cluster(r);
     register_mbarrier(r);
+    register_wgmma(r);
     register_bulk(r);
     return r;
   }();

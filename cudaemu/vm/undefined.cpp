@@ -183,6 +183,14 @@ static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   nothing(w, i, f, m);
 }
 
+// A wgmma reads its accumulators, which are its last sources, only if they are added.
+static void warpgroup_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  Flow read = f;
+  if (!(w.pred(i.o[8]) & m)) read.sources -= std::min(f.sources, i.o[6]);
+  complain(w, i, Problem::UNDEFINED_PRODUCT, undefined_sources(w, read) & m);
+  nothing(w, i, f, m);
+}
+
 template <u32 ADDRESS>
 static void memory(Warp &w, const Instr &i, const Flow &f, u32 m) {
   complain(w, i, Problem::UNDEFINED_ADDRESS, undefined_lanes(w, i.o[ADDRESS]) & m);
@@ -295,6 +303,7 @@ static Rule rule_of(const std::string &name) {
   if (begins("bfe.")) return as_they_are_moved<2, 3>;
   if (begins("bfi.")) return as_they_are_moved<3, 4>;
   if (begins("vote") || begins("match") || begins("redux")) return for_all_lanes;
+  if (name == "wgmma.f32" || name == "wgmma.s32") return warpgroup_product;
   if (begins("mma.") || begins("wmma.mma")) return product;
   if (name == "wmma.store" || name == "stmatrix") return matrix_store;
   if (begins("ld.") || begins("st.") || begins("wmma.") || name == "ldmatrix") return memory<0>;

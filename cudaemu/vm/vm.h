@@ -292,6 +292,16 @@ struct Copy {
   u64 source[LANES];
 };
 
+// A warp's part of a wgmma: 16 rows of it, under way until they are waited for.
+struct Wgmma {
+  const Instr *i;
+  u64 number;  // of the warpgroup's
+  u32 group;   // that is committed together
+  u64 a, b;    // descriptors
+  bool accumulate;
+  std::vector<u32> a_rows;  // if A is in registers: as they were
+};
+
 struct Warp {
   u8 *frame;
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
@@ -323,6 +333,9 @@ struct Warp {
   u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;                // in flight
   u32 copy_group[LANES] = {};              // number of the group that each lane is filling
+  std::vector<Wgmma> products;             // under way
+  u32 product_group = 0;                   // number of the group that it is filling
+  u64 products_issued = 0;                 // so far
   std::vector<BulkCopy> bulk;              // in flight from shared memory, in bulk groups
   u32 bulk_group[LANES] = {};              // as copy_group
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
@@ -416,6 +429,7 @@ void register_video(Registry &);
 void register_dependent(Registry &);
 void register_cluster(Registry &);
 void register_mbarrier(Registry &);
+void register_wgmma(Registry &);
 void register_bulk(Registry &);
 
 }  // namespace vm

@@ -1,0 +1,20 @@
+"""Stage h5: the product that a program would call on Hopper."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="The tile that reads least, for any size: smaller tiles and split-K over a cluster where a product is too "
+    "small for it on every SM.",
+    problem="matmul",
+    ladder="hopper",
+    follows="h4_ping_pong",
+    min_arch="9.0a",
+    unit="wgmma",
+    dtypes=("fp16", "bf16"),
+    variants={"B_TRANSPOSED": (0, 1), "FP32_OUT": (0, 1), "GROUP_M": (1, 8, 16)},
+    multiples={"N": 8, "K": 8},
+    alignment=16,
+    test_shapes={"more tiles than multiprocessors: several turns": (2304, 2048, 72)},
+    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors"),
+)

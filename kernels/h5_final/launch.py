@@ -1,0 +1,21 @@
+"""What a launch of this stage chooses by its shape: the launcher does it itself. A check tries all its choices."""
+
+from __future__ import annotations
+
+from common.problem import Shape, Variants
+
+CHOICES = (
+    "128 × 256", "128 × 192", "128 × 128", "128 × 128, K in 2", "128 × 128, K in 4", "128 × 128, K in 6", "64 × 256",
+    "64 × 256, K in 4", "64 × 128",
+)  # fmt: skip
+OURS = -1  # the launcher's own
+
+
+def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
+    """{"choice"}: the tile and the split, by their number in kernel.cu."""
+    return {"choice": OURS}
+
+
+def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
+    """What a check launches as well, by what it is: every choice, since small sizes take few of them by themselves."""
+    return {f"tiles of {what}": {"choice": number} for number, what in enumerate(CHOICES)}
