@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import cudaemu
+from cudaemu.trace import Access, Space
+from tests.cudaemu.machine import executed, kinds, launch
 
 TYPES = ["u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "u2", "u4", "u4", "u4"]  # of CUtensorMapDataType
 BFLOAT16 = 9
@@ -155,12 +157,12 @@ BOXES = {
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_load(library, name):
+def test_a_box_to_shared_memory(library, name):
     check_load(library, BOXES[name])
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_store(library, name):
+def test_a_box_to_global_memory(library, name):
     check_store(library, BOXES[name])
 
 
@@ -236,3 +238,199 @@ def test_compute_capability_8_has_no_tensor_maps():
               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
         }""", arch="8.0").call("make", noise(64))  # fmt: skip
     assert report.status == 801 and "9.0" in report.error, report
+
+
+# ---- stores, in bulk groups ----
+
+# 64 threads; each has written its word of s: 1000 + its number. Array 0 is c, 1 is x.
+TILE = """
+    .shared .align 128 .b32 s[64]; .shared .align 8 .b64 m;
+    mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2; add.u32 %r3, %r0, 1000; st.shared.u32 [%r2], %r3;
+    setp.eq.u32 %p0, %r0, 0; mad.wide.u32 %rd30, %r0, 4, %rd0; mad.wide.u32 %rd31, %r0, 4, %rd1;
+    fence.proxy.async; bar.sync 0;
+"""
+STORE = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [s], 256;"
+COMMIT = "@%p0 cp.async.bulk.commit_group;"
+WAIT = "@%p0 cp.async.bulk.wait_group {0};"
+READ = "@%p0 cp.async.bulk.wait_group.read {0};"
+
+
+def run(body: str, **options):
+    c, x = np.zeros(64, np.uint32), np.arange(100, 164, dtype=np.uint32)
+    result = launch(TILE + body, c, x, block=(64,), **options)
+    return kinds(result), c, result
+
+
+@pytest.mark.parametrize("wait", [READ, WAIT])
+def test_a_store(wait):
+    found, c, result = run(STORE + COMMIT + wait.format(0))
+    assert found == [] and c.tolist() == list(range(1000, 1064)), result.findings
+    assert executed(result, "@%p0 cp.async.bulk.global", "bytes") == 256
+    assert executed(result, "@%p0 cp.async.bulk.global", "sectors") in (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [
+        ("", {"copy in flight"}),
+        (COMMIT, {"copy in flight"}),
+        (COMMIT + READ.format(1), {"copy in flight"}),
+        (READ.format(0) + COMMIT, {"copy in flight"}),
+        (COMMIT + READ.format(0), set()),
+        (COMMIT + WAIT.format(0), set()),
+    ],
+)
+def test_the_source_is_being_read(wait, found):
+    """By whoever writes there: the thread itself, or another one after a barrier."""
+    for write in (
+        "@%p0 st.shared.u32 [s], 7;",
+        "bar.sync 0; setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;",
+    ):
+        kinds_, c, result = run(STORE + wait + write + COMMIT + WAIT.format(0))
+        assert set(kinds_) == found, result.findings
+        if not found:
+            assert c.tolist() == list(range(1000, 1064))
+
+
+def test_a_wait_that_nobody_else_knows_of():
+    body = STORE + COMMIT + READ.format(0) + "{} setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;"
+    assert run(body.format("bar.sync 0;"))[0] == []
+    found, _, result = run(body.format(""))
+    assert found in (["copy in flight"], ["shared race"]), result.findings
+
+
+def test_what_it_writes_is_there_only_after_the_whole_wait():
+    body = STORE + COMMIT + "{} bar.sync 0; ld.global.u32 %r9, [%rd30]; st.global.u32 [%rd31], %r9;"
+    assert run(body.format(WAIT.format(0)))[0] == []
+    found, _, result = run(body.format(READ.format(0)))
+    assert found == ["copy in flight"] and "without .read" in result.findings[0].message
+    other = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [s], 256;"
+    assert set(run(other + body.format(READ.format(0)))[0]) == {"copy in flight"}
+
+
+def test_groups_are_waited_for_in_order():
+    more = STORE.replace("[%rd0]", "[%rd1]")
+    body = STORE + COMMIT + more + COMMIT + "{} bar.sync 0; st.global.u32 [%rd3{}], %r0;"
+    assert run(body.format(WAIT.format(1), 0))[0] == ["copy in flight"], "the second one may still be read"
+    found, _, result = run(body.format(WAIT.format(1) + READ.format(0), 0))
+    assert found == [], result.findings
+    assert run(body.format(WAIT.format(1) + READ.format(0), 1))[0] == ["copy in flight"]
+
+
+@pytest.mark.parametrize("wait", ["", COMMIT, COMMIT + READ.format(1)])
+def test_the_end_of_a_thread_that_has_not_waited(wait):
+    found, c, result = run(STORE + wait)
+    assert found == ["copy in flight"] and "the thread ends" in result.findings[0].message, result.findings
+    assert c.tolist() == list(range(1000, 1064)), "it happens all the same, if late"
+
+
+def test_the_source_must_be_written_before():
+    body = "setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;"
+    assert set(run(body + STORE + COMMIT + WAIT.format(0))[0]) & {"shared race", "copy in flight"}
+    assert run(body + "fence.proxy.async; bar.sync 0;" + STORE + COMMIT + WAIT.format(0))[0] == []
+
+
+def test_two_blocks_store_to_one_place():
+    everybody = STORE + COMMIT + WAIT.format(0)
+    assert set(run(everybody, grid=(2,))[0]) & {"global race", "copy in flight"}
+    reduction = everybody.replace("cp.async.bulk.global.", "cp.reduce.async.bulk.global.").replace(
+        "bulk_group [", "bulk_group.add.u32 ["
+    )
+    found, c, result = run(reduction, grid=(2,))
+    assert found == [] and c.tolist() == [2 * (1000 + n) for n in range(64)], result.findings
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "by"),
+    [
+        *((f"{what}.{type_}", dtype, by) for what, by in (("add", np.add), ("min", np.minimum), ("max", np.maximum))
+          for type_, dtype in (("u32", "u4"), ("s32", "i4"), ("u64", "u8"))),
+        *((f"{what}.{type_}", dtype, by) for what, by in (("and", np.bitwise_and), ("or", np.bitwise_or),
+          ("xor", np.bitwise_xor)) for type_, dtype in (("b32", "u4"), ("b64", "u8"))),
+        ("min.s64", "i8", np.minimum), ("max.s64", "i8", np.maximum),
+        ("inc.u32", "u4", lambda a, x: np.where(a >= x, 0, a + 1)),
+        ("dec.u32", "u4", lambda a, x: np.where((a == 0) | (a > x), x, a - 1)),
+        ("add.f32", "f4", np.add), ("add.f64", "f8", np.add), ("add.noftz.f16", "f2", np.add),
+        ("min.f16", "f2", np.minimum), ("max.f16", "f2", np.maximum),
+    ],
+)  # fmt: skip
+def test_reductions(operation, dtype, by):
+    random, size = np.random.default_rng(len(operation)), 256 // np.dtype(dtype).itemsize
+    if dtype[0] == "f":
+        c, x = (random.integers(-100, 100, (2, size)) / 8).astype(dtype)
+    else:
+        c, x = random.integers(0, 256, (2, 256), np.uint8).view(dtype)
+    c, x = c.copy(), x.copy()
+    expected = by(c, x)
+    body = "ld.global.u32 %r9, [%rd31]; st.shared.u32 [%r2], %r9; fence.proxy.async; bar.sync 0;"
+    body += f"@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation} [%rd0], [s], 256;"
+    result = launch(TILE + body + COMMIT + WAIT.format(0), c, x, block=(64,))
+    assert kinds(result) == [], result.findings
+    assert np.array_equal(c, expected), (c, expected)
+
+
+def test_what_has_no_effect_here():
+    found, _, result = run("cp.async.bulk.prefetch.L2.global [%rd0], 64; prefetch.tensormap [%rd0];")
+    assert found == [], result.findings
+
+
+# ---- within a cluster ----
+
+SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+INIT = "@%p0 mbarrier.init.shared::cta.b64 [m], 1; @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], {};" + SYNC
+LANDED = "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [m], 0; @!%p1 bra W;"
+RANK = "mov.u32 %r8, %cluster_ctarank;"
+
+
+def test_from_one_blocks_shared_memory_to_anothers():
+    """Each block sends its words, which have its number added, to the other one."""
+    other = ".shared .align 16 .b32 got[64]; " + RANK + "xor.b32 %r9, %r8, 1;"
+    write = "mad.lo.u32 %r3, %r8, 100, %r3; st.shared.u32 [%r2], %r3; fence.proxy.async; bar.sync 0;"
+    send = """mapa.shared::cluster.u32 %r10, got, %r9; mapa.shared::cluster.u32 %r11, m, %r9;
+        @%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r10], [s], 256, [%r11];"""
+    out = """mov.u32 %r12, got; mad.lo.u32 %r12, %r0, 4, %r12; ld.shared.u32 %r13, [%r12];
+        mad.lo.u32 %r14, %r8, 32, %r0; setp.lt.u32 %p2, %r0, 32; mad.wide.u32 %rd29, %r14, 4, %rd0;
+        @%p2 st.global.u32 [%rd29], %r13;"""
+    found, c, result = run(other + write + INIT.format(256) + send + LANDED + out + SYNC, grid=(2,), cluster=(2,))
+    assert found == [], result.findings
+    assert c.tolist() == [1100 + n for n in range(32)] + [1000 + n for n in range(32)]
+
+
+MULTICAST = """setp.eq.and.u32 %p3, %r8, 0, %p0; mov.u16 %h1, {mask};
+    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+        [s], [%rd1], 256, [m], %h1;"""
+
+
+def test_multicast():
+    """L2 sends the bytes once; both blocks have them, each when its own mbarrier says so."""
+    body = RANK + INIT.format(256) + MULTICAST.format(mask=3) + LANDED
+    body += "ld.shared.u32 %r13, [%r2]; setp.eq.u32 %p4, %r8, 1; @%p4 st.global.u32 [%rd30], %r13;" + SYNC
+    found, c, result = run(body, grid=(2,), cluster=(2,))
+    assert found == [] and c.tolist() == list(range(100, 164)), result.findings
+    assert executed(result, "@%p3 cp.async.bulk.shared", "bytes") == 512
+    assert executed(result, "@%p3 cp.async.bulk.shared", "sectors") in (8, 9)
+
+
+def test_multicast_to_a_block_that_nobody_waits_in():
+    body = RANK + INIT.format(256) + MULTICAST.format(mask=3) + SYNC
+    body += "setp.eq.u32 %p4, %r8, 1; @%p4 exit;" + LANDED
+    found, _, result = run(body, grid=(2,), cluster=(2,))
+    assert found == ["copy in flight"], result.findings
+    assert "block (1, 0, 0) has ended, and this copy may still write" in result.findings[0].message
+
+
+# ---- what a trace has of it ----
+
+
+def test_a_trace():
+    """A row for each piece of global memory, one for the tile, and one for each step at the mbarrier."""
+    body = "@%p0 mbarrier.init.shared::cta.b64 [m], 1; @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
+    body += "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], 256, [m]; bar.sync 0;"
+    _, _, result = run(body + LANDED, trace=range(1), trace_rows=10_000)
+    rows = [row for row in result.trace if row["kind"] >= Access.BULK_LOAD and row["thread"] == 0]
+    assert [(Access(row["kind"]).name, Space(row["space"]).name, row["size"]) for row in rows] == [
+        ("MBARRIER_ARRIVE", "SHARED", 8),
+        ("BULK_LOAD", "GLOBAL", 256),
+        ("BULK_LOAD", "SHARED", 256),
+        ("MBARRIER_WAIT", "SHARED", 8),
+    ]
