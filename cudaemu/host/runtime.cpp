@@ -617,6 +617,11 @@ std::string wrong_tensor_map(
   if (!interleave && span && inner > span)
     return format("boxDim[0] must be at most the %u bytes of the swizzle, got %u elements of %u bytes", span, box[0],
                   bytes);
+  uint64_t room = bytes;  // that of one step may be 128 KiB, and not 512 KiB: the limit is taken to be a block's
+  for (unsigned n = 0; n < rank; ++n) room *= box[n];
+  if (channel >= 0 && room > unsigned(device.shared_per_block))
+    return format("boxDim must fit into the %d bytes of shared memory that a block may have, got %llu bytes",
+                  device.shared_per_block, (unsigned long long)room);
   if (fill && type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
     return format("oobFill must be 0 for integers, got 1 for CU_TENSOR_MAP_DATA_TYPE_%s", types[type]);
   return "";

@@ -45,7 +45,9 @@ template <class F>
 static void rows(const BulkCopy &c, F f) {
   if (!c.map.magic) return f(c.global, 0u, c.bytes);
   const TensorMap &t = c.map;
-  const s64 item = t.stride[0], width = taken(t, 0), size = s64(t.size[0]);
+  const s64 item = t.stride[0], width = taken(t, 0);
+  // A store clips a row after the last 16 bytes of which the tensor has some.
+  const s64 size = c.mbarrier ? s64(t.size[0]) : (s64(t.size[0]) * item + 15) / 16 * 16 / item;
   const u32 begin = u32(std::clamp<s64>(-s64(c.corner[0]), 0, width));
   const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
   u32 count[TensorMap::MOST_DIMENSIONS] = {1, 1, 1, 1, 1}, at[TensorMap::MOST_DIMENSIONS] = {};
@@ -93,13 +95,20 @@ static void pieces(const BulkCopy &c, F f) {
 
 // ---- what it does ----
 
-// What stands for elements outside the tensor.
+// What stands for elements outside the tensor: zeros, or an H200's NaN, which is one in every type.
 static void fill(u8 *to, u32 bytes, const TensorMap &t) {
   if (!t.fill) return void(memset(to, 0, bytes));
-  const u32 item = u32(t.stride[0]);
-  for (u32 at = 0; at < bytes; at += item) {
-    memset(to + at, 0xff, item);
-    to[at + item - 1] = 0x7f;
+  constexpr u16 NOT_A_NUMBER = 0x7ff7;
+  for (u32 at = 0; at < bytes; at += 2) memcpy(to + at, &NOT_A_NUMBER, 2);
+}
+
+// An H200 rounds on the way to shared memory what a tensor map says is TF32, to the nearest, ties to even.
+static void round_tf32(u8 *data, u32 bytes, const TensorMap &t) {
+  if (t.type != TF32 && t.type != TF32_FTZ) return;
+  for (u32 at = 0; at < bytes; at += 4) {
+    u32 bits = bits_of<u32>(data + at);
+    bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(data + at, &bits, 4);
   }
 }
 
@@ -212,9 +221,12 @@ void Cluster::execute(const BulkCopy &c) {
   const auto there = [](u64 address) { return reinterpret_cast<u8 *>(address); };
   pieces(c, [&](u32 at, u64 global, u32 bytes) {
     if (at + bytes > launch.shared_window) return;  // a swizzle out of a tile that is no multiple of its pattern
-    if (c.mbarrier)
-      global ? void(memcpy(shared + at, there(global), bytes)) : fill(shared + at, bytes, c.map);
-    else if (global)
+    if (c.mbarrier && !global)
+      fill(shared + at, bytes, c.map);
+    else if (c.mbarrier) {
+      memcpy(shared + at, there(global), bytes);
+      round_tf32(shared + at, bytes, c.map);
+    } else if (global)
       c.reduction ? reduce(there(global), shared + at, bytes, Reduction(c.reduction), Type(c.type))
                   : void(memcpy(there(global), shared + at, bytes));
   });
@@ -307,6 +319,15 @@ struct Issue {
     return false;
   }
   bool no_map(NoMap why, u64 address) { return fail(Problem::TENSOR_MAP, address, why); }
+
+  // Beyond the documentation, an H200 ends a kernel by an illegal instruction if this does not hold.
+  bool corner_allowed(const BulkCopy &c, bool store) {
+    if (s64(c.corner[0]) * s64(c.map.stride[0]) % 16)
+      return fail(Problem::BULK_CORNER, u32(c.corner[0]), u32(c.map.stride[0]));
+    for (u32 d = 0; store && d < c.map.rank; ++d)
+      if (c.corner[d] < 0) return fail(Problem::BULK_NEGATIVE, u32(c.corner[d]), d);
+    return true;
+  }
 
   bool read_map(u64 address, u32 coordinates, BulkCopy &c) {
     const u64 window = address & WINDOW_MASK, at = address & ~WINDOW_MASK;
@@ -409,11 +430,11 @@ struct Issue {
   }
 
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
+    const u64 on = mbarrier & ~WINDOW_MASK;
+    c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
     if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
     if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
     if (b.launch.sanitize) look_at_swizzle(c);
-    const u64 on = mbarrier & ~WINDOW_MASK;
-    c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
     if (!blocks) return land_in(c);
     const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
     for (; blocks; blocks &= blocks - 1) {
@@ -475,6 +496,7 @@ static void copy(Warp &w, const Instr &i, u32 m) {
     if (i.o[8] == ALL) {
       if (!issue.read_map(other[lane], coordinates, c)) return;
       for (u32 n = 0; n < coordinates; ++n) c.corner[n] = w.reg<s32>(i.o[13 + n])[lane];
+      if (!issue.corner_allowed(c, i.o[0] == TO_GLOBAL)) return;
     } else {
       c.bytes = w.reg<u32>(i.o[8])[lane];
       if (c.bytes % PLAIN_ALIGNMENT) return void(issue.fail(Problem::BULK_SIZE, 0, c.bytes));

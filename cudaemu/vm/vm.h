@@ -113,6 +113,8 @@ struct Instr {
   X(MBARRIER_BYTES, "mbarrier", 719)                           \
   X(BULK_SIZE, "misaligned", 716)                              \
   X(BULK_PLACE, "misaligned", 716)                             \
+  X(BULK_CORNER, "misaligned", 715)                            \
+  X(BULK_NEGATIVE, "out of bounds global", 715)                \
   X(TENSOR_MAP, "tensor map", 719)                             \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +59,17 @@ def box(**given) -> Box:
     return made
 
 
-def elements(b: Box) -> list[tuple[tuple[int, ...], bool]]:
-    """The tensor's elements in the order of the tile, the first dimension first; whether the tensor has them."""
+def elements(b: Box, store: bool = False) -> list[tuple[tuple[int, ...], bool]]:
+    """The tensor's elements in the order of the tile, the first dimension first; whether the tensor has them. A store
+    clips a row after the last 16 bytes of which the tensor has some: see tma_probe.txt."""
+    item = np.dtype(TYPES[b.type]).itemsize
+    width = -(-b.size[0] * item // 16) * 16 // item if store else b.size[0]
     counts = [b.box[0], *(-(-b.box[d] // b.step[d]) for d in range(1, b.rank))]
     found = []
     for place in itertools.product(*map(range, reversed(counts))):
         steps = (1, *b.step[1 : b.rank])
         at = tuple(b.corner[d] + n * steps[d] for d, n in enumerate(reversed(place)))
-        found.append((at, all(0 <= x < b.size[d] for d, x in enumerate(at))))
+        found.append((at, all(0 <= x < (b.size[d] if d else width) for d, x in enumerate(at))))
     return found
 
 
@@ -87,7 +91,7 @@ def expected(b: Box, tensor: np.ndarray) -> np.ndarray:
     """Shared memory after the copy of a box."""
     item = np.dtype(TYPES[b.type]).itemsize
     room = np.full(MOST, UNTOUCHED, np.uint8)
-    nan = np.frombuffer(b"\xff" * (item - 1) + b"\x7f", np.uint8)
+    nan = np.frombuffer(b"\xf7\x7f" * (item // 2), np.uint8)
     for n, (at, inside) in enumerate(elements(b)):
         place = placed(b, n)
         value = tensor[address(b, at) :][:item] if inside else nan if b.fill else 0
@@ -101,7 +105,7 @@ def noise(size: int) -> np.ndarray:
 
 def extent(b: Box) -> int:
     """Bytes of the tensor."""
-    return address(b, tuple(b.size[d] - 1 for d in range(b.rank))) + np.dtype(TYPES[b.type]).itemsize
+    return address(b, tuple(b.size[d] - 1 for d in range(b.rank))) // 16 * 16 + 16
 
 
 def check_load(library, b: Box) -> None:
@@ -114,9 +118,12 @@ def check_load(library, b: Box) -> None:
 
 
 def check_store(library, b: Box) -> None:
+    b = Box.from_buffer_copy(b)
+    for d in range(b.rank):
+        b.corner[d] = max(b.corner[d], 0)  # no store may begin before the tensor
     tensor, tile = noise(extent(b)), noise(MOST)
     wanted, item = tensor.copy(), np.dtype(TYPES[b.type]).itemsize
-    for n, (at, inside) in enumerate(elements(b)):
+    for n, (at, inside) in enumerate(elements(b, store=True)):
         if inside:
             place = placed(b, n)
             wanted[address(b, at) :][:item] = tile[place : place + item]
@@ -127,32 +134,33 @@ def check_store(library, b: Box) -> None:
 
 BOXES = {
     "plain": box(),
-    "negative": box(corner=(-3, -2)),
-    "beyond": box(corner=(60, 30)),
-    "far out": box(corner=(1 << 30, -(1 << 30))),
-    "NaN": box(type=6, fill=1, corner=(-3, 28)),
-    "NaN of 8 bytes": box(type=8, fill=1, corner=(-1, 28), size=(16, 32), box=(4, 8)),
-    "NaN in bf16": box(type=BFLOAT16, fill=1, corner=(61, 0)),
+    "negative": box(corner=(-8, -2)),
+    "beyond": box(corner=(56, 30)),
+    "beyond a row of odd size": box(size=(61, 32), corner=(56, 30)),
+    "far out": box(corner=(1 << 30, 1 << 30)),
+    "NaN": box(type=6, fill=1, corner=(-8, 28)),
+    "NaN of 8 bytes": box(type=8, fill=1, corner=(-2, 28), size=(16, 32), box=(4, 8)),
+    "NaN in bf16": box(type=BFLOAT16, fill=1, size=(60, 32), corner=(56, 0)),
     "32-byte swizzle": box(swizzle=1),
     "64-byte swizzle": box(swizzle=2, box=(32, 16)),
     "128-byte swizzle": box(swizzle=3, box=(64, 16)),
-    "128-byte swizzle, ragged": box(swizzle=3, box=(64, 16), corner=(-5, 23)),
+    "128-byte swizzle, ragged": box(swizzle=3, box=(64, 16), corner=(-8, 23)),
     "inner side below the swizzle": box(swizzle=3, box=(16, 16)),
     "element strides": box(step=(1, 3), box=(16, 8), corner=(8, 20)),
     "the first element stride is ignored": box(step=(2, 1)),
-    "1D": box(rank=1, size=(100,), box=(256,), corner=(-50,)),
-    "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(15, -1, 3)),
-    "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(2, 3, -1, 2)),
+    "1D": box(rank=1, size=(100,), box=(256,), corner=(-48,)),
+    "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(16, -1, 3)),
+    "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(4, 3, -1, 2)),
     "5D": box(
         rank=5,
         size=(8, 3, 3, 3, 3),
         stride=(16, 48, 144, 432),
         box=(8, 2, 2, 2, 2),
         step=(1, 2, 1, 1, 2),
-        corner=(1, 1, -1, 2, 0),
+        corner=(0, 1, -1, 2, 0),
     ),  # fmt: skip
     "bytes": box(type=0, size=(100, 20), stride=(112,), box=(32, 8), corner=(80, 15)),
-    "gaps between rows": box(size=(60, 32), stride=(256,), corner=(50, 0)),
+    "gaps between rows": box(size=(60, 32), stride=(256,), corner=(48, 0)),
 }
 
 
@@ -164,6 +172,20 @@ def test_a_box_to_shared_memory(library, name):
 @pytest.mark.parametrize("name", BOXES)
 def test_a_box_to_global_memory(library, name):
     check_store(library, BOXES[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "load", "kind"),
+    [
+        ({"corner": (1, 0)}, 1, "misaligned"), ({"corner": (-3, 0)}, 1, "misaligned"),
+        ({"corner": (4, 0)}, 0, "misaligned"), ({"corner": (-8, 0)}, 0, "out of bounds global"),
+        ({"corner": (0, -1)}, 0, "out of bounds global"), ({"offset": 64}, 1, "misaligned"),
+    ],
+)  # fmt: skip
+def test_where_a_box_must_not_begin(library, given, load, kind):
+    b = box(**given)
+    report = library.call("move_box", noise(extent(b)), np.zeros(MOST, np.uint8), b, load)
+    assert report.findings[0].kind == kind and report.status == (716 if "offset" in given else 715), report
 
 
 def random_box(seed: int) -> Box:
@@ -179,6 +201,7 @@ def random_box(seed: int) -> Box:
         stride.append(-(-bytes_ // 16) * 16 + 16 * int(random.integers(0, 2)))
         bytes_ = stride[-1] * n
     corner = [int(random.integers(-side, n + 2)) for side, n in zip(sides, size)]
+    corner[0] = corner[0] * item // 16 * 16 // item
     return box(
         type=type_, rank=rank, swizzle=swizzle, size=size[:rank], stride=stride[: rank - 1], box=sides[:rank],
         step=step[:rank], corner=corner[:rank], fill=int(type_ > 5 and random.integers(0, 2)),
@@ -190,6 +213,29 @@ def random_box(seed: int) -> Box:
 def test_any_box(library, seed):
     check_load(library, random_box(seed))
     check_store(library, random_box(seed))
+
+
+PROBE = Path(__file__).with_name("tma_probe.cu")
+RECORDED = dict(
+    re.findall(r"^(\d+) (.*\n(?: .*\n)*)", PROBE.with_suffix(".txt").read_text(), re.MULTILINE)
+)  # what an H200 said of each case
+
+
+def probed(capfd, *numbers: str) -> str:
+    cudaemu.program(PROBE, list(numbers), arch="9.0")
+    return capfd.readouterr().out
+
+
+def test_the_hardware_says_the_same(capfd):
+    """64 boxes at the edges of tensors: tma_probe.txt is the word of an H200."""
+    assert [int(number) for number in RECORDED] == list(range(64))
+    fine = [number for number, said in RECORDED.items() if "CUDA error" not in said]
+    assert probed(capfd, *fine) == "".join(f"{number} {RECORDED[number]}" for number in fine)
+
+
+@pytest.mark.parametrize("number", [number for number, said in RECORDED.items() if "CUDA error" in said])
+def test_the_hardware_ends_the_kernel(capfd, number):
+    assert probed(capfd, number) == f"{number} {RECORDED[number]}"
 
 
 # ---- what the driver refuses ----
@@ -204,6 +250,7 @@ REFUSED = {
     "globalStrides[0]": [{"stride": (136,)}, {"stride": (1 << 40,)}],
     "boxDim[0]": [{"box": (12, 8)}, {"box": (264, 8)}, {"box": (0, 8)}, {"box": (32, 8), "swizzle": 1},
                   {"box": (128, 8), "swizzle": 3}],
+    "boxDim must": [{"box": (256, 256, 4), "rank": 3}],
     "boxDim[1]": [{"box": (16, 257)}, {"box": (16, 0)}],
     "elementStrides[1]": [{"step": (1, 0)}, {"step": (1, 9)}],
     "interleave": [{"interleave": 3}],
@@ -360,6 +407,7 @@ def test_reductions(operation, dtype, by):
         c, x = (random.integers(-100, 100, (2, size)) / 8).astype(dtype)
     else:
         c, x = random.integers(0, 256, (2, 256), np.uint8).view(dtype)
+        x[0] = c[0]
     c, x = c.copy(), x.copy()
     expected = by(c, x)
     body = "ld.global.u32 %r9, [%rd31]; st.shared.u32 [%r2], %r9; fence.proxy.async; bar.sync 0;"
