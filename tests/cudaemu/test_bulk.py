@@ -240,6 +240,14 @@ def test_the_hardware_ends_the_kernel(capfd, number):
 
 # ---- what the driver refuses ----
 
+
+def test_the_driver_says_the_same(capfd):
+    """183 tensor maps, good and bad: tensor_map_probe.txt is the word of an H200's driver."""
+    probe = Path(__file__).with_name("tensor_map_probe.cu")
+    cudaemu.program(probe, [], arch="9.0")
+    assert capfd.readouterr().out.splitlines() == probe.with_suffix(".txt").read_text().splitlines()
+
+
 REFUSED = {
     "tensorDataType": [{"type": 13}],
     "tensorRank": [{"rank": 0}, {"rank": 6}, {"interleave": 1}],
