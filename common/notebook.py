@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from IPython.display import Markdown
 
+import cudaemu
 from common import accuracy, counts, course
 from common.figures import attention_tiles, trace
 from common.figures.draw import Picture
@@ -35,6 +37,7 @@ from cudaemu.hardware import GPUS, Arch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from nbformat import NotebookNode
+    from torch import Tensor
 
     from cudaemu import Report
 
@@ -222,6 +225,13 @@ def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
 
 
+def predicted(before: Stage, stage: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
+    """Recorded clocks of two stages, and what the second one's would be if it exceeded its bound by as many clocks as
+    the first one does; `settings` as in `speed`."""
+    shown = stage.kernel(dtype, settings).settings
+    return _recorded(tables.predicted(stage.ladder, [before.name, stage.name], dtype, settings=shown))
+
+
 def together(stage: Stage, *sizes: str) -> Markdown:
     """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
     return _recorded(tables.together_table(stage.name, *sizes))
@@ -239,7 +249,8 @@ def _compared(
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
-    """How busy the arithmetic units can be beside the shared memory that feeds them, and what that makes in TFLOP/s.
+    """For what share of the time the arithmetic units can multiply beside the shared memory that feeds them, and what
+    that makes in TFLOP/s. (Conversions, which the FMA pipe does as well, are not counted.)
 
     Counted at `shape` in the emulator, shared loads as ptxas merged them; both at the rates measured on the recorded
     GPU, all of its SMs at their highest clock."""
@@ -258,8 +269,9 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
         flops = kernel.stage.spec.flops(tuple(shape), kernel.variants)
         row = [f"{clocks[name]:,.0f}" for name in ("arithmetic", "shared memory")]
         body.append([kernel.label, *row, f"{share:.0%}", f"{flops / seconds / 1e12:.3g}"])
-    head = [f"at least, {compared[-1].stage.spec.format(tuple(shape))}", "clocks of arithmetic", "of shared memory"]
-    return table([*head, "arithmetic busy, at most", "TFLOP/s, at most"], body)
+    at = compared[-1].stage.spec.format(tuple(shape))
+    head = [f"at least, {at}", "clocks of multiplications", "of shared memory"]
+    return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
@@ -307,9 +319,39 @@ def _short(report: str, findings: int = 2) -> str:
     return "\n\n".join(blocks[:findings] + more)
 
 
-def findings(report: Report) -> None:
-    """Print what the sanitizer found, shortened."""
-    print(_short(str(report)))
+def findings(report: Report, shown: int = 2) -> None:
+    """Print the first findings of the sanitizer, and how many more there are."""
+    print(_short(str(report), shown))
+
+
+def exercise(
+    code: str, expected: Mapping[str, Tensor], goals: Mapping[str, int] | None = None, **arguments: Tensor | int | float
+) -> Markdown:
+    """A reader's few lines, judged in the emulator: do they compile, keep the rules, compute what they should?
+
+    `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
+    some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
+    the most that each may be, told once all else is right."""
+    source = trace.write(code, "yours.cu")
+    try:
+        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments))
+    except UserError as error:
+        return _fence(str(error).replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
+    said = []
+    for name, want in expected.items():
+        got = cast("Tensor", arguments[name])
+        if wrong := (~got.isclose(want, rtol=1e-5, atol=1e-6)).nonzero().tolist():
+            place, here = name + "".join(f"[{index}]" for index in wrong[0]), tuple(wrong[0])
+            said.append(f"**Wrong:** {len(wrong)} of {want.numel()} elements.")
+            said[-1] += f" `{place}` must be {want[here]:g}, got {got[here]:g}."
+    if report.findings or report.status:
+        said.append(_fence(_short(str(report)), "text", "**Breaks a rule:**").data)
+    if not said:
+        said = ["**Right**, and no rule broken."]
+        for name, most in (goals or {}).items():
+            count = report.counters[name]
+            said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))
+    return Markdown("\n\n".join(said))
 
 
 def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
@@ -335,6 +377,44 @@ def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -
     """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
     of one run. `chosen`: of each the macros that are not as by default."""
     return _recorded(tables.steps(stage.name, chosen, *sizes))
+
+
+def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
+    """How far the times of a stage's default kernel lie apart in all recorded runs on one GPU."""
+    home, body = runs.runs(kind="bench")[:1], []
+    for size in sizes:
+        made = runs.runs(kind="bench", gpu=home[0]["gpu"].split()[-1]) if home else []
+        rows = [r.row for run in made for r in runs.records(run, name=stage.name, dtype=dtype, size=size, default=True)]
+        times = [row["ms"]["median"] for row in rows]
+        if times:
+            shown = map(tables.milliseconds, (min(times), statistics.median(times), max(times)))
+            body.append([f"{size}, {dtype}", len(times), *shown, f"{max(times) / min(times):.2f}"])
+    if not body:
+        return Markdown(f"*{tables.NOTHING.strip('*')}*")
+    return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest"], body)
+
+
+def beside(stage: Stage, run: str, label: str) -> Markdown:
+    """A stage beside `label`, a changed copy of its source, which the recorded run `run`.json timed with it."""
+    path = runs.RESULTS / f"{run}.json"
+    if not path.exists():
+        return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
+    recorded = runs.load(path)
+    rows = [row for row in recorded["rows"] if row["name"] == stage.name]
+    ours = {row["size"]: row for row in rows if not row.get("source")}
+    changed = {row["size"]: row for row in rows if row.get("source")}
+    body = [
+        [
+            size,
+            tables.tflops(ours[size]["tflops"]),
+            tables.tflops(changed[size]["tflops"]),
+            f"{ours[size]['ms']['median'] / changed[size]['ms']['median']:.2f}",
+        ]
+        for size in ours
+        if size in changed
+    ]
+    made = table([rows[0]["dtype"], f"{stage.name}, TFLOP/s", label, "×"], body)
+    return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
 
 
 def profile(stage: Stage, **settings: int) -> Markdown:
@@ -443,12 +523,6 @@ def machine() -> Markdown:
 
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU, so kernels run in the emulator"
     return Markdown(f"This machine: {where}. Compiler: nvcc {toolchain.find_nvcc().release}.")
-
-
-def stages() -> Markdown:
-    """The map of the course."""
-    rows = [[f"`{stage.name}`", stage.idea, stage.limits] for stage in course.ladder()]
-    return Markdown(table(["stage", "the one idea", "takes"], rows).data.replace("---:", "---"))
 
 
 def limits() -> Markdown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 import kernels
 from common import counts, notebook
@@ -114,9 +115,43 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert text.index(f"| {stage.name}, 2048 |") < text.index(f"| {before.name}, 8192 |") and "08_" not in text
     text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
     assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
+    for row in (
+        notebook.predicted(kernels.load("12"), kernels.load("13"), HEAD_DIM=64).data.split("\n\n")[0].splitlines()[2:]
+    ):
+        took, bound, gap, bound_after, prediction, took_after = (int(x.replace(",", "")) for x in row.split("|")[2:8])
+        assert abs(took - bound - gap) <= 1 and abs(bound_after + gap - prediction) <= 1
+        assert bound > bound_after and f"{took_after / prediction:.2f} |" in row
     text = notebook.steps(stage, {"GROUP_M": 1}, {}, sizes=("4096",)).data
     assert text.index(f"| {before.name} |") < text.index("| `GROUP_M=1` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text
+
+
+def test_a_changed_copy_is_shown_beside_the_stage_of_its_run(monkeypatch, tmp_path):
+    run = runs.load(runs.RESULTS / "through-l1-08_multi_stage.json")
+    row = next(row for row in run["rows"] if row["name"] == "08_multi_stage" and row.get("source") is None)
+    half = row | {
+        "source": "/tmp/slower.cu",
+        "tflops": row["tflops"] / 2,
+        "ms": row["ms"] | {"median": 2 * row["ms"]["median"]},
+    }
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert "not recorded yet" in notebook.beside(kernels.load("08"), "slower-08", "slower").data
+    runs.save(run | {"rows": [row, half]}, tmp_path / "slower-08.json")
+    text = notebook.beside(kernels.load("08"), "slower-08", "slower").data
+    assert f"| {row['size']} |" in text and "| 0.50 |" in text and "`docs/results/slower-08.json`" in text
+
+
+def test_runs_of_the_same_kernel_are_compared(monkeypatch, tmp_path):
+    stage = kernels.load("09")
+    run = runs.load(runs.RESULTS / "ladder-gemm.json")
+    row = next(row for row in run["rows"] if row["name"] == stage.name and row["size"] == "4096")
+    for times in (1, 2, 3):
+        slower = row | {"ms": {key: value * times for key, value in row["ms"].items()} | {"n": 3}}
+        runs.save(run | {"rows": [slower]}, tmp_path / f"run{times}.json")
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    text = notebook.repeated(stage, "4096", "64").data
+    assert "| 4096, fp16 | 3 |" in text and "| 3.00 |" in text and "64, fp16" not in text
+    assert "No run recorded" in notebook.repeated(stage, "64").data
 
 
 @pytest.fixture
@@ -174,9 +209,7 @@ def test_times_are_not_invented_where_there_is_no_gpu(monkeypatch):
     assert notebook.live(stage).data == "*Not timed here (No GPU): times come from recorded runs on a GPU.*"
 
 
-def test_the_map_of_the_course_has_every_stage():
-    text = notebook.stages().data
-    assert all(f"`{stage.name}`" in text for stage in kernels.ladder())
+def test_what_an_sm_has_is_listed_by_generation():
     assert "H200" in notebook.limits().data
 
 
@@ -192,6 +225,40 @@ def test_a_program_is_run_with_what_the_emulator_says_of_it():
     text = notebook.program(code, "sets.cu").data
     assert "an illegal memory access was encountered" in text and "sets.cu:2, set, block (0, 0, 0)" in text
     assert text.index("illegal") < text.index("sets.cu:2") and "/tmp" not in text
+
+
+ADD = """__global__ void add(int n, const float *x, float *y) {
+  int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < n) y[i] = x[i] + 1;
+}
+extern "C" cudaError_t launch(int n, const float *x, float *y) {
+  add<<<(n + 31) / 32, 32>>>(n, x, y);
+  return cudaGetLastError();
+}"""
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("", "", ["**Right**", "`global_load_sectors`: 5, the goal is met."]),
+        ("x[i]", "x[n - 1 - i]", ["**Wrong:** 40 of 40", "`y[0]` must be 1, got 40"]),
+        ("(n + 31)", "n", ["**Wrong:** 8 of 40", "`y[32]` must be 33, got nan"]),
+        ("i < n", "i <= n", ["**Breaks a rule:**", "yours.cu:3"]),
+        (" + 1;", " + 1", ["**Does not run.**", "yours.cu(4)"]),
+    ],
+)
+def test_an_exercise_is_judged(old, new, said):
+    x, y = torch.arange(40.0), torch.full((40,), torch.nan)
+    code = ADD.replace(old, new) if old else ADD
+    text = notebook.exercise(code, {"y": x + 1}, {"global_load_sectors": 5}, n=40, x=x, y=y).data
+    assert all(words in text for words in said) and ("**Right**" in text) == (said[0] == "**Right**")
+    assert ".cache" not in text and "/snippets/" not in text
+
+
+def test_a_goal_of_an_exercise_that_is_missed_is_named():
+    x, y = torch.arange(40.0), torch.full((40,), torch.nan)
+    text = notebook.exercise(ADD, {"y": x + 1}, {"global_load_sectors": 4}, n=40, x=x, y=y).data
+    assert "**Right**" in text and "`global_load_sectors`: 5, goal: 4" in text
 
 
 def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):

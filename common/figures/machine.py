@@ -26,7 +26,7 @@ def active(requests: Sequence[Request], what: str) -> Picture:
         raise UserError(f"{what}: no requests to show; those to global memory are asked for by their tensor's name")
     requests = sorted(requests, key=lambda request: request.order)
     taking = sum(len(request.lanes) for request in requests) / (layout.WARP * len(requests))
-    takeaway = f"{what}: {plural(len(requests), 'request')}, {taking:.0%} of the lanes take part in one"
+    takeaway = f"{what}: {plural(len(requests), 'request')}, on average {taking:.0%} of the lanes take part"
     with styled():
         figure = picture(10, 0.75 + 0.24 * len(requests), takeaway)
         axes = figure.subplots()

@@ -135,14 +135,13 @@ def _fill_in(found: list[Slice], slice_of: dict[int, list[int]], traced: Traced,
             found[newest[kind]].reads.append(moment_of[order])
     for one in found:
         one.copies = [moment_of[order] for order in one.copies]
-    # A turn is straight-line code: copies between the last wait before the first read, and that, were issued after it.
+    # A turn is straight-line code: what stands between the first read and the last wait before it came after that wait.
     waits = [pc for pc, each in enumerate(traced.report.launches[0].code) if "wait_group" in each.text]
-    copying = {moment_of[order] for order in copy_at}
     for one in found:
         moment = one.reads[0] if one.reads else len(order_of)
         first = pc_of[order_of[min(moment, len(order_of) - 1)]]
         wait = max((pc for pc in waits if pc < first), default=first)
-        while moment and moment - 1 in copying and wait < pc_of[order_of[moment - 1]] < first:
+        while moment and wait < pc_of[order_of[moment - 1]] < first:
             moment -= 1
         one.waited = moment
     for one in found:
@@ -171,18 +170,21 @@ def ring(*traced: Traced, warp: int = 0, turns: int | None = None) -> Picture:
             raise UserError(f"{one.label}: block {one.block} copies one tile of each tensor; its ring does not turn")
     turns = min([len(moving(each)) for each in found] + ([turns] if turns else []))
     scales = [_turns(each) for each in found]
-    buffers = [1 + max(one.buffer for one in each) for each in found]
+    rows_of = [1 + max(one.buffer for one in each) for each in found]
+    buffers = [len({one.buffer for one in moving(each)}) for each in found]  # without one that keeps its tile
     lead = max(-scale(0) for scale in scales)
     each_flies = (f"{in_flight(each)} with {plural(rows, 'buffer')}" for each, rows in zip(found, buffers))
     width, tall = 11.0, 0.34
     with styled():
-        takeaway = f"Slices in flight while another one is multiplied: {', '.join(each_flies)}"
-        figure = picture(width, 0.75 + sum(0.42 + tall * rows for rows in buffers), takeaway)
-        panels = figure.subplots(len(found), 1, height_ratios=buffers, sharex=True, squeeze=False)[:, 0]
-        for axes, each, scale, rows, one in zip(panels, found, scales, buffers, traced):
+        several = any(len({one.tensors for one in moving(each)}) > 1 for each in found)
+        takeaway = f"{'Tiles' if several else 'Slices'} in flight while another one is multiplied: "
+        figure = picture(width, 0.75 + sum(0.42 + tall * rows for rows in rows_of), takeaway + ", ".join(each_flies))
+        panels = figure.subplots(len(found), 1, height_ratios=rows_of, sharex=True, squeeze=False)[:, 0]
+        for axes, each, scale, rows, ringed, one in zip(panels, found, scales, rows_of, buffers, traced):
             _panel(axes, each, scale, turns, (width - 1.2) / (turns + lead))
             shared = one.report.launches[0].shared
-            axes.set_title(f"{one.label}: {plural(rows, 'buffer')}, {shared:,} bytes of shared memory")
+            own = ", and one for what stays" if rows > ringed else ""
+            axes.set_title(f"{one.label}: {plural(ringed, 'buffer')}{own}, {shared:,} bytes of shared memory")
             axes.set_xlim(-lead, turns)
             axes.set_ylim(rows, 0)
             axes.set_yticks(np.arange(rows) + 0.5, [f"buffer {number}" for number in range(rows)])

@@ -2,7 +2,7 @@
 
     python -m common.measure.ceiling [--sustained SECONDS] [--json FILE]
 
-Bounds are computed from these (common/bound.py). Those that `bench` needs are measured once per GPU and then cached.
+Bounds are computed from these (common/results/bound.py). `bench` measures those that it needs once per GPU.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ ALL = (*LIMITS.values(), LDMATRIX, POWERS, MAXIMA)
 
 
 def needed(keys: Sequence[str]) -> list[Ceiling]:
-    """The ceilings of these keys, each once; keys that nobody measures are left out."""
+    """The ceilings of these keys, each once; keys without a measurement are left out."""
     return [LIMITS[key] for key in dict.fromkeys(keys) if key in LIMITS]
 
 

@@ -1,7 +1,7 @@
 """The memory levels of the GPU at hand, measured with memory.cu and latency.cu: bytes per clock, clocks of latency.
 
 `python -m common.measure.ceiling` measures them beside the arithmetic units. Rates and latencies are taken inside the
-kernels, from the clock of each SM: they do not depend on what the power limit makes of that clock.
+kernels, by the clock of each SM, so that the frequency of that clock cancels out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
     def check(self) -> None:
         """UserError unless each block had an SM of its own: rates per SM would be wrong."""
         if len(set(self.stamps[:, 0].tolist())) != len(self.stamps):
-            raise UserError("two blocks shared an SM, so rates per SM cannot be told: is something else on this GPU?")
+            raise UserError("two blocks shared an SM, so rates per SM are not known: is the GPU in use?")
 
 
 def spread(values: list[float]) -> dict[str, float]:

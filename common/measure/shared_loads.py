@@ -2,9 +2,9 @@
 
 nvcc's PTX has one load for each access in the source, and the emulator executes and counts those. ptxas makes one wide
 load of several that read neighbouring bytes (eight `LDS.128` of 32 `ld.shared.f32`), and the hardware counts that one.
-Which loads it merged stands in the machine code of the same file, by source line; what a merged load costs follows from
-the addresses that the kernel executed. So the hardware's count can be foretold exactly if the two lists of loads fit in
-one way only.
+The machine code of the same file says which loads it merged, by source line; what a merged load costs follows from
+the addresses that the kernel executed. So the hardware's count can be predicted exactly if the two lists of loads fit
+in one way only.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A check compares the product alone; what follows it is tested through `kernels.m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ class Matmul(Gemm):
         a, b, c = tensors
         rows = {"a_row": a.stride(0), "b_row": b.stride(0), "c_row": c.stride(0), "residual_row": shape[1]}
         return {**super().scalars(shape, variants, tensors), **rows, "activation": 0, "choice": variants["choice"]}
+
+    def other_launches(
+        self, shape: Shape, variants: Variants, device: torch.device
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """With zeros added: 16 bits of them are the same in every dtype."""
+        zeros = [torch.zeros(size, dtype=torch.float16, device=device) for size in (shape[1:2], shape[:2])]
+        return {"with bias and residual": dict(zip(self.scratch_names, zeros))}
 
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 2 and (tensor.stride(1) != 1 or tensor.stride(0) * tensor.element_size() % ROW_BYTES):

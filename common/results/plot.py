@@ -132,7 +132,7 @@ def roofline(bounds: Sequence[Bound], title: str) -> Figure:
 
 
 def _bytes(need: Need, bound: Bound) -> float:
-    """What a level delivered. Of device memory, whose need is what must pass in any case, what did pass."""
+    """What a level delivered; of device memory as ncu counted it, for its need is each input and output once."""
     metrics = bound.profile.row["metrics"]
     if need.resource == DEVICE_MEMORY and "device memory read" in metrics:
         return metrics["device memory read"] + metrics["device memory written"]

@@ -91,12 +91,12 @@ def _parsed(text: str, path: str) -> dict:
         raise UserError(f"{path} is not JSON: {error}") from None
 
 
-_parsed_once = lru_cache(_parsed)  # a page of tables asks for the same text a hundred times; nobody changes the answer
+_parsed_once = lru_cache(_parsed)  # pages ask for the same text a hundred times; the answer never changes
 
 
 @dataclass(frozen=True)
 class Record:
-    """One row and the run it stands in."""
+    """One row and its run."""
 
     run: dict
     row: dict

@@ -1,7 +1,6 @@
-"""The tables of README.md and docs/*.md.
+"""The tables of README.md, docs/ and docs/appendix/.
 
-Between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` stands what this module makes of the recorded runs,
-and no figure of anybody's own:
+What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is made by this module from the recorded runs:
 
     results:ladder LADDER DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
     results:speed LADDER STAGE DTYPE …        one stage beside the one it follows and the library, at every size
@@ -15,13 +14,14 @@ and no figure of anybody's own:
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
     results:bounds LADDER DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
+    results:clocks LADDER DTYPE SIZE …        the SM clock of the timed launches, and what limits it
     results:profile STAGE                   the emulator's counters beside ncu's
+    results:differences                     in which counters ncu differs from the emulator, and why
     results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
     results:runs                            the runs themselves: file, GPU, software, date, command
 
-Further arguments: `gpu=H200` (whose runs; default: the GPU that most runs are of), `NAME=VALUE` (a setting of the
-problem, such as HEAD_DIM=64).
-The rows of a table come from one run, which stands below it.
+Further arguments: `gpu=H200` (default: the GPU that most runs are of), `NAME=VALUE` (a setting of the problem, such as
+HEAD_DIM=64). The rows of a table come from one run, which is named below it.
 """
 
 from __future__ import annotations
@@ -532,6 +532,23 @@ def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **s
     return markdown([*head, "longest stalls, warps per issue"], body, sources)
 
 
+@table("clocks")
+def clocks_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """The mean SM clock of the timed launches of stages and libraries, with what the driver says limited it."""
+    found = [r for r in rungs(ladder, dtype, gpu, **_settings(settings)) if "clock" in r.row]
+    if not found:
+        return NOTHING
+    body: list[list[object]] = []
+    for name in dict.fromkeys(r.row["name"] for r in found):
+        at = {r.row["size"]: r.row for r in found if r.row["name"] == name}
+        cells = [gigahertz(at[size]) if size in at else None for size in shown]
+        reasons = [limited_by(at[size]) if size in at else None for size in shown]
+        body.append([name, *(cell and f"{cell} ({why or 'not asked'})" for cell, why in zip(cells, reasons))])
+    limits = {f"{r.run['power_limit_w']:.0f} W" for r in found if r.run.get("power_limit_w")}
+    limit = f"\nEnforced power limit: {', '.join(sorted(limits))}." if limits else ""
+    return markdown([f"SM clock (limited by), {dtype}", *shown], body, found) + limit
+
+
 def short_stall(name: str) -> str:
     """ "long scoreboard (global, local memory)" -> "long scoreboard"."""
     return name.split(" (")[0]
@@ -561,7 +578,7 @@ def needs(
 ) -> str:
     """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
-    That is what there is to predict the last one's from. Resources of which all need little are left out."""
+    The last one's can be predicted from them. Resources of which all stages need little are left out."""
     found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):
@@ -648,6 +665,43 @@ def in_clocks(
     ]
     head += ["own bound, clocks", "% of own bound", "SM clock", "limited by"]
     return markdown(head, body, sources) + _launch_note(sources) if body else NOTHING
+
+
+def predicted(
+    ladder: str,
+    stages: Sequence[str],
+    dtype: str,
+    gpu: str | None = None,
+    settings: Mapping[str, int] | None = None,
+) -> str:
+    """Two stages' clocks, size by size: what the second one would take if the gap between the first one's bound and
+    its time came on top of the second one's bound, and what it took."""
+    settings = settings or {}
+    body: list[list[object]] = []
+    sources: list[Record] = []
+    bounds = Bounds()
+    found = rungs(ladder, dtype, gpu, **settings)
+    for size in sizes(found):
+        at = {r.row["name"]: bounds.of(r) for r in found if r.row["size"] == size and r.row["name"] in stages}
+        before, after = (at.get(stage) for stage in stages)
+        if before is None or after is None:
+            continue
+        gap = before.measured - before.clocks
+        clocks = [before.measured, before.clocks, gap, after.clocks, after.clocks + gap, after.measured]
+        body.append([size, *(f"{each:,.0f}" for each in clocks), f"{after.measured / clocks[-2]:.2f}"])
+        sources += [before.record, before.profile, after.profile]
+    first, second = (stage.partition("_")[0] for stage in stages)
+    head = [
+        settings_named({"dtype": dtype, "settings": settings}),
+        f"{first} took",
+        f"bound of {first}",
+        "gap",
+        f"bound of {second}",
+        f"prediction for {second}: its bound + the gap",
+        f"{second} took",
+        "÷ prediction",
+    ]
+    return markdown(head, body, sources) if body else NOTHING
 
 
 def _bound(
@@ -743,6 +797,37 @@ def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None, **sett
     return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
 
 
+@table("differences")
+def differences_table(gpu: str | None = None) -> str:
+    """Counters in which ncu differs from the emulator: in how many of the compared launches, the largest difference,
+    and why, as the newest profile of each kernel and size has it."""
+    compared: set[tuple] = set()
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}  # counter and reason -> how far off, and where
+    sources: list[Record] = []
+    for run in runs(kind="profile", gpu=gpu):
+        for record in records(run, default=True):
+            pairs = {key: pair for key, pair in record.row["counters"].items() if pair.get("emulator") is not None}
+            if not pairs or record.case + (record.row["name"],) in compared:
+                continue
+            compared.add(record.case + (record.row["name"],))
+            sources.append(record)
+            for key, pair in pairs.items():
+                ours, ncu = pair.get("code", pair["emulator"]), pair["ncu"]
+                if ours != ncu:
+                    where = (
+                        f"{record.row['name']}, {settings_named(record.row)}, {record.row['size']}: {ours:,} → {ncu:,}"
+                    )
+                    off = abs(ours - ncu) / max(ours, 1)
+                    found.setdefault((key, pair.get("why", "not known")), []).append((off, where))
+    if not compared:
+        return NOTHING
+    body = [
+        [f"`{key}`", f"{len(each)} of {len(compared)}", max(each)[1], why] for (key, why), each in sorted(found.items())
+    ]
+    head = ["counter", "launches that differ", "the largest difference, emulator → ncu", "why"]
+    return markdown(head, body, sources)
+
+
 def _counted(pair: Mapping) -> str:
     """The emulator's count; as ptxas merged the loads, if it did."""
     return f"{pair['code']:,} ({pair['emulator']:,} unmerged)" if "code" in pair else f"{pair['emulator']:,}"
@@ -823,7 +908,7 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
 
 def documents() -> list[Path]:
     """The files that may hold markers."""
-    return [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if p.exists()]
+    return [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if p.exists()]
 
 
 def _draw(words: Sequence[str], check: bool) -> Path | None:

@@ -133,7 +133,7 @@ def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
 def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     """A stage's kernels in a ladder: its defaults, with the settings that --variant asks for; [] if it lacks one.
 
-    A setting that is 0 nobody lacks."""
+    A setting that is 0 need not exist."""
     names = [text.partition("=")[0].strip() for text in args.variant]
     settings = {name for each in course.ladder() for name in each.spec.settings}
     for name in names:

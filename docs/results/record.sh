@@ -46,10 +46,34 @@ run variants-10 kernels.10_register_double_buffer bench --variant all --sizes 20
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
 run slices-11 kernels.11_any_shape bench --variant SLICE_BYTES=all --variant STAGES=all --sizes 2048 4096 8192 --repeat 2
 run tiles-11 kernels.11_any_shape bench --variant TILE_N=all --sizes 512 1024 --repeat 2
+source=${TMPDIR:-/tmp}/slices_10.cu  # slices of 64 in a ring of three
+sed 's/BLOCK_K = 32; /BLOCK_K = 64; /' kernels/10_register_double_buffer/kernel.cu >"$source"
+run slices-10 kernels.10_register_double_buffer bench --variant STAGES=3 --sizes 2048 4096 8192 --source "$source" --repeat 3
+source=${TMPDIR:-/tmp}/one_way_11.cu  # the mma of a step column by column, each from the top
+sed 's/const int m = n % 2 ? TILES_M - 1 - i : i;/const int m = i;/' kernels/11_any_shape/kernel.cu >"$source"
+run one-way-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --source "$source" --repeat 3
+source=${TMPDIR:-/tmp}/left_to_right_11.cu  # every group of rows of tiles from left to right
+sed 's/tile_n = group % 2 ? .*;/tile_n = in_group \/ group_rows;/' kernels/11_any_shape/kernel.cu >"$source"
+run left-to-right-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --source "$source" --repeat 3
+source=${TMPDIR:-/tmp}/cvt_rna_11.cu  # TF32 rounded by the instruction that is made for it
+sed 's/asm("{ .reg .s32 sum;.*/asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(__uint_as_float(x)));/' \
+  kernels/11_any_shape/kernel.cu >"$source"
+run cvt-rna-11 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8192 --source "$source" --repeat 2
 for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
+  run variants-16-$d kernels.16_final bench --variant all --variant HEAD_DIM=$d --variant CAUSAL=0 --sizes 1024 4096 16384 --repeat 2
 done
+source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
+sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
+  -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
+  kernels/02_block_tile/kernel.cu >"$source"
+run one-barrier-02 kernels.02_block_tile bench --sizes 2048 4096 --source "$source"
+
+source=${TMPDIR:-/tmp}/neighbours.cu  # a thread's 8 rows and columns are neighbours
+sed 's/LANES_N \* QUAD/LANES_N * THREAD_M/; s/WARP_[MN] \/ 2/QUAD/' kernels/03_thread_tile/kernel.cu >"$source"
+run neighbours-03 kernels.03_thread_tile bench --sizes 2048 4096 --source "$source"
+
 for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
   source=${TMPDIR:-/tmp}/through_l1_$stage.cu
   sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
@@ -61,6 +85,7 @@ sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kerne
 run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
 
 group=together  # what is compared with each other: precisions, and layouts of B
+run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 4096
 run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
   --sizes 2048 4096 8192
 run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2

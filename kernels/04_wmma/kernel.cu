@@ -1,11 +1,11 @@
 // Stage 04 · wmma: tensor cores, through the warp matrix API.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      A tensor core multiplies small matrices: a product of 16 × 16 tiles is 4096 multiply-adds, which a warp
-//           gets done with two instructions. WMMA hands the tiles over as 'fragments', spread over the registers
-//           of the warp in a layout that is unspecified: they can be loaded, multiplied and stored, but not looked
-//           into. The tile and the slice are twice as large as in stage 03, to feed the tensor cores; BLOCK_N=128
-//           and BLOCK_K=16 are stage 03's, and tell what each of the three changes is worth.
+// Idea      A tensor core multiplies small matrices: a warp multiplies two 16 × 16 tiles, 4096 multiply-adds, with two
+//           instructions. WMMA holds a tile as a fragment, spread over the registers of the warp in an unspecified
+//           layout: code can load, multiply and store it, but cannot ask which lane holds which element. The
+//           block's tile and its slice are twice stage 03's, to feed the tensor cores; BLOCK_N=128 and BLOCK_K=16
+//           restore stage 03's, so that each of the three changes can be measured alone.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------
@@ -37,17 +37,17 @@ namespace wmma = nvcuda::wmma;
 constexpr int BLOCK_M = 128;         // rows of C per block
 constexpr int WARP_M = BLOCK_N / 4;  // rows of C per warp: 8 warps share the block's tile
 constexpr int WARP_N = 64;           // columns of C per warp
-constexpr int MMA_M = 16;            // rows of C per tensor instruction
-constexpr int MMA_N = 16;            // columns of C per tensor instruction
-constexpr int MMA_K = 16;            // depth of a tensor instruction
+constexpr int MMA_M = 16;            // rows of C per WMMA operation
+constexpr int MMA_N = 16;            // columns of C per WMMA operation: two tensor instructions of 16 × 8
+constexpr int MMA_K = 16;            // depth of a WMMA operation
 
 constexpr int WARPS_N = BLOCK_N / WARP_N;
 constexpr int WARPS = BLOCK_M / WARP_M * WARPS_N;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES_M = WARP_M / MMA_M;
 constexpr int TILES_N = WARP_N / MMA_N;
-constexpr int BLOCKS_PER_SM = BLOCK_N == 256 ? 1 : 2;  // 64 × 64 accumulators of a warp leave registers for one only
-constexpr int VECTOR = 16 / sizeof(Element);           // elements in a chunk, one 128-bit access
+constexpr int BLOCKS_PER_SM = BLOCK_N == 256 ? 1 : 2;           // 64 × 64 accumulators per warp leave registers for one
+constexpr int VECTOR = 16 / sizeof(Element);                    // elements in a chunk, one 128-bit access
 constexpr int A_CHUNKS = BLOCK_M * BLOCK_K / VECTOR / THREADS;  // chunks of A per thread and slice
 constexpr int B_CHUNKS = BLOCK_K * BLOCK_N / VECTOR / THREADS;
 
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemm_kernel(
     for (int n = 0; n < TILES_N; ++n) wmma::fill_fragment(acc[m][n], 0.0f);
   }
 
-#pragma unroll 1  // (of short slices the compiler would take four at a time, and run out of registers)
+#pragma unroll 1  // unrolled by four, as the compiler does with short slices, it runs out of registers
   for (int slice = 0; slice < K; slice += BLOCK_K) {
     // 2. Global -> registers -> shared, 128 bits at a time.
 #pragma unroll
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemm_kernel(
     __syncthreads();  // everybody waits for all readers: the next slice overwrites the tiles
   }
 
-  // 4. Fragments cannot be looked into, so a detour: fp32 patch in shared memory, then round and store 128 bits.
+  // 4. Which lane holds what is unknown: through an fp32 patch in shared memory, then round and store 128 bits.
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
 #pragma unroll

@@ -1,10 +1,10 @@
 // Stage 05 · mma PTX: ldmatrix and mma.sync, with the fragment layouts in our hands.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      Speak to the tensor core in its own instructions. mma.sync.m16n8k16 documents which lane holds
-//           which element, so the result can be rounded and stored straight from registers, and ldmatrix
-//           fills four 8 × 8 matrices per instruction. What it costs is now visible too: the 8 rows of
-//           a matrix lie 64 or 512 bytes apart, meet in the same banks, and are served one after another.
+// Idea      Use the tensor core's own instruction. For mma.sync.m16n8k16 the manual says which lane holds which
+//           element, so the result is rounded and stored straight from registers; ldmatrix loads four 8 × 8
+//           matrices per instruction. The addresses are ours now, and show the bank conflicts: the 8 rows of a
+//           matrix lie 64 or 512 bytes apart, in the same banks, and are read one after another.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

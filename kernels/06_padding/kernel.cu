@@ -1,10 +1,10 @@
 // Stage 06 · padding: rows of shared memory 16 bytes longer, and no more bank conflicts.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      ldmatrix reads 8 rows of 16 bytes at once; they are served in one go if they fall into different
-//           banks. Rows of 64 or 512 bytes start in few of the 32 banks (128 bytes); rows of 64 + 16 or 512 + 16
-//           bytes, odd multiples of 16, start in 8 different groups of four. The price: bytes that hold nothing, and
-//           a thought for the writers of A, who write two rows at once: rows 4 apart still meet in no bank.
+// Idea      ldmatrix reads 8 rows of 16 bytes in one wavefront if they lie in different banks. Of the 8 groups of four
+//           banks, rows of 64 bytes start in two and rows of 512 bytes in one; rows of 64 + 16 or 512 + 16 bytes,
+//           odd multiples of 16, start in all 8. The price: bytes that hold nothing, and a new order of copying A:
+//           8 lanes store two rows at once, and these share no bank if they are 4 rows apart.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

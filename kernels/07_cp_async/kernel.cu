@@ -1,11 +1,11 @@
 // Stage 07 · cp.async: from global to shared memory without passing through registers.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      A copy through registers is a load, a wait, a store, and a register for everything in between. cp.async
-//           hands the whole 16 bytes to the memory system: one instruction, no register, and .cg leaves L1 alone.
-//           The thread is free until it asks, with wait_group, whether its copies have landed. Banks do not delay
-//           copies, so the order of the lanes is the plain one again; but padding does: a sector of 32 bytes whose
-//           halves go to different sectors of shared memory is fetched twice.
+// Idea      A copy through registers is a load, a wait, a store, and registers for everything in between. cp.async
+//           hands 16 bytes to the memory system: one instruction, no data register, and .cg bypasses L1. The thread
+//           goes on at once, and waits with wait_group when it needs its copies. The hardware's counters show no bank
+//           conflicts for copies, so the order of the lanes is stage 05's again; but a sector of 32 bytes whose
+//           halves go to different sectors of shared memory, as in padded rows, is fetched twice.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

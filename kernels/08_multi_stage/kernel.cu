@@ -1,10 +1,10 @@
 // Stage 08 · multi-stage: a ring of tiles in flight while one is multiplied.
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
-// Idea      Stage 07 issues its copies and then waits for them. With a ring of STAGES tiles the copies for the slice
-//           that is STAGES - 1 turns ahead are issued first, and only the oldest group is waited for: the others
-//           stay in flight during the multiplications. One barrier per turn is enough, because the buffer
-//           that is filled next is the one that everybody finished reading in the turn before.
+// Idea      Stage 07 issues its copies and waits for them at once. With a ring of STAGES tiles a turn waits only for
+//           the oldest group and issues the copies for the slice STAGES - 1 turns ahead; those stay in flight
+//           during the multiplications. One barrier per turn is enough, because the buffer filled next is the
+//           one that all warps finished reading in the turn before.
 //
 //   level  | tile of C (M × N) | tiles of A, B per K slice              | who
 //   -------+-------------------+----------------------------------------+----------------------------

@@ -203,14 +203,15 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   extern __shared__ __align__(128) unsigned char shared[];
   Tiles *ring = reinterpret_cast<Tiles *>(shared);  // [RING]
 
-  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right.
+  // 1. Which tile of C is mine? Blocks walk down GROUP_M rows of tiles before they step to the right, and to the left
+  // in every other group: a group begins with the columns of B that the one before it ended with.
   const int tiles_m = ceil_div(M, BLOCK_M);
   const int tiles_n = ceil_div(N, BLOCK_N);
   const int group = blockIdx.x / (GROUP_M * tiles_n);
   const int in_group = blockIdx.x % (GROUP_M * tiles_n);
   const int group_rows = min(GROUP_M, tiles_m - group * GROUP_M);  // the last group may be lower
   const int tile_m = group * GROUP_M + in_group % group_rows;
-  const int tile_n = in_group / group_rows;
+  const int tile_n = group % 2 ? tiles_n - 1 - in_group / group_rows : in_group / group_rows;
   const int thread = threadIdx.x;
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -225,55 +226,56 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   float acc[TILES_M][TILES_N][4] = {};  // WARP_M × WARP_N of C per warp, in mma's layout
 
   // 2. Global -> shared, 16 bytes at a time, in the background: one slice into one stage of the ring. A thread's first
-  // chunk has its addresses computed once; the others are at fixed distances, at which the XOR repeats.
+  // chunk has its addresses computed once; the others are at fixed distances, at which the XOR repeats. The loop keeps
+  // sums instead of products and remainders.
   const int slices = ceil_div(K, BLOCK_K);
   const int b_pitch = B_TRANSPOSED ? K : N;
   const int a_row = thread / (BLOCK_K / VECTOR), a_col = thread % (BLOCK_K / VECTOR) * VECTOR;
   const int b_row = thread / (Tiles::B_COLS / VECTOR), b_col = thread % (Tiles::B_COLS / VECTOR) * VECTOR;
   const unsigned a_target = shared_address(&ring->A[a_row][swizzle<BLOCK_K>(a_row, a_col)]);
   const unsigned b_target = shared_address(&ring->B[b_row][swizzle<Tiles::B_COLS>(b_row * B_KEY_PER_ROW, b_col)]);
-  const Element *a_source = &A_block[(size_t)a_row * K + a_col];
-  const Element *b_source = &B_block[(size_t)b_row * b_pitch + b_col];
-  const auto ring_offset = [](unsigned slice) { return slice % RING * (unsigned)sizeof(Tiles); };
-  const auto copy_slice = [&](int slice) {
-    const unsigned offset = ring_offset(slice);
+  const char *a_source = reinterpret_cast<const char *>(&A_block[(size_t)a_row * K + a_col]);
+  const char *b_source = reinterpret_cast<const char *>(&B_block[(size_t)b_row * b_pitch + b_col]);
+  const size_t a_step = A_COPY_ROWS * sizeof(Element) * K;  // in bytes, from one chunk of this thread to its next
+  const size_t b_step = B_COPY_ROWS * sizeof(Element) * b_pitch;
+  const auto copy_slice = [&](int slice, unsigned offset) {
+    const char *a_chunk = a_source;
+    const char *b_chunk = b_source;
     const int k_left = K - slice * BLOCK_K;
     const int b_rows = B_TRANSPOSED ? cols_left : k_left;
     const int b_cols = B_TRANSPOSED ? k_left : cols_left;
 #pragma unroll
-    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS) {
+    for (int row = 0; row < BLOCK_M; row += A_COPY_ROWS, a_chunk += a_step) {
       const unsigned target = a_target + offset + row * BLOCK_K * sizeof(Element);
-      const Element *source = a_source + (size_t)row * K;
       if constexpr (EDGES == WHOLE)
-        cp_async_16(target, source);
+        cp_async_16(target, a_chunk);
       else
-        cp_async_16_or_zeros(target, source, a_row + row < rows_left && a_col < k_left);
+        cp_async_16_or_zeros(target, a_chunk, a_row + row < rows_left && a_col < k_left);
     }
 #pragma unroll
-    for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS) {
+    for (int row = 0; row < Tiles::B_ROWS; row += B_COPY_ROWS, b_chunk += b_step) {
       const unsigned target = b_target + offset + row * Tiles::B_COLS * sizeof(Element);
-      const Element *source = b_source + (size_t)row * b_pitch;
       if constexpr (EDGES == WHOLE) {
-        cp_async_16(target, source);
+        cp_async_16(target, b_chunk);
       } else if constexpr (EDGES == CUT || B_TRANSPOSED) {
-        cp_async_16_or_zeros(target, source, b_row + row < b_rows && b_col < b_cols);
+        cp_async_16_or_zeros(target, b_chunk, b_row + row < b_rows && b_col < b_cols);
       } else {  // rows of B that start anywhere: element by element, through registers
         Element chunk[VECTOR];
         for (int v = 0; v < VECTOR; ++v) {
           const bool inside = b_row + row < b_rows && b_col + v < b_cols;
-          chunk[v] = inside ? source[v] : Element(0.0f);
+          chunk[v] = inside ? reinterpret_cast<const Element *>(b_chunk)[v] : Element(0.0f);
         }
         uint4 words;
         memcpy(&words, chunk, sizeof(words));
         store_shared(target, words);
       }
     }
-    a_source += BLOCK_K;  // the next slice: to the right in A, further down in B
-    b_source += B_TRANSPOSED ? BLOCK_K : (size_t)BLOCK_K * N;
+    a_source += BLOCK_K * sizeof(Element);  // the next slice: to the right in A, further down in B
+    b_source = B_TRANSPOSED ? b_source + BLOCK_K * sizeof(Element) : b_chunk;
   };
 #pragma unroll(EDGES == WHOLE ? RING - 1 : 1)
   for (int stage = 0; stage < RING - 1; ++stage) {
-    if (stage < slices) copy_slice(stage);
+    if (stage < slices) copy_slice(stage, stage * sizeof(Tiles));
     cp_async_commit();
   }
 
@@ -330,10 +332,15 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
   };
 
   // 4. Registers -> tensor cores, a step of k at a time: its mma, during which the next step's fragments are loaded.
+  unsigned read_offset = 0, write_offset = (RING - 1) * sizeof(Tiles);  // of the tiles that are read, of those written
+  const unsigned ring_end = min(slices, RING) * (unsigned)sizeof(Tiles);
+  const auto next_offset = [&](unsigned offset) {
+    offset += sizeof(Tiles);
+    return offset == ring_end ? 0 : offset;
+  };
   cp_async_wait<RING - 2>();  // each thread waits for its own copies of the first slice,
   __syncthreads();            // then everybody for everybody
-  unsigned offset = 0;        // of the tiles that are read, in the ring
-  load_fragments(0, offset);
+  load_fragments(0, read_offset);
   for (int slice = 0; slice < slices; ++slice) {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
@@ -341,18 +348,20 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
       if (next == 0) {
         cp_async_wait<RING - 2>();  // each thread waits for its own copies of the next slice, then all for all:
         __syncthreads();            // its tiles are complete, and nobody reads the tiles of this slice any more
-        offset = ring_offset(min(slice + 1, slices - 1));  // (after the last slice there is none)
+        read_offset = next_offset(read_offset);  // after the last slice: any complete tiles, nobody uses them
       }
-      load_fragments(next, offset);
+      load_fragments(next, read_offset);
       if (step == 0) {
         const int ahead = slice + RING - 1;
-        if (ahead < slices) copy_slice(ahead);
+        if (ahead < slices) copy_slice(ahead, write_offset);
         cp_async_commit();  // empty groups at the end keep the count right
+        write_offset = next_offset(write_offset);
       }
 #pragma unroll
       for (int n = 0; n < TILES_N; ++n) {
 #pragma unroll
-        for (int m = 0; m < TILES_M; ++m) {
+        for (int i = 0; i < TILES_M; ++i) {
+          const int m = n % 2 ? TILES_M - 1 - i : i;  // to and fro: neighbours in time share a fragment
           if constexpr (TF32)
             mma_m16n8k8_tf32(acc[m][n], a[step % 2][m], b[step % 2][n]);
           else

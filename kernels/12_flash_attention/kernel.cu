@@ -49,7 +49,7 @@ constexpr int WARP_Q = BLOCK_Q;            // queries per warp: all of them,
 constexpr int WARP_KV = BLOCK_KV / WARPS;  // but only some of the keys for S,
 constexpr int WARP_D = HEAD_DIM / WARPS;   // and some of the columns of O
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // that the registers must suffice for
+constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // registers are limited so that they fit
 constexpr int AHEAD = BUFFERS - 1;                     // tiles in flight while one is multiplied
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = WARP_KV / MMA_N;

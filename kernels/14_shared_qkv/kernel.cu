@@ -50,7 +50,7 @@ constexpr int MMA_K = 16;  // depth of a tensor instruction
 
 constexpr int WARP_Q = BLOCK_Q / WARPS;  // queries per warp, for which it has all keys and all columns of O
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // that the registers must suffice for
+constexpr int BLOCKS_PER_SM = HEAD_DIM == 64 ? 4 : 3;  // registers are limited so that they fit
 constexpr int AHEAD = BUFFERS > 1 ? BUFFERS - 1 : 1;   // turns between a tile's copy and its product
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;

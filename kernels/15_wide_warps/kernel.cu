@@ -49,7 +49,7 @@ constexpr int MMA_K = 16;   // depth of a tensor instruction
 
 constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64);  // that the registers must suffice for
+constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64);  // registers are limited so that they fit
 constexpr int AHEAD = BUFFERS - 1;                                        // tiles in flight while one is multiplied
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;

@@ -14,8 +14,8 @@
 //   warpgroup | 64 × 256          | none: operands stay in shared memory   | 128 threads together
 //   wgmma     | 64 × 256          | A 64 × 16, B 16 × 256, by descriptor   | the tensor cores of the SM
 //
-// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 + lane % 4 * 2
-//              (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
+// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
+//              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
 // Limits       M a multiple of 128, N of 256, K of 64; compute capability 9.0a; 48 KB of shared memory per stage.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -101,7 +101,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   }
 }
 
-// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on `full`.
+// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on
+// the mbarrier `full`.
 __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map, int row, int col, unsigned full) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %2}], [%4];" ::"r"(shared),

@@ -12,8 +12,8 @@
 //   consumer  | 128 × 128         | none: operands stay in shared memory   | 2 warpgroups, 128 threads each
 //   wgmma     | 64 × 128          | A 64 × 16, B 16 × 128, by descriptor   | the tensor cores of the SM
 //
-// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 + lane % 4 * 2
-//              (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16, which stmatrix stores.
+// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
+//              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
 // Limits       M a multiple of 128, N of 256, K of 64; compute capability 9.0a; 224 KB of shared memory.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -102,7 +102,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   }
 }
 
-// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on `full`.
+// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on
+// the mbarrier `full`.
 __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map, int row, int col, unsigned full) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %2}], [%4];" ::"r"(shared),
@@ -207,7 +208,7 @@ __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-// Named barriers, of some of the block's warps: waits for `threads` threads, itself among them; or arrives without waiting.
+// Named barriers, of some of the block's warps: wait for `threads` threads, the caller among them; or only arrive.
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

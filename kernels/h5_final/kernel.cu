@@ -1,11 +1,12 @@
 // Stage h5 · final: the product that a program would call on Hopper.
 //
 // Problem   C[M, N] = activation(A[M, K] · B[K, N] + bias[N]) + residual[M, N], rows side by side or further apart; or
-//           B_TRANSPOSED, B[N, K]; 16-bit DTYPE in, DTYPE or fp32 out, fp32 accumulation. Bias and residual may be null.
-// Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the largest:
-//           it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C. Products
-//           too small for that tile on every SM take a smaller one, and split K over the blocks of a cluster, which add
-//           their sums through each other's shared memory. What follows a product is done on the accumulators.
+//           B_TRANSPOSED, B[N, K]; 16-bit DTYPE in, DTYPE or fp32 out, fp32 accumulation. Bias and residual may be
+//           null.
+// Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the
+//           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
+//           Products too small for that tile on every SM take a smaller one, and split K over the blocks of a cluster,
+//           which add their sums through each other's shared memory. What follows a product is done on accumulators.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
@@ -14,8 +15,8 @@
 //   producer  |                                        | boxes of rows × 64              | 1 thread of the last one
 //   consumer  | 64 × 256, 64 × 128                     | none                            | 2 warpgroups
 //
-// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 + lane % 4 * 2
-//              (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16, which stmatrix stores.
+// Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
+//              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
 // Limits       N and K multiples of 8; compute capability 9.0a; 227 KB of shared memory.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -135,7 +136,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   }
 }
 
-// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on `full`.
+// A box of a matrix, global -> shared, in the background: from (row, col) on, as the map says. Its bytes count on
+// the mbarrier `full`.
 __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map, int row, int col, unsigned full) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %2}], [%4];" ::"r"(shared),
@@ -170,7 +172,8 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
          1ull << 62;
 }
 
-// D[64, N] += A[64, 16] · B[16, N], fp32 accumulation; rows of A lie along K, rows of B along N or, transposed, along K.
+// D[64, N] += A[64, 16] · B[16, N], fp32 accumulation; rows of A lie along K, rows of B along N or, transposed,
+// along K.
 #define FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
@@ -376,6 +379,7 @@ __device__ __forceinline__ void store_tiles(
               pack<Element>(left[2], left[3]), pack<Element>(right[0], right[1]), pack<Element>(right[2], right[3]));
 }
 
+// The same, of fp32: 8 bytes a lane.
 __device__ __forceinline__ void store_tiles(
     float (&box)[WGMMA_M][LINE / 2], int row, int col, int lane, const float (&left)[4], const float (&right)[4]) {
   row += lane / 4, col += lane % 4 * 2;
@@ -392,7 +396,7 @@ struct Place {  // of a tile
 
 // Blocks walk down GROUP_M rows of tiles before they step to the right.
 template <typename S>
-__device__ __forceinline__ Place place(int tile, int tiles_m, int tiles_n) {
+__device__ __forceinline__ Place tile_place(int tile, int tiles_m, int tiles_n) {
   const int group = tile / (GROUP_M * tiles_n);
   const int in_group = tile % (GROUP_M * tiles_n);
   const int group_rows = min(GROUP_M, tiles_m - group * GROUP_M);  // the last group may be lower
@@ -439,7 +443,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     setmaxnreg_dec<40>();
     if (thread % 128 > 0) return;
     for (int turn = 0; turn < turns; ++turn) {
-      const Place tile = place<S>(cluster + turn * clusters, tiles_m, tiles_n);
+      const Place tile = tile_place<S>(cluster + turn * clusters, tiles_m, tiles_n);
       for (int slice = 0; slice < slices; ++slice) {
         const int position = turn * slices + slice;  // in the order of all slices that pass through the ring
         const int stage = position % S::STAGES;
@@ -467,7 +471,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   const int group_thread = thread % 128;
 
   for (int turn = 0; turn < turns; ++turn) {
-    const Place tile = place<S>(cluster + turn * clusters, tiles_m, tiles_n);
+    const Place tile = tile_place<S>(cluster + turn * clusters, tiles_m, tiles_n);
     float acc[S::TILES_N][4] = {};  // 16 rows of C per warp, in wgmma's layout
 
     for (int slice = 0; slice < slices; ++slice) {

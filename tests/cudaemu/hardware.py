@@ -90,14 +90,14 @@ DIFFERENCES = (
         "stencil",
         {LOADS: (927, 486), LOAD_SECTORS: (2914, 2473)},
         {"LDG.E": 7},
-        "`in[at]` stands twice in the source and in the PTX; ptxas loads it once",
+        "`in[at]` is twice in the source and in the PTX; ptxas loads it once",
     ),
     Difference(
         "cooperative_groups",
         "tile_sums",
         {LOADS: (64, 32), LOAD_SECTORS: (256, 128)},
         {"LDG.E": 1},
-        "`in[i]` stands twice in the source and in the PTX; ptxas loads it once",
+        "`in[i]` is twice in the source and in the PTX; ptxas loads it once",
     ),
     Difference(
         "cooperative_groups",
@@ -112,7 +112,7 @@ DIFFERENCES = (
         "apply",
         {STORES: (2, 6), STORE_SECTORS: (8, 24), MMA: (0, 2)},
         {"CALL.REL.NOINC": 1, "BSSY": 0, "STG.E": 1, "HFMA2.MMA": 1},
-        "ptxas has nothing behind the call at which lanes that went to different functions meet again (a `BSYNC`): "
+        "ptxas has nothing after the call at which lanes that went to different functions meet again (a `BSYNC`): "
         "those of each of the three store for themselves. In the emulator they meet where they parted. And a register "
         "is set by `HFMA2.MMA` in each of 2 warps",
     ),
@@ -166,7 +166,7 @@ DIFFERENCES = (
         "sizes",
         {LOADS: (86, 82), LOAD_SECTORS: (167, 227), STORES: (2, 6), STORE_SECTORS: (5, 9), MMA: (0, 22)},
         {"CALL.REL.NOINC": 2, "BSSY": 1, "HFMA2.MMA": 1},
-        "as in function_pointers: nothing behind the calls makes lanes meet that return from different depths; lanes "
+        "as in function_pointers: nothing after the calls makes lanes meet that return from different depths; lanes "
         "at the same instruction in different depths may go together instead. And `HFMA2.MMA` sets a register in each "
         "call",
     ),
@@ -217,7 +217,7 @@ DIFFERENCES = (
         "count_keys",
         {LOADS: (64, 32), LOAD_SECTORS: (169, 125)},
         {"LDG.E": 1},
-        "`keys[i]` stands twice in the source and in the PTX; ptxas loads it once",
+        "`keys[i]` is twice in the source and in the PTX; ptxas loads it once",
     ),
     Difference(
         "votes",

@@ -293,9 +293,8 @@ def test_what_the_document_says_of_the_record():
     found, hung = names("found", any), names("timeout", any)
     assert hung == names("timeout", all) and not hung & found
     silent = {broken.name for broken in ran} - found - hung
-    assert f"Together they find {len(found)} of the {len(ran)}." in text
-    assert f"Of the {len(ran) - len(found)} others, {len(hung)} hang" in text
-    assert f"On the other {len(silent)} all four are silent" in text
+    assert f"{len(found)} of the {len(ran)}" in text and f"the other {len(ran) - len(found)} hang" in text
+    assert f"the other {len(silent)} all four" in text and len(hung) == len(ran) - len(found) - len(silent)
     for group in (hung, silent):
         assert all(f"`{name}`" in text for name in group), group
     unbroken = {name: results for name, results in programs.items() if name.endswith("/unbroken")}

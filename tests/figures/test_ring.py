@@ -209,6 +209,14 @@ def test_slices_of_several_kinds_are_called_by_their_tensors():
     assert {"Q", "K 0", "V 0", "K 1", "V 1"} <= {text.get_text() for text in picture.axes[0].texts}
 
 
+@pytest.mark.parametrize("number", ["12", "13"])
+def test_a_tile_is_waited_for_before_the_next_is_copied(number: str):
+    """Also a tile of K, though Q is read between that wait and K's first read."""
+    tiles = ring.moving(ring.slices(trace.run(kernels.load(number), (1, 1, 256, 128))))
+    for one, following in zip(tiles, tiles[1:]):
+        assert one.waited == following.copies[0] <= one.reads[0]
+
+
 def test_a_ring_that_does_not_turn_is_not_drawn():
     with pytest.raises(UserError, match="its ring does not turn"):
         ring.ring(trace.run(kernels.load(8), (128, 256, 32)))

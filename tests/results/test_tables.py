@@ -192,14 +192,15 @@ def test_a_table_of_one_setting_is_of_the_newest_run_with_that_setting(record):
 
 
 def test_every_table_can_be_made_of_recorded_runs(record):
+    measured = {"clock": {"ghz": 1.75}, "limited_by": {"power cap": 0.5}}
     about = {"defaults": {"COALESCED": 1}}
     rows = [
-        row("01_naive", 4.0, variants={"COALESCED": 1}, sm_mhz={"median": 1980.0}, **about),
+        row("01_naive", 4.0, variants={"COALESCED": 1}, **measured, **about),
         row("01_naive", 0.5, default=False, variants={"COALESCED": 0}, **about),
         row("02_block_tile", 8.0, previous="01_naive"),
         row("cuBLAS", 400.0, role="peer"),
     ]
-    record("bench", run(*rows, limits=LIMITS))
+    record("bench", run(*rows, limits=LIMITS, power_limit_w=700.0))
     both = [row("01_naive", 4.0, dtype=dtype, variants={"COALESCED": 1}) for dtype in ("fp16", "bf16")]
     record("together", run(*both, together=True, date="2026-11-20T10:00:00+00:00"))
     unit = {"key": "mma.sync fp16", "name": "mma.sync, from registers", "value": 640.4, "unit": "TFLOP/s"}
@@ -244,7 +245,9 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "latencies": [],
         "flight": [],
         "bounds": ["gemm", "fp16", "4096"],
+        "clocks": ["gemm", "fp16", "2048", "4096"],
         "profile": ["01_naive"],
+        "differences": [],
         "runs": [],
         "plot": ["gemm", "fp16"],
     }
@@ -268,11 +271,14 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     ]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
+    assert cells(made["clocks"]) == [["01_naive", "–", "1.750 GHz (power cap 50%)"]]
+    assert "Enforced power limit: 700 W." in made["clocks"]
     assert cells(made["bounds"])[0] == ["01_naive", *["–"] * 6]
     assert cells(made["profile"]) == [
         ["global_load_sectors, 256", "1,234", "1,234", "`l1tex__x.sum`"],
         ["shared_load_wavefronts, 256", "600 (1,000 unmerged)", "600", "`l1tex__y.sum`"],
     ]
+    assert cells(made["differences"]) == []
     assert cells(made["spread"]) == [
         ["01_naive", "4.00 to 4.00"],
         ["cuBLAS", "400 to 400"],
@@ -286,6 +292,22 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["% of the library, fp16", "2%"],
     ]
     assert "`python -m kernels bench`" in made["runs"]
+
+
+def test_differences_are_those_of_the_newest_profiles_the_largest_of_each(record):
+    def profiled(name: str, ncu: int, size: int = 256, **more) -> dict:
+        pair = {"emulator": 100, "ncu": ncu, "metric": "m"} | more
+        return row(name, 1.0, size, counters={"stores": pair, "equal": {**pair, "ncu": 100, "code": 100}}, metrics={})
+
+    rows = [profiled("01_naive", 105, why="chance"), profiled("02_block_tile", 90, why="chance")]
+    rows += [profiled("03_thread_tile", 999, emulator=None), profiled("04_wmma", 80, code=80, why="merged")]
+    record("new", run(*rows, kind="profile"))
+    old = [profiled("01_naive", 500, why="chance"), profiled("01_naive", 101, 512)]
+    record("old", run(*old, kind="profile", date="2025-01-01T00:00:00+00:00"))
+    assert cells(TABLES["differences"]()) == [
+        ["`stores`", "2 of 4", "02_block_tile, fp16, 256: 100 → 90", "chance"],
+        ["`stores`", "1 of 4", "01_naive, fp16, 512: 100 → 101", "not known"],
+    ]
 
 
 def test_tables_say_that_nothing_is_recorded(record):
