@@ -50,6 +50,7 @@ class Problem(ABC):
     input_names: tuple[str, ...]
     scratch_names: tuple[str, ...] = ()
     extra_names: tuple[str, ...] = ()  # of scratch that a launch may ask for as outputs, null otherwise; a check does
+    given_names: tuple[str, ...] = ()  # of scratch that a launch may bring as inputs, null otherwise
     mosaic: str | None = (
         None  # how figures arrange the tensors: ".B;AC" is B above C, A to its left; None: side by side
     )

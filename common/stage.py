@@ -523,7 +523,10 @@ class Kernel:
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
                 {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
-                outputs=spec.output_names(self.variants) + spec.scratch_names,
+                outputs=[
+                    *spec.output_names(self.variants),
+                    *(n for n in spec.scratch_names if n not in spec.given_names),
+                ],
                 **{
                     "arch": arch,
                     "compiled_for": self.stage.target(arch),

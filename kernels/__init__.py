@@ -1,6 +1,6 @@
 """The course's kernels, one package per stage: `load("03")(A, B)` runs stage 03 on two tensors.
 
-The last stage of a ladder has a function that a person would call: `from kernels import attention`.
+The last stage of a ladder has a function that a person would call: `from kernels import attention, matmul`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from common.course import counterpart, ladder, load, names, previous
 
-if TYPE_CHECKING:  # what editors and type checkers are told; the function itself is its stage's
+if TYPE_CHECKING:  # what editors and type checkers are told; the functions themselves are their stages'
+    import torch
     from torch import Tensor
 
     def attention(
@@ -23,6 +24,17 @@ if TYPE_CHECKING:  # what editors and type checkers are told; the function itsel
         enable_gqa: bool = False,
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]: ...
+
+    def matmul(
+        a: Tensor,
+        b: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+        out: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor: ...
 
 
 __all__ = ["counterpart", "ladder", "load", "names", "previous"]

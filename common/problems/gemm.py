@@ -25,7 +25,7 @@ class Gemm(Problem):
     formula = "C[M, N] = A[M, K] · B[K, N]"
     axes = ("M", "N", "K")
     inner_axes = ("K",)
-    settings = ("B_TRANSPOSED",)
+    settings: tuple[str, ...] = ("B_TRANSPOSED",)
     input_names = ("A", "B")
     mosaic = ".B;AC"
 
@@ -109,8 +109,8 @@ class Gemm(Problem):
         m, n, _ = shape
         return (torch.empty((m, n), dtype=torch_dtype(dtype), device=device),)
 
-    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int]:
-        return dict(zip(self.axes, shape))
+    def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
+        return dict[str, int | float](zip(self.axes, shape))
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         a, b = inputs

@@ -22,7 +22,7 @@ ROW_BYTES = 16  # rows begin at multiples of so many
 class Matmul(Gemm):
     name = "matmul"
     settings = ("B_TRANSPOSED", "FP32_OUT")
-    scratch_names = ("bias", "residual")  # null, but for `kernels.matmul`
+    scratch_names = given_names = ("bias", "residual")
 
     def scratch(self, shape: Shape, variants: Variants, device: str | torch.device = "cpu") -> tuple[None, None]:
         return None, None

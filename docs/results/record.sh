@@ -27,6 +27,7 @@ run ceiling common.measure.ceiling
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
+run ladder-hopper kernels bench h1 h2 h3 h4 h5 --sizes 1024 2048 4096 8192
 run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too

@@ -15,6 +15,7 @@ stage = Stage(
     variants={"B_TRANSPOSED": (0, 1), "FP32_OUT": (0, 1), "GROUP_M": (1, 8, 16)},
     multiples={"N": 8, "K": 8},
     alignment=16,
+    function="matmul",
     test_shapes={"more tiles than multiprocessors: several turns": (2304, 2048, 72)},
     counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors"),
 )

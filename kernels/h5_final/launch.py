@@ -17,5 +17,9 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
-    """What a check launches as well, by what it is: every choice, since small sizes take few of them by themselves."""
+    """What a check launches as well, by what it is: every choice, since small sizes take few of them by themselves.
+
+    Of large sizes one is enough: the choices were compared at small ones."""
+    if shape[0] * shape[1] * shape[2] > 1 << 24:
+        return {}
     return {f"tiles of {what}": {"choice": number} for number, what in enumerate(CHOICES)}

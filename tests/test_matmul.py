@@ -1,0 +1,147 @@
+"""The problem matmul, and `kernels.matmul` with what a person might give it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+import kernels
+from common import problem
+from cudaemu.errors import UserError
+from kernels import matmul
+
+SPEC = problem.load("matmul")
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+def make(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+def expected(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str | None = None, residual: Tensor | None = None
+) -> Tensor:
+    c = a.double() @ b.double()
+    c = c if bias is None else c + bias.double()
+    c = c.relu() if activation == "relu" else gelu(c) if activation == "gelu" else c
+    return c if residual is None else c + residual.double()
+
+
+def assert_right(c: Tensor, want: Tensor) -> None:
+    """Rounded once; fp32 results as near as tensor cores add."""
+    unit = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-20}[c.dtype]
+    assert c.shape == want.shape and (c.double() - want).abs().max() <= 1.01 * unit * max(1.0, want.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_what_follows_a_product(dtype, activation, out_dtype):
+    a, b, bias, residual = (make(*shape, dtype=dtype) for shape in ((72, 40), (40, 136), (136,), (72, 136)))
+    c = matmul(a, b, bias=bias, activation=activation, residual=residual, out_dtype=out_dtype)
+    assert c.dtype == (out_dtype or dtype)
+    assert_right(c, expected(a, b, bias, activation, residual))
+
+
+def test_each_part_alone():
+    a, b, bias, residual = make(16, 24), make(24, 64), make(64), make(16, 64)
+    for options in ({}, {"bias": bias}, {"activation": "relu"}, {"residual": residual}):
+        assert_right(matmul(a, b, **options), expected(a, b, **options))
+
+
+def test_the_weight_of_a_linear_layer_is_read_in_place(monkeypatch):
+    a, weight = make(40, 72), make(64, 72)
+    used = []
+    stage = kernels.load("h5")
+    real = type(stage.kernel()).emulate
+    monkeypatch.setattr(
+        type(stage.kernel()),
+        "emulate",
+        lambda self, *args, **more: used.append(self.label) or real(self, *args, **more),
+    )
+    assert_right(matmul(a, weight.t()), expected(a, weight.t()))
+    assert used == ["h5_final fp16 B_TRANSPOSED=1"]
+
+
+def test_strides_and_misaligned_tensors():
+    wide_a, wide_b, wide_c = make(40, 96), make(80, 128), torch.full((40, 128), torch.nan, dtype=torch.float16)
+    a, b = wide_a[:, 8:88], wide_b[:, 64:]
+    assert_right(matmul(a, b), expected(a, b))
+    assert matmul(a, b, out=wide_c[:, 8:72]).data_ptr() == wide_c[:, 8:72].data_ptr()
+    assert_right(wide_c[:, 8:72], expected(a, b))
+    assert wide_c[:, :8].isnan().all() and wide_c[:, 72:].isnan().all()
+    odd = wide_a[:, 3:83]
+    assert_right(matmul(odd, b), expected(odd, b))
+    turned = make(80, 40).t()
+    assert_right(matmul(turned, b, out=torch.empty(64, 40, dtype=torch.float16).t()), expected(turned, b))
+
+
+def test_other_sizes_are_stage_11s():
+    a, b, bias = make(13, 20), make(20, 33), make(33)
+    c = matmul(a, b, bias=bias, activation="relu")
+    assert c.dtype == a.dtype and (c.double() - expected(a, b, bias, "relu")).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("m, n, k", [(0, 8, 8), (8, 0, 8), (8, 8, 0)])
+def test_nothing(m, n, k):
+    bias = make(n)
+    c = matmul(make(m, k), make(k, n), bias=bias)
+    assert torch.equal(c, bias.expand(m, n))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"a": [1]}, "a must be a torch tensor"),
+        ({"a": make(8)}, "a must be a matrix"),
+        ({"a": make(8, 8).float()}, "a must be torch.float16 or torch.bfloat16"),
+        ({"b": make(8, 8, dtype=torch.bfloat16)}, "b must have a's dtype"),
+        ({"b": make(16, 8)}, "as many rows as a has columns, 8"),
+        ({"bias": make(9)}, r"bias must be \[8\], got \[9\]"),
+        ({"residual": make(8, 16)}, r"residual must be \[8, 8\]"),
+        ({"out": make(8, 16)}, r"out must be \[8, 8\]"),
+        ({"out": make(8, 8).double()}, "out must be torch.float16 or torch.float32"),
+        ({"activation": "silu"}, "activation must be None, 'relu' or 'gelu', got 'silu'"),
+        ({"out_dtype": torch.float64}, "out_dtype must be"),
+        ({"out": make(8, 8), "out_dtype": torch.float32}, "out_dtype must be out's dtype"),
+        ({"a": make(8, 8).requires_grad_()}, "no backward"),
+    ],
+)
+def test_bad_input_is_named(change, said):
+    arguments = {"a": make(8, 8), "b": make(8, 8), **change}
+    with pytest.raises(UserError, match=said):
+        matmul(**arguments)
+
+
+def test_out_must_lie_apart():
+    a, b = make(8, 8), make(8, 8)
+    for out in (a, b[:8]):
+        with pytest.raises(UserError, match="share memory"):
+            matmul(a, b, out=out)
+
+
+def test_it_is_an_operator():
+    a, b, bias = make(16, 8), make(8, 16), make(16)
+    torch.library.opcheck(torch.ops.gpu_kernels_course.matmul.default, (a, b, bias, "relu", None, None))
+    fake = torch.empty(16, 8, dtype=torch.float16, device="meta")
+    assert matmul(fake, torch.empty(8, 24, dtype=torch.float16, device="meta")).shape == (16, 24)
+
+
+def test_editors_are_told_its_signature():
+    told = ast.parse(inspect.getsource(kernels))
+    (found,) = (node for node in ast.walk(told) if isinstance(node, ast.FunctionDef) and node.name == "matmul")
+    real = ast.parse(inspect.getsource(matmul)).body[0]
+    assert isinstance(real, ast.FunctionDef) and ast.dump(found.args) == ast.dump(real.args)
+
+
+def test_its_problem_is_gemms():
+    assert SPEC.like(problem.load("gemm"), (8, 16, 24)) == (8, 16, 24)
+    out = SPEC.outputs((2, 3, 4), "bf16", {"FP32_OUT": 1})[0]
+    assert out.dtype == torch.float32 and SPEC.bytes((2, 8, 4), "bf16", {"FP32_OUT": 1}) == 2 * (8 + 32) + 4 * 16
+    with pytest.raises(UserError, match="multiples of 16 bytes"):
+        SPEC.check_layout("A", make(8, 12)[:, :8])
