@@ -50,7 +50,7 @@ DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
     "conflicts per shared store": (_ratio("shared_store_conflicts", "shared_store_requests"), "0 is best"),
     "shared loads per FMA": (_ratio("shared_load_requests", "instructions.fma"), "per warp instruction"),
     "shared loads per tensor instruction": (
-        _ratio("shared_load_requests", "instructions.mma", "instructions.wmma"),
+        _ratio("shared_load_requests", "instructions.mma", "instructions.wmma", "instructions.wgmma"),
         "per warp instruction",
     ),
     "global bytes moved": (_global_bytes, "32 per sector, loads and stores, before any cache"),
@@ -60,7 +60,7 @@ DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
 def derive(counts: Counts) -> dict[str, float]:
     """The derived figures that these counters give."""
     values = {name: value(counts) for name, (value, _) in DERIVED.items()}
-    uses_tensor_cores = counts.get("instructions.mma", 0) + counts.get("instructions.wmma", 0) > 0
+    uses_tensor_cores = any(counts.get(f"instructions.{kind}", 0) for kind in ("mma", "wmma", "wgmma"))
     if uses_tensor_cores:
         values["shared loads per FMA"] = None
     return {name: value for name, value in values.items() if value is not None}
@@ -130,6 +130,8 @@ SHORT = {
     "cp_async_sectors": "copied sectors",
     "instructions.mma": "mma",
     "instructions.wmma": "wmma",
+    "instructions.wgmma": "wgmma",
+    "tensor_flops": "tensor FLOP",
     "instructions.fma": "FMA",
     "instructions.ldmatrix": "ldmatrix",
     "instructions.cp.async": "cp.async",

@@ -216,6 +216,10 @@ def _no_map(f: Violation, at: Memory) -> str:
     return NO_MAP[f.size] + (f" ({at.globally(f.address, 128)})" if f.address else "")
 
 
+def _swizzle(size: int) -> str:
+    return f"with a swizzle of {size} bytes" if size > 16 else "with no swizzle"
+
+
 def _block(f: Violation) -> str:
     return f"block {f.other_block}" if f.other_block else "the block itself"
 
@@ -301,6 +305,50 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"the mbarrier at {at.shared(f.address)}: a thread arrives here for the next phase, and nobody has waited for "
         "the end of this one, of which only the bytes of copies are missing: they may come later, and then this is an "
         "arrival too many"
+    ),
+    "WGMMA_BOUNDS": lambda f, at: (
+        "the wgmma reads "
+        + _outside(f, "the block's shared memory")
+        + ": the start or an offset of a descriptor is wrong"
+    ),
+    "WGMMA_PATTERN": lambda f, at: (
+        f"{'A' if f.size >> 16 else 'B'} begins at {at.shared(f.address)}; with a swizzle of {f.size & 0xFFFF} bytes "
+        f"it must begin in the first row of a pattern, which repeats every {8 * (f.size & 0xFFFF)} bytes"
+    ),
+    "WARPGROUP_INCOMPLETE": lambda f, at: (
+        f"all four warps of a warpgroup must execute this together, and {f.address} of them "
+        f"{'does' if f.address == 1 else 'do'}; the first of the four has a number that is a multiple of 4"
+    ),
+    "WARPGROUP_APART": lambda f, at: (
+        "all four warps of a warpgroup must execute the same instruction here, with the same descriptors; "
+        + (f"{f.someone} has others" if f.other_place == f.place else f"{f.someone} executes another{f.there}")
+    ),
+    "REGISTERS_EXCEEDED": lambda f, at: (
+        f"the warps of the block have asked for {f.address} registers in all, and the launch gave them {f.size}"
+    ),
+    "WGMMA_REGISTER_READ": lambda f, at: (
+        f"an accumulator of the wgmma{f.there} is read here, and the warp has not waited for that (wgmma.wait_group)"
+    ),
+    "WGMMA_REGISTER_WRITTEN": lambda f, at: (
+        f"a register of the wgmma{f.there} is written here, and the warp has not waited for that (wgmma.wait_group)"
+    ),
+    "WGMMA_OPERAND_WRITTEN": lambda f, at: (
+        f"{at.shared(f.address)} is written here while the wgmma{f.there} may still read it: before this, its warp "
+        "must have waited for it (wgmma.wait_group), and this thread must know that (a barrier)"
+    ),
+    "WGMMA_SWIZZLE": lambda f, at: (
+        f"{at.shared(f.address)} is read here {_swizzle(f.size & 0xFFFF)}, as the descriptor says, and {f.someone} "
+        f"copied it there{f.there} {_swizzle(16 << (f.size >> 16))}, as the tensor map says"
+    ),
+    "WGMMA_NO_WAIT": lambda f, at: "the kernel ends, and the warp has not waited for this wgmma (wgmma.wait_group)",
+    "WGMMA_NO_FENCE": lambda f, at: (
+        f"registers of this wgmma have been used{f.there}, and no wgmma.fence comes between"
+        if f.other_place
+        else "there is no wgmma.fence before the first wgmma"
+    ),
+    "NO_PROXY_FENCE": lambda f, at: (
+        f"{at.shared(f.address)} is read here by the async proxy, and {f.someone} wrote it{f.there} by an ordinary "
+        "write: after that, and before the barrier, it needs fence.proxy.async"
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",

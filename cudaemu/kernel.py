@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -62,6 +64,23 @@ class KernelInfo:
     frame_bytes: int
     cluster: tuple[int, ...] | None  # blocks of a cluster along x, y, z, if the kernel says so
     handle: int = field(repr=False)
+
+    @cached_property
+    def flops(self) -> np.ndarray:
+        """Of each instruction that tensor cores execute, what it does for one warp: 2·M·N·K, in integers and bits as
+        well; 0 of others. Four warps share a wgmma, and wmma counts as two instructions."""
+        shapes = [
+            re.search(r"\bm(\d+)n(\d+)k(\d+)", place.text) if place.category in ("mma", "wgmma") else None
+            for place in self.instructions
+        ]
+        shared = {"wgmma": 4, "wmma": 2}
+        return np.array(
+            [
+                2 * math.prod(map(int, shape.groups())) // shared.get(place.text.split(".")[0], 1) if shape else 0
+                for place, shape in zip(self.instructions, shapes, strict=True)
+            ],
+            np.int64,
+        )
 
     @cached_property
     def groups(self) -> Groups:

@@ -51,8 +51,10 @@ class Counters:
     *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
     own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So have
     bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, and with
-    the fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once. Accesses
-    of any kind to the shared memory of another block of the cluster count as `cluster`, and nowhere else.
+    the fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once.
+    `wgmma_bytes` are those of its operands in shared memory, which are in no other counter. `tensor_flops` are 2·M·N·K
+    of each instruction of the tensor cores. Accesses of any kind to the shared memory of another block of the cluster
+    count as `cluster`, and nowhere else.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -83,6 +85,8 @@ class Counters:
     bulk_store_requests: int = 0
     bulk_store_sectors: int = 0
     bulk_store_bytes: int = 0
+    wgmma_bytes: int = 0
+    tensor_flops: int = 0
     cluster_requests: int = 0
     cluster_bytes: int = 0
 
@@ -261,6 +265,7 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
     "ldmatrix": "shared_load",
     "stmatrix": "shared_store",
     "cp.async": "cp_async",
+    "wgmma": "wgmma",
     "bulk.load": "bulk_load",
     "bulk.store": "bulk_store",
 }
@@ -277,6 +282,7 @@ def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[s
     space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2)) * kernel.groups.generic[group]
     met, group = np.unique(group * len(_SPACES) + space, return_inverse=True)
     sums = {name: np.bincount(group, rows[name].astype(float), len(met)) for name in table.dtype.names or ()}
+    flops = np.bincount(group, rows["warps"].astype(float) * kernel.flops[executed], len(met))
     total = Counters()
     lines: dict[tuple[str, int], Counters] = {}
     for number, (key, where) in enumerate(divmod(each, len(_SPACES)) for each in met.tolist()):
@@ -284,6 +290,7 @@ def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[s
         category = kind.replace("generic", _SPACES[where]) if kernel.groups.generic[key] else kind
         for counters in (total, lines.setdefault((file, line), Counters())):
             counters.instructions[kind] += int(sums["warps"][number])
+            counters.tensor_flops += int(flops[number])
             counters.cluster_requests += int(sums["cluster_requests"][number])
             counters.cluster_bytes += int(sums["cluster_bytes"][number])
             if group_ := _MEMORY.get(category):

@@ -32,6 +32,7 @@ class Access(IntEnum):
     BULK_STORE = 7
     MBARRIER_ARRIVE = 8
     MBARRIER_WAIT = 9
+    WGMMA = 10
 
 
 # A row per thread and access; `addr` is an offset in shared memory (of another block: its rank in the cluster + 1 from

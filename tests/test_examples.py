@@ -11,7 +11,8 @@ import pytest
 
 from cudaemu.__main__ import main
 from cudaemu.compiler import toolchain
-from tests.cudaemu.sources import needed
+from cudaemu.hardware import Arch
+from tests.cudaemu.sources import needed, target
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
@@ -34,12 +35,22 @@ def test_on_a_gpu(path, tmp_path):
     arch = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
     ).stdout.split()[0].replace(".", "")  # fmt: skip
-    if int(arch) < int(needed(path).replace(".", "")):
+    if not Arch.of(needed(path)).runs_on(arch):
         pytest.skip(f"needs compute capability {needed(path)}")
     program = tmp_path / path.stem
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
     toolchain.run(
-        [nvcc.path, "-ccbin", toolchain.find_cxx(), "-std=c++17", f"-arch=sm_{arch}", path, *link, "-o", program]
+        [
+            nvcc.path,
+            "-ccbin",
+            toolchain.find_cxx(),
+            "-std=c++17",
+            target(path, f"-arch=sm_{arch}"),
+            path,
+            *link,
+            "-o",
+            program,
+        ]
     )
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr

@@ -72,7 +72,7 @@ def _trap(lowering: Lowering, form: Form) -> Lowered:
 
 
 @rule(
-    *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "setmaxnreg"],
+    *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent"],
 )
 def _nothing(lowering: Lowering, form: Form) -> Lowered:
     return Lowered(category="control")

@@ -61,7 +61,7 @@ FLAGS = {
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
 KINDS = (
     "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN",
-    "TOGETHER", "CLUSTER_WAIT",
+    "TOGETHER", "CLUSTER_WAIT", "WGMMA_WAIT",
 )  # fmt: skip
 (
     PLAIN,
@@ -77,6 +77,7 @@ KINDS = (
     RETURN,
     TOGETHER,
     CLUSTER_WAIT,
+    WGMMA_WAIT,
 ) = range(len(KINDS))
 NONE = 0xFFFFFFFF
 

@@ -32,7 +32,7 @@ from cudaemu.lower.core import (
     Unit,
     slot_bytes,
 )
-from cudaemu.ptx import Register
+from cudaemu.ptx import Function, Register
 
 WGMMA = ("wgmma.f32", "wgmma.s32")
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
@@ -271,6 +271,12 @@ def _multiplied(code: list[Lowered]) -> set[Register]:
     return {each for lowered in products for each in (*lowered.writes, *lowered.sources) if slot_bytes(each) == 4}
 
 
+def _registers(function: Function) -> int:
+    """Of a thread at launch, as ptxas chooses them where there is a setmaxnreg; 0 if it ignores that."""
+    most, blocks = function.max_threads, function.directives.get("minnctapersm", (0,))[0]
+    return 65536 // (most * blocks) // 8 * 8 if most and blocks else 0
+
+
 def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
@@ -374,6 +380,7 @@ def encode(lowering: Lowering) -> Program:
             int(ordered),
             int(math.log2(min(stores))) if stores else NO_GRANULE,
             int(math.log2(min(touched))) if touched else NO_GRANULE,
+            _registers(lowering.function),
             len(functions),
             *functions,
         ),

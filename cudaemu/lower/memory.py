@@ -120,6 +120,8 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
 
 @rule("membar", "fence")
 def _fence(lowering: Lowering, form: Form) -> Lowered:
+    if form.has("proxy") and form.parts[form.parts.index("proxy") + 1 :][:1] in (["async"], ["async::generic"]):
+        return Lowered("fence.proxy.async", category="control")
     return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG, category="control")
 
 

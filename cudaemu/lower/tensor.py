@@ -8,6 +8,7 @@ from cudaemu.lower.core import (
     ABSENT,
     SPACES,
     TOGETHER,
+    WGMMA_WAIT,
     Constant,
     Form,
     Lowered,
@@ -111,9 +112,10 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     """`wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 d, a-desc, b-desc, scale-d, imm-scale-a, imm-scale-b,
     imm-trans-a, imm-trans-b`, or with A in registers, then without imm-trans-a; and fence, commit_group, wait_group."""
     what = form.choose("mma_async", "fence", "commit_group", "wait_group")
+    if what == "wait_group":
+        return Lowered("wgmma.wait_group", [Raw(form.number(0))], kind=WGMMA_WAIT, category="control")
     if what != "mma_async":
-        numbers = [Raw(form.number(0))] if what == "wait_group" else []
-        return Lowered(f"wgmma.{what}", numbers, kind=TOGETHER, target=EVERYONE, category="control")
+        return Lowered(f"wgmma.{what}", kind=TOGETHER, target=EVERYONE, category="control")
     bits = form.parts[-1] == "popc"
     to, a, b = (form.parts[:-2] if bits else form.parts)[-3:]
     shape = next((match for part in form.parts if (match := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
@@ -151,6 +153,15 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     counts = (*size, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), flags, len(d), len(rows))
     out = [*map(Raw, counts), scale, *descriptors, *slots]
     return Lowered(name, out, kind=TOGETHER, target=EVERYONE, category="wgmma", access=16)
+
+
+@rule("setmaxnreg")
+def _setmaxnreg(lowering: Lowering, form: Form) -> Lowered:
+    """`setmaxnreg.inc.sync.aligned.u32 232`"""
+    registers = form.number(0)
+    if registers % 8 or not 24 <= registers <= 256:
+        raise Unsupported(f"its registers must be a multiple of 8 from 24 to 256, got {registers}")
+    return Lowered("setmaxnreg", [Raw(registers)], kind=TOGETHER, target=EVERYONE, category="control")
 
 
 @rule("wmma")

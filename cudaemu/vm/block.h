@@ -53,6 +53,18 @@ struct Program {
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they go round
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
   void find_rounds();
+
+  // wgmma.cpp: registers that wgmma has, and who touches them.
+  struct Touch {
+    Handler run;
+    bool copies;                     // a move: compilers put them anywhere
+    std::vector<u32> reads, writes;  // numbers of registers; of a wgmma: its operands, its accumulators
+  };
+  std::unordered_map<u32, Touch> touches;  // by pc
+  u32 product_registers = 0;
+  u32 registers = 0;  // of a thread at launch, if setmaxnreg may count on it
+  void find_products(const std::vector<std::string> &names, const std::vector<const char *> &operands);
+
   std::vector<bool> beyond(u32 pc) const;
 
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
@@ -106,12 +118,17 @@ class Cells {
   u64 *words;
 };
 
+constexpr u32 NO_SWIZZLE = ~0u;    // nobody knows of one
+constexpr u32 WHOLE_WARP = LANES;  // in the place of its lane
+constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
+
 // An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
 struct Visit {
   u64 block;
   u32 warp, time, lane, pc;
-  Cell before;   // an earlier access of the same kind that nothing orders with this one
-  u64 copy = 0;  // of a bulk copy: stands for the block in a Past; those above say who issued it
+  Cell before;               // an earlier access of the same kind that nothing orders with this one
+  u64 copy = 0;              // of a bulk copy or a wgmma: stands for the block in a Past; those above say who issued it
+  u32 swizzle = NO_SWIZZLE;  // of a box that a bulk copy wrote: log2 of the 16-byte pieces that it exchanges
 };
 
 // A bulk copy on its way: bulk.cpp. Places in shared memory are addresses of the cluster.
@@ -138,17 +155,29 @@ struct Mbarrier {
 
 // What four warps multiply together: wgmma.cpp.
 struct Warpgroup {
+  struct Part {  // 16 rows, of one warp
+    const Instr *i = nullptr;
+    u64 a, b;  // descriptors
+    bool accumulate, done = false;
+    std::vector<u32> a_rows;  // if A is in registers: as they were
+    AsyncPast past;           // the sanitizer's
+  };
   struct Product {
-    u32 done = 0;              // warps that have computed their part
-    std::unique_ptr<u32[]> b;  // converted
+    Part part[4];
+    u32 first = 0;               // warp that issued it first
+    u32 issued = 0, waited = 0;  // warps that have
+    bool read = false;           // its operands
   };
   std::map<u64, Product> products;  // by number
+  u32 registers[4] = {};            // of each thread, as setmaxnreg has set them; 0: as launched
+  u32 registers_pc[4] = {};
 };
 // Those who make bulk copies, in the place of a block's number: all that complete on an mbarrier; a thread's groups, as
 // they read shared memory and as they write.
 constexpr u64 ASYNCHRONOUS = 1ull << 56;
 inline u64 copies_on(u64 block, u64 offset) { return ASYNCHRONOUS | block << 16 | 1 << 15 | offset >> 3; }
 inline u64 copies_of(u64 block, u32 thread, bool writing) { return ASYNCHRONOUS | block << 16 | thread << 1 | writing; }
+inline u64 products_of(u64 block, u32 warpgroup) { return ASYNCHRONOUS | block << 16 | 1 << 14 | warpgroup; }
 inline u64 block_of(u64 block) { return block & ASYNCHRONOUS ? (block & ~ASYNCHRONOUS) >> 16 : block; }
 
 // One of a launch's threads, and what the blocks left that it ran.
@@ -330,6 +359,17 @@ struct Block {
   void leave_copies(Warp &, u32 mask);
   void hand_to(Warp &, u32 mask, PastPointer &, bool release);
   void take_from(Warp &, const PastPointer &);
+  // wgmma.cpp
+  void issue(Warp &, Warpgroup::Part);
+  bool wait_for_products(Warp &, const Instr &);
+  void finish(Warp &, u64 number);
+  void touch_registers(Warp &, const Instr &, u32 mask);
+  void end_products(const Warp &);
+  void end_warpgroups();
+  // Accesses by the async proxy: order.cpp and wgmma.cpp.
+  void fence_proxy(Warp &);
+  std::vector<u32> fenced_times(const Warp &) const;
+  AsyncPast async_past(Warp &);
   // Of a thread block cluster: cluster.cpp.
   u64 cluster_address(Space, u64 address) const;
   void pass_cluster(Warp &, u32 mask);
@@ -382,6 +422,11 @@ struct Block {
   void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
   void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
   bool happened(const Warp &, int lane, const Visit &) const;
+  bool happened(const AsyncPast &, Cell, bool fenced) const;
+  bool proxy_fenced(const Warp &, Cell) const;
+  bool release_warpgroups();
+  void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
+  void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
@@ -412,6 +457,7 @@ struct Block {
 // An address that may mean any block of the cluster has the block's rank + 1 above its offset; 0 there: one's own.
 struct Cluster {
   static constexpr u32 RANK_SHIFT = 24;
+  static constexpr u64 MOST_VISITS = 4 << 20;  // that it remembers; what comes after them counts as ordered
 
   Launch &launch;
   u32 id[3] = {};   // its place in the grid of clusters

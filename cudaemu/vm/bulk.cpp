@@ -239,7 +239,9 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   Block &there = *cluster.block(c.tile);
   const u32 shift = program.granule_log2;
   const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
-  const Cell writer = Cell::by_visit(cluster.remember({index, w.index, c.time, u32(lane), i.pc, Cell(), actor}), 0);
+  const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
+  const Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle};
+  const Cell writer = Cell::by_visit(cluster.remember(visit), 0);
   Cell fine;  // the last one that was looked at
   const auto range = [&](u32 from, u32 bytes) {
     for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
@@ -284,6 +286,9 @@ void Block::copy_reads(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
       for (Cell last = written; last && last.word != fine.word; last = cluster.before(last))
         if (!ordered(w, lane, *this, last)) {
           report_visit(Problem::RACE_READ_AFTER_WRITE, w, i, lane, where, bytes, *this, last);
+          break;
+        } else if (!proxy_fenced(w, last)) {
+          report_visit(Problem::NO_PROXY_FENCE, w, i, lane, where, bytes, *this, last);
           break;
         } else if (!cluster.before(last))
           fine = last;

@@ -9,9 +9,6 @@
 
 namespace vm {
 
-constexpr u64 MOST_VISITS = 4 << 20;  // that a cluster remembers; what comes after them counts as ordered
-constexpr u32 NO_WARP = 62;           // of a block in a Past: the time that holds for all of its warps
-
 Cluster::Cluster(Launch &launch) : launch(launch) {
   for (u32 rank = 0; rank < launch.cluster_blocks; ++rank) {
     blocks.push_back(std::make_unique<Block>(*this, rank));
@@ -204,7 +201,7 @@ u64 Cluster::remember(const Visit &v) {
   if (!visits.empty()) {
     const Visit &last = visits.back();
     if (last.block == v.block && last.warp == v.warp && last.time == v.time && last.lane == v.lane && last.pc == v.pc &&
-        last.before.word == v.before.word && last.copy == v.copy)
+        last.before.word == v.before.word && last.copy == v.copy && last.swizzle == v.swizzle)
       return visits.size() - 1;
   }
   visits.push_back(v);
@@ -216,7 +213,7 @@ bool Block::happened(const Warp &w, int lane, const Visit &v) const {
   if (v.copy) return v.time < known(w.knows.others, v.copy, NO_WARP);
   if (v.block != index) return v.time < known(w.knows.others, v.block, v.warp);
   if (v.warp != w.index) return v.time < w.knows.time[v.warp];
-  return int(v.lane) == lane || v.time < lane_time(w, lane, v.lane);
+  return int(v.lane) == lane || v.lane == WHOLE_WARP || v.time < lane_time(w, lane, v.lane);
 }
 
 // Likewise, an access to the shared memory of `there`.
@@ -240,7 +237,7 @@ Cell Block::unordered(const Warp &w, int lane, const Block &there, Cell cell) {
 
 // The lane's access as a visit, and those of `earlier` of which nothing orders it.
 Cell Block::also(const Warp &w, const Instr &i, int lane, const Block &there, Cell earlier, u64 flags) {
-  if (cluster.visits.size() >= MOST_VISITS) return {Cell::BY_MANY_WARPS | flags};
+  if (cluster.visits.size() >= Cluster::MOST_VISITS) return {Cell::BY_MANY_WARPS | flags};
   const Cell before = unordered(w, lane, there, earlier);
   return Cell::by_visit(cluster.remember({index, w.index, w.time, u32(lane), i.pc, before}), flags);
 }
@@ -250,16 +247,19 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   const u32 who = thread(w, lane);
   if (!last.visited()) {
     const bool same = &there == this;
-    report(problem, i.pc, who, address, bytes, last.other_than(same ? who : NO_PC), last.pc(), there.index);
+    const bool others = same && problem != Problem::NO_PROXY_FENCE;
+    report(problem, i.pc, who, address, bytes, last.other_than(others ? who : NO_PC), last.pc(), there.index);
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
-  if (v.copy)
+  if (v.lane == WHOLE_WARP)
+    problem = Problem::WGMMA_OPERAND_WRITTEN;
+  else if (v.copy)
     problem = problem == Problem::RACE_WRITE_AFTER_READ ? Problem::BULK_STILL_READS
               : waited_in_vain(w, lane, v.copy)
                   ? Problem::BULK_OTHER_PHASE
                   : Problem::BULK_IN_FLIGHT;
-  report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane, v.pc, v.block);
+  report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane % LANES, v.pc, v.block);
 }
 
 // `value`: what each lane writes, or null for an atomic.

@@ -95,6 +95,9 @@ void Block::start() {
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.products.clear();
+    w.registers.assign(program.product_registers, WgmmaRegister());
+    w.product_fence = WgmmaFence::NEVER;
+    w.alone = false;
     w.product_group = 0, w.products_issued = 0;
     w.bulk.clear();
     std::fill(std::begin(w.bulk_group), std::end(w.bulk_group), 0);
@@ -157,7 +160,7 @@ bool Block::waits(s32 for_what) const {
 bool Block::release_lanes() {
   bool released = false;
   for (Warp &w : warps) released |= release_lanes(w);
-  return released;
+  return released || release_warpgroups();
 }
 
 // Every thread waits, and every other block does or is over.
@@ -165,7 +168,7 @@ void Block::report_deadlock(u64 not_started) {
   for (Warp &w : warps)
     for (const Group &g : w.groups) {
       const u32 who = thread(w, __builtin_ctz(g.mask));
-      if (g.waiting == FOR_LANES) continue;
+      if (g.waiting == FOR_LANES || g.waiting == FOR_WARPGROUP) continue;
       if (g.waiting == FOR_CLUSTER)
         report(Problem::CLUSTER_DEADLOCK, g.pc, who, cluster.missing, 0);
       else if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
@@ -360,6 +363,12 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
           else
             ++group.pc;
           break;
+        case Kind::WGMMA_WAIT:
+          if (active && !wait_for_products(w, i))
+            group.waiting = FOR_WARPGROUP;
+          else
+            ++group.pc;
+          break;
         case Kind::TRAP:
           if (active) {
             report(Problem::TRAP, pc, thread(w, __builtin_ctz(active)), 0, 0);
@@ -536,6 +545,8 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
+  if (!w.live && !w.products.empty()) end_products(w);
+  if (!live) end_warpgroups();
   leave_copies(w, mask);
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());

@@ -291,19 +291,21 @@ const char *vm_problems() {
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
 // bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the smallest store to global
-// memory, and of the smallest access; number of functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
+// memory, and of the smallest access; registers of a thread at launch, or 0; number of functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
 // are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
 // and their places. constants: offset, width, special, value of each. tables: length and entries of each.
 Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
                     const u32 *flows, u32 flow_words) {
   std::vector<Handler> handlers;
   std::vector<bool> storing;
+  std::vector<const char *> operands;
   std::vector<std::string> handler_names;
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
     const auto found = registry().find(std::string(at, end));
     storing.push_back(!strncmp(at, "st.", 3));
     handler_names.emplace_back(at, end);
+    operands.push_back(found == registry().end() ? "" : found->second.operands);
     handlers.push_back(found == registry().end() ? nullptr : found->second.run);
     at = end + 1;
   }
@@ -313,7 +315,8 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   p->bounds[5] = p->frame_bytes;
   p->entry = header[12], p->local_static = header[13], p->stack = header[14];
   p->fences = header[15], p->global_granule_log2 = header[16], p->global_access_log2 = header[17];
-  p->functions.assign(header + 19, header + 19 + header[18]);
+  p->registers = header[18];
+  p->functions.assign(header + 20, header + 20 + header[19]);
   u64 size = 0;
   for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
   p->words.assign(words, words + size);
@@ -355,6 +358,7 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     n += 1 + tables[n];
   }
   p->find_rounds();
+  p->find_products(handler_names, operands);
   return p;
 }
 

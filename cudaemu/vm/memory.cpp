@@ -763,6 +763,11 @@ void register_memory(Registry &r) {
          {"st.generic", access<store, 3>, stores},
          {"st.cluster", access<store, 4>, stores},
          {"ld.param", load_param, loads},
+         {"fence.proxy.async",
+          [](Warp &w, const Instr &, u32) {
+            if (w.block->launch.sanitize) w.block->fence_proxy(w);
+          },
+          ""},
          {"fence",
           [](Warp &w, const Instr &i, u32) {  // o: beyond the block
             std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -12,6 +12,9 @@
 //   volatile store hands on is what was known at the writer's last fence. Between blocks and warps that is the only way.
 //   In shared memory a volatile store, an exchange and a compare-and-swap do so without a fence, for hardware keeps the
 //   order of one block's shared accesses.
+// - What the hardware does in the background (wgmma, bulk copies) sees shared memory through the async proxy. What threads
+//   wrote must have happened before it, and a fence.proxy.async between the two: what such a fence comes after, is known
+//   besides, and handed on by the same ways.
 #include <algorithm>
 
 #include "block.h"
@@ -165,6 +168,31 @@ static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) 
   enter(beyond, block);
   enter(within, block | WITHIN_BLOCK);
   return join(past, beyond.others);
+}
+
+// fence.proxy.async: what the warp knows, whoever learns of it knows to be fenced, too.
+void Block::fence_proxy(Warp &w) {
+  w.knows.time[w.index] = advance(w);
+  settle(w);
+  const PastPointer own = as_past(w.knows, {}, index | PROXY_FENCED);
+  if (cluster.alone()) return void(w.knows.others = own);
+  auto fenced = std::make_shared<Past>();  // of other blocks
+  for (const Known &k : *own)
+    if (!(k.key >> 6 & (PROXY_FENCED | WITHIN_BLOCK))) fenced->push_back({k.key | PROXY_FENCED << 6, k.time});
+  w.knows.others = join(own, fenced);
+}
+
+// Of each warp of the block: up to which time what it did has been fenced, for all that this warp knows.
+std::vector<u32> Block::fenced_times(const Warp &w) const {
+  std::vector<u32> times(warps.size());
+  for (u32 v = 0; v < warps.size(); ++v) times[v] = known(w.knows.others, index | PROXY_FENCED, v);
+  return times;
+}
+
+AsyncPast Block::async_past(Warp &w) {
+  AsyncPast past{w.knows.time, fenced_times(w), w.knows.others};
+  past.time[w.index] = advance(w);
+  return past;
 }
 
 // What a warp of this block learns from that.

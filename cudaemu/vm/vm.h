@@ -67,7 +67,9 @@ enum Flag : u32 {
 #define KINDS(X) \
   X(PLAIN)       \
   X(BRANCH)      \
-  X(TABLE) X(EXIT) X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT)
+  X(TABLE)       \
+  X(EXIT)        \
+  X(BARRIER) X(UNKNOWN) X(TRAP) X(CLOCK) X(CALL) X(CALL_POINTER) X(RETURN) X(TOGETHER) X(CLUSTER_WAIT) X(WGMMA_WAIT)
 enum class Kind : u32 {
 #define X(name) name,
   KINDS(X)
@@ -97,6 +99,7 @@ struct Instr {
   X(GLOBAL_BOUNDS, "out of bounds global", 700)                \
   X(SHARED_BOUNDS, "out of bounds shared", 700)                \
   X(LOCAL_BOUNDS, "out of bounds local", 700)                  \
+  X(WGMMA_BOUNDS, "out of bounds shared", 700)                 \
   X(NULL_POINTER, "null pointer", 700)                         \
   X(MISALIGNED, "misaligned", 716)                             \
   X(BAD_FREE, "bad free", 719)                                 \
@@ -122,6 +125,7 @@ struct Instr {
   X(WATCHDOG, "endless loop", 702)                             \
   X(UNKNOWN_INSTRUCTION, "unknown instruction", 719)           \
   X(SHARED_PAST_END, "out of bounds shared", 0)                \
+  X(WGMMA_PATTERN, "misaligned", 0)                            \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
@@ -132,6 +136,16 @@ struct Instr {
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
   X(BULK_UNEXPECTED, "mbarrier", 0)                            \
   X(SWIZZLE_OFFSET, "misaligned", 0)                           \
+  X(WARPGROUP_INCOMPLETE, "warp divergence", 0)                \
+  X(WARPGROUP_APART, "warp divergence", 0)                     \
+  X(REGISTERS_EXCEEDED, "registers", 0)                        \
+  X(WGMMA_REGISTER_READ, "wgmma in flight", 0)                 \
+  X(WGMMA_REGISTER_WRITTEN, "wgmma in flight", 0)              \
+  X(WGMMA_OPERAND_WRITTEN, "wgmma in flight", 0)               \
+  X(WGMMA_NO_WAIT, "wgmma in flight", 0)                       \
+  X(WGMMA_SWIZZLE, "other swizzle", 0)                         \
+  X(WGMMA_NO_FENCE, "missing wgmma.fence", 0)                  \
+  X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
@@ -200,7 +214,8 @@ struct TraceRow {
 // BULK_...: of a copy, whole; MBARRIER_WAIT: one that passes.
 #define TRACE_KINDS(X) \
   X(LOAD)              \
-  X(STORE) X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT)
+  X(STORE)             \
+  X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT) X(WGMMA)
 enum TraceKind : u8 {
 #define X(name) name,
   TRACE_KINDS(X)
@@ -224,6 +239,7 @@ struct Known {
   u32 time;
 };
 constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
+constexpr u64 PROXY_FENCED = 1ull << 55;  // ... what a proxy fence has come after
 using Past = std::vector<Known>;          // sorted by key
 using PastPointer = std::shared_ptr<const Past>;
 
@@ -236,6 +252,13 @@ struct Clock {
 void join(Clock &to, const Clock &from);
 PastPointer join(const PastPointer &a, const PastPointer &b);
 u32 known(const PastPointer &past, u64 block, u32 warp);
+
+// What had happened before something that the hardware does in the background, when it was issued: of the block's warps,
+// up to which time they had done what they did, and up to which a proxy fence came after it; of others.
+struct AsyncPast {
+  std::vector<u32> time, fenced;
+  PastPointer others;
+};
 
 enum Reach { WITHIN, BEYOND };  // of a fence: the block, or more
 
@@ -266,11 +289,11 @@ enum class Space : u32 { GLOBAL, SHARED, LOCAL, GENERIC, CLUSTER };  // CLUSTER:
 // Lanes of one warp that stand at the same pc.
 struct Group {
   u32 pc, mask;
-  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, FOR_CLUSTER, or the number of a barrier
+  s32 waiting;      // RUNNABLE, FOR_LANES, FOR_MEMORY, FOR_CLUSTER, FOR_WARPGROUP, or the number of a barrier
   u32 passed = 0;   // how often others went before it in this turn, because it was polling
   u64 version = 0;  // FOR_MEMORY: the memory that it has seen; it can only go on with another one
 };
-constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001, FOR_CLUSTER = 1002;
+constexpr s32 RUNNABLE = -1, FOR_LANES = 1000, FOR_MEMORY = 1001, FOR_CLUSTER = 1002, FOR_WARPGROUP = 1003;
 
 // What a warp polled last: an atomic, or a load that other threads' writes may reach.
 struct Poll {
@@ -294,14 +317,21 @@ struct Copy {
   u64 source[LANES];
 };
 
-// A warp's part of a wgmma: 16 rows of it, under way until they are waited for.
+// A wgmma that a warp has not waited for.
 struct Wgmma {
-  const Instr *i;
   u64 number;  // of the warpgroup's
   u32 group;   // that is committed together
-  u64 a, b;    // descriptors
-  bool accumulate;
-  std::vector<u32> a_rows;  // if A is in registers: as they were
+  const Instr *i;
+};
+
+enum class WgmmaFence { NEVER, BEFORE_WAIT, SINCE_WAIT };  // the last wgmma.fence, and the last wgmma.wait_group
+
+// What a register that wgmma has as accumulator or as operand has been through.
+struct WgmmaRegister {
+  u32 users = 0;        // wgmma under way that have it
+  u32 pc = NO_PC;       // the last of them
+  bool result = false;  // its accumulator
+  u32 touched = NO_PC;  // who else has read or written it since the last wgmma.fence
 };
 
 struct Warp {
@@ -326,16 +356,19 @@ struct Warp {
   Poll poll, poll_of_others;  // `poll_of_others`: the last one, at an mbarrier, of lanes that `poll` is not of
   std::vector<Watch> watches;
   // What has happened before what this warp does now: order.cpp.
-  u32 time = 1;                            // stamps its accesses
-  Clock knows, fenced[2];                  // now; at its last fence, of either reach
-  u32 oldest = 1, newest = 1;              // of what it knows: of all, and of all others
-  std::unique_ptr<LaneTimes> lanes;        // where its lanes know different things of each other
-  mutable u64 landed = 0;                  // the cells of a bulk copy of which it knows that it is over: shadow.cpp
-  u32 epoch = 0, epoch_time = 0;           // races.cpp
-  u32 waited = 0;                          // lanes that know the launch before to be over: dependent.cpp
-  std::vector<Copy> copies;                // in flight
-  u32 copy_group[LANES] = {};              // number of the group that each lane is filling
-  std::vector<Wgmma> products;             // under way
+  u32 time = 1;                          // stamps its accesses
+  Clock knows, fenced[2];                // now; at its last fence, of either reach
+  u32 oldest = 1, newest = 1;            // of what it knows: of all, and of all others
+  std::unique_ptr<LaneTimes> lanes;      // where its lanes know different things of each other
+  mutable u64 landed = 0;                // the cells of a bulk copy of which it knows that it is over: shadow.cpp
+  u32 epoch = 0, epoch_time = 0;         // races.cpp
+  u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
+  std::vector<Copy> copies;              // in flight
+  u32 copy_group[LANES] = {};            // number of the group that each lane is filling
+  std::vector<Wgmma> products;           // under way
+  std::vector<WgmmaRegister> registers;  // by their number in the program
+  WgmmaFence product_fence = WgmmaFence::NEVER;
+  bool alone = false;                      // it no longer waits for the others of its warpgroup: they cannot come
   u32 product_group = 0;                   // number of the group that it is filling
   u64 products_issued = 0;                 // so far
   std::vector<BulkCopy> bulk;              // in flight from shared memory, in bulk groups

@@ -34,7 +34,7 @@ from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED
 from tests.cudaemu import sanitizers, suite
-from tests.cudaemu.sources import needed
+from tests.cudaemu.sources import needed, target
 
 RECORD = Path(__file__).with_suffix(".json")
 EXAMPLES = sorted((suite.ROOT / "examples").glob("*.cu"))
@@ -233,7 +233,7 @@ DIFFERENCES = (
 def executable(path: Path, folder: Path, name: str, defines: Mapping[str, str] = {}) -> Path:
     """A program compiled for the GPU that is here. Include files are found beside it and in the repository."""
     nvcc, out = toolchain.find_nvcc(), folder / name
-    flags = ["-std=c++17", "-lineinfo", "-arch=native", *toolchain.define_flags(defines)]
+    flags = ["-std=c++17", "-lineinfo", target(path, "-arch=native"), *toolchain.define_flags(defines)]
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
     toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, path, *link, "-o", out])
     return out

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from cudaemu.compiler import cache
+from cudaemu.hardware import Arch
 
 
 def source(text: str, name: str) -> Path:
@@ -25,8 +26,14 @@ def source(text: str, name: str) -> Path:
 
 def needed(example: Path) -> str:
     """The compute capability that an example needs: its first lines say it, if it is more than 8.0."""
-    said = re.search(r"Needs compute capability (\d+\.\d+)", example.read_text())
+    said = re.search(r"Needs compute capability (\d+\.\d+a?)", example.read_text())
     return said[1] if said else "8.0"
+
+
+def target(example: Path, default: str) -> str:
+    """nvcc's option for the GPU that an example runs on: `default`, unless only one compute capability will do."""
+    exact = Arch.of(needed(example))
+    return f"-gencode=arch=compute_{exact.nvcc},code=sm_{exact.nvcc}" if exact.exact else default
 
 
 def launchers(text: str) -> list[str]:

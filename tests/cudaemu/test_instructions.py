@@ -1448,6 +1448,7 @@ ELSEWHERE |= {"copy.local", "save", "restore", "malloc", "free", "vprintf", "ass
 ELSEWHERE |= {"cluster.arrive", "getctarank", "mapa", "ld.cluster", "st.cluster"}  # test_cluster.py
 ELSEWHERE |= {"mbarrier", "mbarrier.test", "cp.async.bulk"}  # test_mbarrier.py
 ELSEWHERE |= {f"wgmma.{what}" for what in ("f32", "s32", "fence", "commit_group", "wait_group")}  # test_wgmma.py
+ELSEWHERE |= {"setmaxnreg", "fence.proxy.async"}  # likewise
 
 
 def test_every_instruction_is_tested():

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from cudaemu import engine
+from cudaemu.report import count
+from cudaemu.trace import Access
 from tests.cudaemu.warpgroups import FENCE, WAIT, Layout, encode, listed, place, run, store, zero
 
 WIDE = [*range(8, 257, 8)]
@@ -220,9 +227,8 @@ def groups(keep: int, wrong: bool = False):
     for first in (0, 4):
         body += f"{SMALL} {listed('d', 4, first)}, %rd8, %rd9, 0, 1, 1, 0, 0; {COMMIT}"
     body += f"wgmma.wait_group.sync.aligned {keep};"
-    if wrong:  # store those of the second
-        body += "".join(f"mov.b32 %d{n}, %d{n + 4};" for n in range(4))
-    result = run(zero(8) + body + store(4, 8, False) + "wgmma.wait_group.sync.aligned 0;", memory, out)
+    first = 4 if wrong else 0  # those of the second
+    result = run(zero(8) + body + store(4, 8, False, first) + "wgmma.wait_group.sync.aligned 0;", memory, out)
     return out, left @ right.T, result
 
 
@@ -232,9 +238,17 @@ def test_a_wait_for_all_but_the_last_group():
     np.testing.assert_array_equal(out, expected)
 
 
+def found(result) -> set[tuple[str, str]]:
+    """What was found: kind, and the beginning of the instruction."""
+    return {(each.kind, each.place.text.split(",")[0]) for each in result.findings}
+
+
 def test_what_is_not_waited_for_has_not_come():
-    out, _, _ = groups(1, wrong=True)
-    assert not out.any()
+    out, expected, result = groups(1, wrong=True)
+    assert not np.array_equal(out, expected)
+    assert found(result) == {("wgmma in flight", f"st.global.b32 [%rd6 + {at}]") for at in (0, 4, 256, 260)}, (
+        result.findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,3 +268,202 @@ def test_what_is_no_wgmma(instruction):
     body = f"mov.u64 %rd8, 0; mov.u64 %rd9, 0; wgmma.mma_async.sync.aligned.{instruction}"
     result = run(body, np.zeros(4096, np.uint8), np.zeros(1, np.float32))
     assert [finding.kind for finding in result.findings] == ["unknown instruction"], result.findings
+
+
+# ---- the sanitizer ---------------------------------------------------------------------------------------------------
+
+OPERANDS = f"mov.u64 %rd8, {HERE.descriptor(64)}; mov.u64 %rd9, {Layout(start=4096).descriptor(8)}; {zero(8)}"
+PRODUCT = f"{SMALL} {listed('d', 4)}, %rd8, %rd9, 1, 1, 1, 0, 0;"
+OTHER = f"{SMALL} {listed('d', 4, 4)}, %rd8, %rd9, 1, 1, 1, 0, 0;"
+TF32 = PRODUCT.replace("m64n8k16.f32.f16.f16", "m64n8k8.f32.tf32.tf32").replace("1, 0, 0;", "1;")
+WRITE = "mov.u32 %r20, s; mad.lo.u32 %r20, %r0, 4, %r20;"  # the thread's word of A
+PLAIN = "st.shared.u32 [%r20], %r0;"
+BARRIER = "bar.sync 0;"
+PROXY = "fence.proxy.async;"
+KIND, STORE = PRODUCT.split(",")[0], "st.shared.u32 [%r20]"
+
+
+def look(body: str, threads: int = 128, before: str = OPERANDS, **options):
+    result = run(
+        before + body, np.zeros(16384, np.uint8), np.zeros((threads // 2, 8), np.float32), threads=threads, **options
+    )
+    return found(result), result
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (FENCE + PRODUCT + WAIT + "st.global.b32 [%rd0], %d0;", set()),
+        (FENCE + PRODUCT + PRODUCT + WAIT + FENCE + PRODUCT + OTHER + WAIT, set()),
+        # accumulators, before they are waited for
+        (FENCE + PRODUCT + "st.global.b32 [%rd0], %d0;" + WAIT, {("wgmma in flight", "st.global.b32 [%rd0]")}),
+        (FENCE + PRODUCT + "add.f32 %d0, %d5, 0f00000000;" + WAIT, {("wgmma in flight", "add.f32 %d0")}),
+        (FENCE + PRODUCT + "mov.b32 %d3, 0;" + WAIT, {("wgmma in flight", "mov.b32 %d3")}),
+        (FENCE + PRODUCT + COMMIT + OTHER + COMMIT + "wgmma.wait_group.sync.aligned 1; st.global.b32 [%rd0], %d3;"
+         "wgmma.wait_group.sync.aligned 0;", set()),
+        (FENCE + PRODUCT + COMMIT + OTHER + COMMIT + "wgmma.wait_group.sync.aligned 1; st.global.b32 [%rd0], %d4;"
+         "wgmma.wait_group.sync.aligned 0;", {("wgmma in flight", "st.global.b32 [%rd0]")}),
+        # ... and of another shape
+        (FENCE + PRODUCT + TF32 + WAIT, {("wgmma in flight", TF32.split(",")[0])}),
+        # no fence
+        (PRODUCT + WAIT, {("missing wgmma.fence", KIND)}),
+        (FENCE + PRODUCT + WAIT + PRODUCT + WAIT, set()),  # nobody else has used the accumulators
+        (FENCE + PRODUCT + WAIT + "add.f32 %d0, %d0, %d0;" + PRODUCT + WAIT, {("missing wgmma.fence", KIND)}),
+        (FENCE + PRODUCT + WAIT + "add.f32 %d0, %d0, %d0;" + FENCE + PRODUCT + WAIT, set()),
+        # no wait
+        (FENCE + PRODUCT + COMMIT, {("wgmma in flight", KIND)}),
+        (FENCE + PRODUCT + "wgmma.wait_group.sync.aligned 0;", {("wgmma in flight", KIND)}),  # it is in no group
+        # operands written before: the proxy's fence, and the barrier
+        (WRITE + PLAIN + PROXY + BARRIER + FENCE + PRODUCT + WAIT, set()),
+        (WRITE + PLAIN + BARRIER + PROXY + FENCE + PRODUCT + WAIT, set()),
+        (WRITE + PLAIN + BARRIER + FENCE + PRODUCT + WAIT, {("missing proxy fence", KIND)}),
+        (WRITE + PROXY + PLAIN + BARRIER + FENCE + PRODUCT + WAIT, {("missing proxy fence", KIND)}),
+        (WRITE + PLAIN + PROXY + FENCE + PRODUCT + WAIT, {("shared race", KIND)}),
+        # ... and afterwards
+        (WRITE + FENCE + PRODUCT + WAIT + BARRIER + PLAIN, set()),
+        (WRITE + FENCE + PRODUCT + PLAIN + WAIT, {("wgmma in flight", STORE)}),
+        (WRITE + FENCE + PRODUCT + COMMIT + BARRIER + PLAIN + "wgmma.wait_group.sync.aligned 0;",
+         {("wgmma in flight", STORE)}),
+        (WRITE + FENCE + PRODUCT + WAIT + PLAIN, set()),  # the warps of a warpgroup wait for the same product
+        (WRITE + FENCE + PRODUCT + COMMIT + OTHER + COMMIT + "wgmma.wait_group.sync.aligned 1;" + BARRIER + PLAIN
+         + "wgmma.wait_group.sync.aligned 0;", {("wgmma in flight", STORE)}),
+    ],
+)  # fmt: skip
+def test_what_is_found(body, expected):
+    kinds, result = look(body)
+    assert kinds == expected, result.findings
+
+
+def test_what_a_finding_says():
+    _, result = look(FENCE + PRODUCT + "st.global.b32 [%rd0], %d0;" + WAIT)
+    assert result.findings[0].other_place.text.startswith(KIND)
+    _, result = look(WRITE + PLAIN + BARRIER + FENCE + PRODUCT + WAIT)
+    assert result.findings[0].other_place.text.startswith(STORE) and result.findings[0].address < 512
+    _, result = look(WRITE + FENCE + PRODUCT + COMMIT + BARRIER + PLAIN + "wgmma.wait_group.sync.aligned 0;")
+    assert all(each.other_place.text.startswith(KIND) for each in result.findings)
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_a_copy_of_cp_async_needs_the_proxy_fence_after_its_wait(fence):
+    copy = "cp.async.ca.shared.global [%r20], [%rd1], 4; cp.async.commit_group; {} cp.async.wait_group 0; {}"
+    body = WRITE + copy.format(*(("", PROXY) if fence else (PROXY, ""))) + BARRIER + FENCE + PRODUCT + WAIT
+    assert look(body)[0] == (set() if fence else {("missing proxy fence", KIND)})
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_who_waits_for_an_mbarrier_knows_of_the_proxy_fence(fence):
+    body = f""".shared .align 8 .b64 m; setp.eq.u32 %p4, %r0, 0; @%p4 mbarrier.init.shared::cta.b64 [m], 128; {BARRIER}
+        {WRITE} {PLAIN} {PROXY if fence else ""} mbarrier.arrive.shared::cta.b64 _, [m];
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p5, [m], 0; @!%p5 bra W; {FENCE} {PRODUCT} {WAIT}"""
+    assert look(body)[0] == (set() if fence else {("missing proxy fence", KIND)})
+
+
+@pytest.mark.parametrize("wait_first", [True, False])
+@pytest.mark.parametrize("who", ["all", "one"])
+def test_an_operand_is_given_back_after_the_wait(wait_first, who):
+    """Warps 0 to 3 multiply, all of their threads or one of them arrives, warp 4 waits for that and writes."""
+    wait, arrive = "wgmma.wait_group.sync.aligned 0;", "mbarrier.arrive.shared::cta.b64 _, [m];"
+    if who == "one":
+        arrive = "setp.eq.u32 %p6, %r0, 64; @%p6 " + arrive
+    body = f""".shared .align 8 .b64 m; setp.eq.u32 %p4, %r0, 0; {BARRIER}
+        @%p4 mbarrier.init.shared::cta.b64 [m], {128 if who == "all" else 1}; {BARRIER}
+        setp.ge.u32 %p3, %r0, 128; @%p3 bra WRITES;
+        {FENCE} {PRODUCT} {COMMIT} {wait + arrive if wait_first else arrive + wait} bra OUT;
+        WRITES: setp.ge.u32 %p3, %r0, 160; @%p3 bra OUT;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p5, [m], 0; @!%p5 bra W; mov.u32 %r20, s;
+        mad.lo.u32 %r20, %r1, 4, %r20; {PLAIN} OUT:"""
+    kinds, result = look(body, threads=256)
+    assert kinds == (set() if wait_first else {("wgmma in flight", STORE)}), result.findings
+
+
+def test_what_nobody_wrote():
+    body = (
+        f".shared .align 1024 .b8 t[4096]; mov.u64 %rd8, {Layout(start=16384).descriptor(64)}; {FENCE} {PRODUCT} {WAIT}"
+    )
+    kinds, result = look(body)
+    assert kinds == {("uninitialised shared read", KIND)} and 16384 <= result.findings[0].address < 18432
+
+
+def test_what_is_beyond_shared_memory():
+    kinds, result = look(f"mov.u64 %rd8, {Layout(start=15360).descriptor(64)}; {FENCE} {PRODUCT} {WAIT}")
+    assert kinds == {("out of bounds shared", KIND)} and 16384 <= result.findings[0].address < 18432
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+def test_a_swizzled_matrix_begins_with_a_pattern(swizzle):
+    for start in range(0, 16 * swizzle, 16):
+        descriptor = Layout(swizzle, start=start).descriptor(64)
+        for base in (0, start // 128 % 8):
+            kinds, result = look(f"mov.u64 %rd8, {descriptor | base << 49}; {FENCE} {PRODUCT} {WAIT}")
+            right = (start // 128 - base) % (swizzle // 16) == 0
+            assert kinds == (set() if right else {("misaligned", KIND)}), (start, base, result.findings)
+
+
+def test_a_warpgroup_executes_together():
+    apart = {("warp divergence", KIND)}
+    last = "setp.ge.u32 %p3, %r0, 96;"
+    body = FENCE + PRODUCT + WAIT
+    assert look(body, threads=64)[0] == apart, "two warps are no warpgroup"
+    assert look(last + f"@%p3 bra OUT; {body} OUT:")[0] == apart, "the last warp is not there"
+    kinds, result = look(last + f"@%p3 add.u64 %rd8, %rd8, 2; {body}")
+    assert kinds == apart and "other" in result.findings[0].message, "another descriptor"
+    kinds, result = look(last + f"@%p3 bra ELSE; {body} bra OUT; ELSE: {body} OUT:")
+    assert kinds == apart and result.findings[0].other_place is not None, "another instruction"
+
+
+def test_registers_of_warpgroups():
+    def registers(less: int, more: int, blocks: int = 1, warp: int = 0) -> set[str]:
+        text = f""".version 8.3
+            .target sm_90a
+            .address_size 64
+            .visible .entry k() .maxntid 256 .minnctapersm {blocks} {{
+            .reg .pred %p<2>; .reg .b32 %r<2>;
+            mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, {128 + 32 * warp}; @%p0 bra LESS;
+            setmaxnreg.inc.sync.aligned.u32 {more}; bra OUT;
+            LESS: setmaxnreg.dec.sync.aligned.u32 {less}; OUT: ret; }}"""
+        return {each.kind for each in engine.Module(text).launch("k", (1,), (256,), 0, b"", []).findings}
+
+    assert registers(24, 232) == registers(40, 216, 2) == set()
+    assert registers(40, 224, 2) == {"registers"}
+    assert registers(24, 232, 1, warp=1) == {"warp divergence"}
+    assert registers(25, 232) == registers(16, 232) == registers(24, 264) == {"unknown instruction"}
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_registers", [True, False])
+def test_what_it_counts(in_registers):
+    _, _, result = multiply("f16", columns=96, a=None if in_registers else HERE, times=3)
+    counted, _ = count(result.counters, result.kernel)
+    assert counted["instructions.wgmma"] == 3 * 4
+    assert counted.tensor_flops == 3 * 2 * 64 * 96 * 16
+    assert counted.wgmma_bytes == 3 * 32 * (96 + (0 if in_registers else 64))
+    assert counted.shared_load_bytes == counted.shared_load_wavefronts == 0
+
+
+def test_what_it_traces():
+    """The pieces of 16 bytes that it reads, each once."""
+    b = Layout(128, start=4096)
+    body = f"{OPERANDS} mov.u64 %rd9, {b.descriptor(40)}; {FENCE}" + PRODUCT.replace("m64n8", "m64n40").replace(
+        listed("d", 4), listed("d", 20)
+    )
+    memory, out = np.zeros(16384, np.uint8), np.zeros((64, 40), np.float32)
+    result = run(zero(20) + body + WAIT, memory, out, trace=range(1))
+    rows = result.trace[result.trace["kind"] == Access.WGMMA]
+    pieces = {at // 16 for each in (HERE.offsets(64, 2), b.offsets(40, 2)) for at in each.flat}
+    assert (rows["size"] == 16).all() and sorted(rows["addr"] // 16) == sorted(pieces)
+
+
+# ---- recorded on an H200 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probe", ["wgmma_layouts", "wgmma_rounding"])
+def test_as_on_an_h200(probe):
+    """Where descriptors point, swizzled, transposed, with base offsets; and the last bit of sums of all types."""
+    source = Path(__file__).with_name(f"{probe}.cu")
+    command = [sys.executable, "-m", "cudaemu", "--arch", "9.0a", "--no-sanitize", "-q", str(source)]
+    done = subprocess.run(command, cwd=source.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    recorded = source.with_suffix(".txt").read_text().splitlines()
+    assert len(recorded) > 300 and done.stdout.splitlines() == recorded

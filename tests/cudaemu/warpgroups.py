@@ -120,12 +120,12 @@ def run(body: str, memory: np.ndarray, out: np.ndarray, *more: np.ndarray, threa
     regions = [Region(each.ctypes.data, each.nbytes, f"array {n}") for n, each in enumerate(arrays)]
     packed = np.array([each.ctypes.data for each in arrays], np.uint64).tobytes()
     result = module.launch("k", (1,), (threads,), 0, packed, regions, **options)
-    result.places = module.kernel("k").instructions
+    result.kernel = module.kernel("k")
     return result
 
 
-def store(count: int, columns: int, halves: bool) -> str:
-    """The accumulators d0, d1, ... to the matrix at %rd0, 64 rows for each warpgroup."""
+def store(count: int, columns: int, halves: bool, first: int = 0) -> str:
+    """The accumulators from d`first` on to the matrix at %rd0, 64 rows for each warpgroup."""
     size = 2 if halves else 4
     body = f"""shr.u32 %r12, %r0, 5; mul.lo.u32 %r12, %r12, 16; shr.u32 %r13, %r1, 2; add.u32 %r12, %r12, %r13;
         and.b32 %r13, %r1, 3; mul.lo.u32 %r13, %r13, 2; mad.lo.u32 %r12, %r12, {columns}, %r13;
@@ -133,7 +133,7 @@ def store(count: int, columns: int, halves: bool) -> str:
     for n in range(count):
         i = 2 * n if halves else n
         at = size * (8 * (i // 2 % 2) * columns + 8 * (i // 4) + i % 2)
-        body += f"st.global.b32 [%rd6 + {at}], %d{n};\n"
+        body += f"st.global.b32 [%rd6 + {at}], %d{first + n};\n"
     return body
 
 
