@@ -352,6 +352,13 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",
+    "BULK_CORNER": lambda f, at: (
+        f"the first coordinate must be a multiple of 16 bytes, got {signed(f.address)} elements of {f.size} bytes"
+    ),
+    "BULK_NEGATIVE": lambda f, at: (
+        f"the coordinates of a tensor that is stored to must not be negative, got {signed(f.address)} in dimension "
+        f"{f.size}; a load fills what is outside, a store does not clip at that side"
+    ),
     "SWIZZLE_OFFSET": lambda f, at: (
         f"{at.shared(f.address)}: a tile with this swizzle must begin at a multiple of {f.size} bytes, after which its "
         "pattern repeats: it goes by the bits of the address, and not by the tile's own rows"
@@ -384,7 +391,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BULK_UNEXPECTED": lambda f, at: (
         f"the phase of the mbarrier at {at.shared(f.address)} ends before the {f.size} bytes of this copy have come: "
-        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring"
+        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
+        "the phase that it is for"
     ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "

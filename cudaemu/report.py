@@ -240,7 +240,7 @@ class Report:
         place = self.tensors[name]
         item = place.itemsize
         rows, first = self.accesses(name)
-        stores = (rows["kind"] == Access.STORE) | (rows["kind"] == Access.ATOMIC)
+        stores = np.isin(rows["kind"], (Access.STORE, Access.ATOMIC, Access.BULK_STORE))
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
             is_store = np.array([place.category.startswith("store") for place in launch.code])
             stores |= (rows["kind"] == Access.WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]

@@ -3,8 +3,8 @@
 // Each tile of the ring has two mbarriers. `full` ends a phase when the bytes of a copy have come: the consumers wait for
 // it. `empty` ends one when all consumer warps have arrived, which have read the tile: the producer waits for that before
 // it copies the next slice there. Phases alternate in parity, so both sides flip theirs each time they have gone round
-// the ring; the producer's first round waits for the parity that a fresh mbarrier has behind it. Needs compute
-// capability 9.0.
+// the ring; the producer's first round waits for the parity of the phase before a fresh mbarrier's first one.
+// Needs compute capability 9.0.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -81,21 +81,20 @@ __global__ void column_sums(const __grid_constant__ CUtensorMap matrix, float *s
   }
 }
 
-using Encode = CUresult (*)(
-    CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+// The driver's function, without linking against the driver.
+auto encoder() {
+  void *function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+  return decltype(&cuTensorMapEncodeTiled)(function);
+}
 
 CUtensorMap map_of(float *matrix, int rows, int cols) {
-  void *encode = nullptr;  // the driver's function, without linking against the driver
-  cudaDriverEntryPointQueryResult found;
-  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
   CUtensorMap map;
   const cuuint64_t size[] = {cuuint64_t(cols), cuuint64_t(rows)}, stride[] = {cols * sizeof(float)};
   const cuuint32_t box[] = {COLS, ROWS}, step[] = {1, 1};
-  const CUresult error = Encode(encode)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (error) printf("cuTensorMapEncodeTiled: error %d\n", error);
+  encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return map;
 }
 

@@ -46,51 +46,49 @@ __device__ void store_tile(const CUtensorMap *map, int x, int y, const void *til
                "r"(y), "r"(shared_address(tile)) : "memory");
 }
 
-__global__ void twice(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to) {
+// A block goes along the tiles of its rows.
+__global__ void twice(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, int tiles) {
   __shared__ __align__(1024) float tile[ROWS][COLS];
   __shared__ uint64_t full;
-  const int x = blockIdx.x * COLS, y = blockIdx.y * ROWS;
   if (threadIdx.x == 0) {
     mbarrier_init(&full, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the copy, too
-    mbarrier_expect(&full, TILE_BYTES);
-    load_tile(tile, &from, x, y, &full);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the copies, too
   }
   __syncthreads();  // nobody looks at the mbarrier before it is one
-  mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
-    const int row = i / COLS, col = i % COLS;
-    tile[row][(col / 4 ^ row % 8) * 4 + col % 4] *= 2;  // where the swizzle put it
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what this thread wrote, the copy shall see
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    store_tile(&to, x, y, tile);
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the tile is the block's: it must be read by then
+  for (int n = 0; n < tiles; ++n) {
+    if (threadIdx.x == 0) {
+      mbarrier_expect(&full, TILE_BYTES);
+      load_tile(tile, &from, n * COLS, blockIdx.x * ROWS, &full);
+    }
+    mbarrier_wait(&full, n % 2);
+    for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
+      const int row = i / COLS, col = i % COLS;
+      tile[row][(col / 4 ^ row % 8) * 4 + col % 4] *= 2;  // where the swizzle put it
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what this thread wrote, the copy shall see
+    __syncthreads();                                              // all have written
+    if (threadIdx.x == 0) {
+      store_tile(&to, n * COLS, blockIdx.x * ROWS, tile);
+      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // it is read: the next one may come
+    }
   }
 }
 
-using Encode = CUresult (*)(
-    CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
 // The driver's function, without linking against the driver.
-Encode encode() {
+auto encoder() {
   void *function = nullptr;
   cudaDriverEntryPointQueryResult found;
   cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-  return Encode(function);
+  return decltype(&cuTensorMapEncodeTiled)(function);
 }
 
 CUtensorMap map_of(float *matrix, int rows, int cols, int pitch) {
   CUtensorMap map;
   const cuuint64_t size[] = {cuuint64_t(cols), cuuint64_t(rows)}, stride[] = {pitch * sizeof(float)};
   const cuuint32_t box[] = {COLS, ROWS}, step[] = {1, 1};
-  const CUresult error =
-      encode()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (error) printf("cuTensorMapEncodeTiled: error %d\n", error);
+  encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return map;
 }
 
@@ -103,8 +101,8 @@ int main() {
   cudaMalloc(&d_b, b.size() * sizeof(float));
   cudaMemcpy(d_a, a.data(), a.size() * sizeof(float), cudaMemcpyHostToDevice);
   cudaMemset(d_b, 0, b.size() * sizeof(float));
-  const dim3 grid((cols + COLS - 1) / COLS, (rows + ROWS - 1) / ROWS);
-  twice<<<grid, THREADS>>>(map_of(d_a, rows, cols, pitch), map_of(d_b, rows, cols, pitch));
+  const int blocks = (rows + ROWS - 1) / ROWS, tiles = (cols + COLS - 1) / COLS;
+  twice<<<blocks, THREADS>>>(map_of(d_a, rows, cols, pitch), map_of(d_b, rows, cols, pitch), tiles);
   cudaMemcpy(b.data(), d_b, b.size() * sizeof(float), cudaMemcpyDeviceToHost);
   bool right = cudaGetLastError() == cudaSuccess;
   for (int i = 0; i < rows * pitch; ++i) right &= b[i] == (i % pitch < cols ? 2 * a[i] : 0);

@@ -82,6 +82,8 @@ NAMES = {  # of a header, what an example may use of it
     "cmath": r"\bstd::(?:fabs|ldexp|exp|abs|sqrt|sin|cos|pow|fmax)\b",
     "algorithm": r"\bstd::(?:max|min|swap)\b",
     "vector": r"\bstd::vector\b",
+    "cstdint": r"\bu?int\d+_t\b",
+    "cuda.h": r"\bCUtensorMap\b",
     "cuda_runtime.h": r"\bcuda[A-Z]\w+",
     "cuda_fp16.h": r"\b(?:__)?half2?\b",
     "cuda_bf16.h": r"\b__nv_bfloat16\b",

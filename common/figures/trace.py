@@ -39,6 +39,8 @@ VERBS = {
     Access.ATOMIC: "atomic",
     Access.CP_ASYNC: "copy",
     Access.LDMATRIX: "ldmatrix",
+    Access.BULK_LOAD: "bulk copy",
+    Access.BULK_STORE: "bulk copy",
 }
 
 
@@ -95,6 +97,7 @@ class Traced:
         self.tensors = report.tensors
         self.mosaic = mosaic
         rows = report.trace[(report.trace["launch"] == 0) & (report.trace["block"] == block)]
+        rows = rows[rows["kind"] < Access.MBARRIER_ARRIVE]  # what threads tell each other is no request
         if not len(rows):
             raise UserError(f"{label}: block {block} made no memory access; the grid is {report.launches[0].grid}")
         self.rows = rows[np.lexsort((rows["thread"], rows["space"], rows["seq"], rows["thread"] // layout.WARP))]

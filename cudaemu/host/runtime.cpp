@@ -577,7 +577,8 @@ CUresult driver_refuses(CUresult error, const std::string &why) {
   return error;
 }
 
-// What is wrong with a tensor map, or nothing. The rules are those of the driver's manual; the names are its parameters'.
+// What is wrong with a tensor map, or nothing: the rules of the driver's manual, as driver 580 keeps them on an H200
+// (2026-11-22; it does not mind a null address, nor any swizzle of an interleaved layout). The names are its parameters'.
 std::string wrong_tensor_map(
     const void *map, unsigned type, unsigned rank, const void *address, const cuuint64_t *sizes,
     const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, unsigned interleave, unsigned swizzle,
@@ -597,16 +598,14 @@ std::string wrong_tensor_map(
   if (rank < least || rank > TensorMap::MOST_DIMENSIONS)
     return format("tensorRank must be %u to 5%s, got %u", least, interleave ? " with an interleaved layout" : "", rank);
   const unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16, bytes = TENSOR_MAP_BYTES[type];
-  if (!address || !aligned(address, unit))
-    return format("globalAddress must be a multiple of %u bytes, got %p", unit, address);
+  if (!aligned(address, unit)) return format("globalAddress must be a multiple of %u bytes, got %p", unit, address);
   if (!sizes || !box || !steps || (rank > 1 && !strides))
     return "globalDim, globalStrides, boxDim and elementStrides must not be null";
   for (unsigned n = 0; n < rank; ++n) {
     if (!sizes[n] || sizes[n] > 1ull << 32)
       return format("globalDim[%u] must be 1 to 2^32 elements, got %llu", n, (unsigned long long)sizes[n]);
     if (!box[n] || box[n] > 256) return format("boxDim[%u] must be 1 to 256 elements, got %u", n, box[n]);
-    if ((n || interleave) && (!steps[n] || steps[n] > 8))
-      return format("elementStrides[%u] must be 1 to 8, got %u", n, steps[n]);
+    if (!steps[n] || steps[n] > 8) return format("elementStrides[%u] must be 1 to 8, got %u", n, steps[n]);
     if (n && (strides[n - 1] % unit || strides[n - 1] >= 1ull << 40))
       return format("globalStrides[%u], from one element of dimension %u to the next, must be a multiple of %u bytes "
                     "below 2^40, got %llu",
@@ -618,8 +617,11 @@ std::string wrong_tensor_map(
   if (!interleave && span && inner > span)
     return format("boxDim[0] must be at most the %u bytes of the swizzle, got %u elements of %u bytes", span, box[0],
                   bytes);
-  if (interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)
-    return format("swizzle must be CU_TENSOR_MAP_SWIZZLE_32B with CU_TENSOR_MAP_INTERLEAVE_32B, got %u", swizzle);
+  uint64_t room = bytes;  // that of one step may be 128 KiB, and not 512 KiB: the limit is taken to be a block's
+  for (unsigned n = 0; n < rank; ++n) room *= box[n];
+  if (channel >= 0 && room > unsigned(device.shared_per_block))
+    return format("boxDim must fit into the %d bytes of shared memory that a block may have, got %llu bytes",
+                  device.shared_per_block, (unsigned long long)room);
   if (fill && type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
     return format("oobFill must be 0 for integers, got 1 for CU_TENSOR_MAP_DATA_TYPE_%s", types[type]);
   return "";

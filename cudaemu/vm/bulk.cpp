@@ -24,11 +24,20 @@ static u32 taken(const TensorMap &t, u32 dimension) {  // elements that are copi
   return (t.box[dimension] + t.step[dimension] - 1) / t.step[dimension];
 }
 
-static u32 bytes_of(const TensorMap &t) {
-  u64 bytes = t.stride[0];
-  for (u32 d = 0; d < t.rank; ++d) bytes *= taken(t, d);
-  return u32(bytes);
+// Bytes from one row of the tile to the next: with a swizzle each row has all of its span, however short the row is.
+static u32 pitch_of(const TensorMap &t) {
+  const u32 row = u32(taken(t, 0) * t.stride[0]);
+  return t.swizzle ? 16u << t.swizzle : row;
 }
+
+static u32 rows_of(const TensorMap &t) {
+  u32 rows = 1;
+  for (u32 d = 1; d < t.rank; ++d) rows *= taken(t, d);
+  return rows;
+}
+
+// What it takes up in shared memory.
+static u32 room_of(const BulkCopy &c) { return c.map.magic ? rows_of(c.map) * pitch_of(c.map) : c.bytes; }
 
 // f(address in global memory, offset in the tile, bytes) for the rows that lie together on both sides, but for the
 // swizzle. Address 0: outside the tensor.
@@ -36,12 +45,14 @@ template <class F>
 static void rows(const BulkCopy &c, F f) {
   if (!c.map.magic) return f(c.global, 0u, c.bytes);
   const TensorMap &t = c.map;
-  const s64 item = t.stride[0], width = taken(t, 0), size = s64(t.size[0]);
+  const s64 item = t.stride[0], width = taken(t, 0);
+  // A store clips a row after the last 16 bytes of which the tensor has some.
+  const s64 size = c.mbarrier ? s64(t.size[0]) : (s64(t.size[0]) * item + 15) / 16 * 16 / item;
   const u32 begin = u32(std::clamp<s64>(-s64(c.corner[0]), 0, width));
   const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
   u32 count[TensorMap::MOST_DIMENSIONS] = {1, 1, 1, 1, 1}, at[TensorMap::MOST_DIMENSIONS] = {};
   for (u32 d = 1; d < t.rank; ++d) count[d] = taken(t, d);
-  for (u32 offset = 0;; offset += width * item) {
+  for (u32 offset = 0;; offset += pitch_of(t)) {
     u64 address = t.base + s64(c.corner[0]) * item;
     bool inside = end > begin;
     for (u32 d = 1; d < t.rank; ++d) {
@@ -84,13 +95,20 @@ static void pieces(const BulkCopy &c, F f) {
 
 // ---- what it does ----
 
-// What stands for elements outside the tensor.
+// What stands for elements outside the tensor: zeros, or an H200's NaN, which is one in every type.
 static void fill(u8 *to, u32 bytes, const TensorMap &t) {
   if (!t.fill) return void(memset(to, 0, bytes));
-  const u32 item = u32(t.stride[0]);
-  for (u32 at = 0; at < bytes; at += item) {
-    memset(to + at, 0xff, item);
-    to[at + item - 1] = 0x7f;
+  constexpr u16 NOT_A_NUMBER = 0x7ff7;
+  for (u32 at = 0; at < bytes; at += 2) memcpy(to + at, &NOT_A_NUMBER, 2);
+}
+
+// An H200 rounds on the way to shared memory what a tensor map says is TF32, to the nearest, ties to even.
+static void round_tf32(u8 *data, u32 bytes, const TensorMap &t) {
+  if (t.type != TF32 && t.type != TF32_FTZ) return;
+  for (u32 at = 0; at < bytes; at += 4) {
+    u32 bits = bits_of<u32>(data + at);
+    bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(data + at, &bits, 4);
   }
 }
 
@@ -203,9 +221,12 @@ void Cluster::execute(const BulkCopy &c) {
   const auto there = [](u64 address) { return reinterpret_cast<u8 *>(address); };
   pieces(c, [&](u32 at, u64 global, u32 bytes) {
     if (at + bytes > launch.shared_window) return;  // a swizzle out of a tile that is no multiple of its pattern
-    if (c.mbarrier)
-      global ? void(memcpy(shared + at, there(global), bytes)) : fill(shared + at, bytes, c.map);
-    else if (global)
+    if (c.mbarrier && !global)
+      fill(shared + at, bytes, c.map);
+    else if (c.mbarrier) {
+      memcpy(shared + at, there(global), bytes);
+      round_tf32(shared + at, bytes, c.map);
+    } else if (global)
       c.reduction ? reduce(there(global), shared + at, bytes, Reduction(c.reduction), Type(c.type))
                   : void(memcpy(there(global), shared + at, bytes));
   });
@@ -216,28 +237,34 @@ void Cluster::execute(const BulkCopy &c) {
 // Its tile is in flight from now on: nobody may touch it who has not waited.
 void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   Block &there = *cluster.block(c.tile);
-  const u32 shift = program.granule_log2, from = u32(Cluster::offset(c.tile));
+  const u32 shift = program.granule_log2;
   const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
   const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
   const Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle};
   const Cell writer = Cell::by_visit(cluster.remember(visit), 0);
   Cell fine;  // the last one that was looked at
-  for (u32 at = from >> shift; at <= (from + c.bytes - 1) >> shift; ++at) {
-    for (const bool written : {true, false})
-      for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
-           last = cluster.before(last)) {
-        if (ordered(w, lane, there, last)) {
-          if (!cluster.before(last)) fine = last;
-          continue;
+  const auto range = [&](u32 from, u32 bytes) {
+    for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
+      for (const bool written : {true, false})
+        for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
+             last = cluster.before(last)) {
+          if (ordered(w, lane, there, last)) {
+            if (!cluster.before(last)) fine = last;
+            continue;
+          }
+          const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
+          report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
+                       bytes, there, last);
+          break;
         }
-        const u64 where = &there == this ? u64(at) << shift : Cluster::address(there, u64(at) << shift);
-        report_visit(written ? Problem::RACE_WRITE_AFTER_WRITE : Problem::RACE_WRITE_AFTER_READ, w, i, lane, where,
-                     c.bytes, there, last);
-        break;
-      }
-    there.written_by[at] = writer;
-    there.read_by[at] = {};
-  }
+      there.written_by[at] = writer;
+      there.read_by[at] = {};
+    }
+  };
+  if (room_of(c) == c.bytes) return range(u32(Cluster::offset(c.tile)), c.bytes);
+  pieces(c, [&](u32 at, u64, u32 bytes) {
+    if (at + bytes <= launch.shared_bytes) range(at, bytes);
+  });
 }
 
 // It reads this block's shared memory from now on: nobody may write there who has not waited.
@@ -298,6 +325,15 @@ struct Issue {
   }
   bool no_map(NoMap why, u64 address) { return fail(Problem::TENSOR_MAP, address, why); }
 
+  // Beyond the documentation, an H200 ends a kernel by an illegal instruction if this does not hold.
+  bool corner_allowed(const BulkCopy &c, bool store) {
+    if (s64(c.corner[0]) * s64(c.map.stride[0]) % 16)
+      return fail(Problem::BULK_CORNER, u32(c.corner[0]), u32(c.map.stride[0]));
+    for (u32 d = 0; store && d < c.map.rank; ++d)
+      if (c.corner[d] < 0) return fail(Problem::BULK_NEGATIVE, u32(c.corner[d]), d);
+    return true;
+  }
+
   bool read_map(u64 address, u32 coordinates, BulkCopy &c) {
     const u64 window = address & WINDOW_MASK, at = address & ~WINDOW_MASK;
     const u8 *from = reinterpret_cast<const u8 *>(at);
@@ -324,7 +360,8 @@ struct Issue {
     if (c.map.interleave) return no_map(INTERLEAVED, shown);
     if (c.reduction && !has_reduction(Reduction(c.reduction), Type(c.map.type)))
       return no_map(NO_SUCH_REDUCTION, shown);
-    c.bytes = bytes_of(c.map), c.type = c.map.type;
+    c.bytes = u32(rows_of(c.map) * taken(c.map, 0) * c.map.stride[0]);
+    c.type = c.map.type;
     return true;
   }
 
@@ -393,16 +430,16 @@ struct Issue {
 
   void look_at_swizzle(const BulkCopy &c) {
     const u32 repeat = 128u << c.map.swizzle, offset = u32(Cluster::offset(c.tile));
-    if (c.map.swizzle && c.bytes >= repeat && offset % repeat)
+    if (c.map.swizzle && room_of(c) >= repeat && offset % repeat)
       b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), offset, repeat);
   }
 
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
-    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
-    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
-    if (b.launch.sanitize) look_at_swizzle(c);
     const u64 on = mbarrier & ~WINDOW_MASK;
     c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
+    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
+    if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (b.launch.sanitize) look_at_swizzle(c);
     if (!blocks) return land_in(c);
     const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
     for (; blocks; blocks &= blocks - 1) {
@@ -411,7 +448,7 @@ struct Issue {
       if (b.cluster.block(c.tile) != &b) {
         u64 address[LANES];
         address[lane] = c.tile;
-        if (!b.visit_allowed(w, i, alone, address, c.bytes)) return false;
+        if (!b.visit_allowed(w, i, alone, address, room_of(c))) return false;
       }
       if (!land_in(c)) return false;
     }
@@ -434,7 +471,7 @@ struct Issue {
   }
 
   bool to_global(BulkCopy &c, u64 tile) {
-    if (!place(tile, c.bytes, c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
     if (b.launch.sanitize) look_at_swizzle(c);
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
@@ -464,6 +501,7 @@ static void copy(Warp &w, const Instr &i, u32 m) {
     if (i.o[8] == ALL) {
       if (!issue.read_map(other[lane], coordinates, c)) return;
       for (u32 n = 0; n < coordinates; ++n) c.corner[n] = w.reg<s32>(i.o[13 + n])[lane];
+      if (!issue.corner_allowed(c, i.o[0] == TO_GLOBAL)) return;
     } else {
       c.bytes = w.reg<u32>(i.o[8])[lane];
       if (c.bytes % PLAIN_ALIGNMENT) return void(issue.fail(Problem::BULK_SIZE, 0, c.bytes));

@@ -81,7 +81,7 @@ void Block::start() {
     w.seq = 0;
     w.force = w.watching = false;
     w.reads = w.own = w.polls = w.long_turns = 0;
-    w.poll.mask = 0;
+    w.poll.mask = w.poll_of_others.mask = 0;
     w.watches.clear();
     w.round.clear();
     w.groups.assign(1, Group{program.entry, w.live, RUNNABLE});
@@ -91,6 +91,7 @@ void Block::start() {
     for (Clock &fenced : w.fenced) fenced = {};
     w.lanes.reset();
     w.epoch = w.waited = 0;
+    w.landed = 0;
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.products.clear();
@@ -173,10 +174,11 @@ void Block::report_deadlock(u64 not_started) {
       else if (g.waiting < FOR_LANES && g.waiting != RUNNABLE)
         report(Problem::DEADLOCK_BARRIER, g.pc, who, g.waiting, barriers[g.waiting].arrived);
       else {
-        const bool polled = w.poll.mask && w.poll.pc >= g.pc && w.poll.pc < g.pc + LOOP;
-        if (polled && report_mbarrier(w.poll, who)) continue;
-        report(Problem::DEADLOCK_MEMORY, polled ? w.poll.pc : g.pc, who,
-               polled ? w.poll.address[__builtin_ctz(w.poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
+        const Poll &poll = w.poll_of_others.mask & g.mask && !(w.poll.mask & g.mask) ? w.poll_of_others : w.poll;
+        const bool polled = poll.mask && poll.pc >= g.pc && poll.pc < g.pc + LOOP;
+        if (polled && report_mbarrier(poll, who)) continue;
+        report(Problem::DEADLOCK_MEMORY, polled ? poll.pc : g.pc, who,
+               polled ? poll.address[__builtin_ctz(poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
       }
     }
 }

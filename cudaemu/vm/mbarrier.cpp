@@ -185,6 +185,7 @@ static void test(Warp &w, const Instr &i, u32 m) {
   ++w.reads;
   ++w.polls;
   Poll &poll = w.poll;
+  if (!(poll.mask & m)) w.poll_of_others = poll;
   poll.pc = i.pc, poll.mask = m, poll.bytes = 8;
   each(w, i, m, i.o[1], i.o[2], i.o[3], true, [&](int lane, const Target &t) {
     const auto known = b.cluster.mbarriers.find(t.address);

@@ -33,13 +33,15 @@ u64 strength(const Instr &i) {
   return i.flags & (SPIN | TENTATIVE) ? Cell::BY_STRONG : i.flags & STRONG ? Cell::BY_VOLATILE : 0;
 }
 
-// What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes.
+// What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes; what a bulk copy
+// has written that it has waited for.
 struct Horizon {
-  u64 oldest, newest, own;
+  u64 oldest, newest, own, landed;
   explicit Horizon(const Warp &w)
       : oldest(u64(w.oldest) << Cell::TIME_SHIFT),
         newest(u64(w.newest) << Cell::TIME_SHIFT),
-        own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << Cell::TIME_SHIFT) {}
+        own(u64(w.lanes ? w.oldest : w.knows.time[w.index]) << Cell::TIME_SHIFT),
+        landed(w.landed) {}
 };
 
 // Words side by side, as vectors: GCC turns loops over 64-bit comparisons into none by itself.
@@ -74,7 +76,8 @@ static inline bool read_row(const Cell *written, Cell *read, u64 first, const Ho
   by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
     const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
     const V limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
-    bad |= V(w == 0) | V((w & UNDEFINED) != 0) | (V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0));
+    bad |= V(w == 0) | V((w & UNDEFINED) != 0);
+    bad |= V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0) & V(w != h.landed);
     bad |= V(r >= h.oldest) & V(r < h.newest) & V(((r ^ mine) & WARP_BITS) != 0);
     bad |= V(r >= Cell::VISITED);
   });
@@ -101,7 +104,7 @@ static inline bool write_row(Cell *written, Cell *read, u64 first, const Horizon
     const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
     const V w_limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
     const V r_limit = ((r ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
-    bad |= V(w >= w_limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0);
+    bad |= V(w >= w_limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0) & V(w != h.landed);
     bad |= V(r >= r_limit) & V(((r ^ mine) & SELF) != 0);
   });
   if (any(bad)) return false;
@@ -135,6 +138,10 @@ static bool by_count(u32 count, F f) {
 // Of the accesses that `last` tells of, one that races with that of a lane of `lanes` is reported.
 void Block::look_for_race(Problem problem, const Warp &w, const Instr &i, u32 lanes, u32 where, u32 bytes, Cell last,
                           Cell mine) {
+  if (last.visited() && last.word != w.landed && cluster.visits[last.visit()].copy && ordered(w, 0, last) &&
+      !cluster.before(last))
+    w.landed = last.word;
+  if (last.word == w.landed) return;
   for (; last; last = cluster.before(last))
     if (!last.made_for(mine))
       for (u32 rest = lanes; rest; rest &= rest - 1)

@@ -116,10 +116,9 @@ struct Instr {
   X(MBARRIER_BYTES, "mbarrier", 719)                           \
   X(BULK_SIZE, "misaligned", 716)                              \
   X(BULK_PLACE, "misaligned", 716)                             \
+  X(BULK_CORNER, "misaligned", 715)                            \
+  X(BULK_NEGATIVE, "out of bounds global", 715)                \
   X(TENSOR_MAP, "tensor map", 719)                             \
-  X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
-  X(DEADLOCK_BYTES, "deadlock", 702)                           \
-  X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MEMORY, "deadlock", 702)                          \
   X(DEADLOCK_BARRIER, "deadlock", 702)                         \
   X(ENDLESS, "endless loop", 702)                              \
@@ -135,6 +134,8 @@ struct Instr {
   X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
   X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
+  X(BULK_UNEXPECTED, "mbarrier", 0)                            \
+  X(SWIZZLE_OFFSET, "misaligned", 0)                           \
   X(WARPGROUP_INCOMPLETE, "warp divergence", 0)                \
   X(WARPGROUP_APART, "warp divergence", 0)                     \
   X(REGISTERS_EXCEEDED, "registers", 0)                        \
@@ -152,12 +153,13 @@ struct Instr {
   X(BULK_STILL_WRITES, "copy in flight", 0)                    \
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
   X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
-  X(BULK_UNEXPECTED, "mbarrier", 0)                            \
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
-  X(SWIZZLE_OFFSET, "misaligned", 0)                           \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
+  X(DEADLOCK_BYTES, "deadlock", 702)                           \
+  X(DEADLOCK_EXCESS, "deadlock", 702)                          \
+  X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \
@@ -345,19 +347,20 @@ struct Warp {
   bool force = false;  // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
   // Is it getting on? See Block::same_again.
-  u64 reads = 0;          // loads and atomics so far
-  u64 own = 0;            // changes of what only this warp sees: local memory, the clock
-  u32 polls = 0;          // since another group, or another warp, had a turn
-  u32 long_turns = 0;     // turns that ended because the quantum did
-  bool watching = false;  // branches backwards are watched
-  u64 now = 0;            // the clock, for an instruction that asks
-  Poll poll;
+  u64 reads = 0;              // loads and atomics so far
+  u64 own = 0;                // changes of what only this warp sees: local memory, the clock
+  u32 polls = 0;              // since another group, or another warp, had a turn
+  u32 long_turns = 0;         // turns that ended because the quantum did
+  bool watching = false;      // branches backwards are watched
+  u64 now = 0;                // the clock, for an instruction that asks
+  Poll poll, poll_of_others;  // `poll_of_others`: the last one, at an mbarrier, of lanes that `poll` is not of
   std::vector<Watch> watches;
   // What has happened before what this warp does now: order.cpp.
   u32 time = 1;                          // stamps its accesses
   Clock knows, fenced[2];                // now; at its last fence, of either reach
   u32 oldest = 1, newest = 1;            // of what it knows: of all, and of all others
   std::unique_ptr<LaneTimes> lanes;      // where its lanes know different things of each other
+  mutable u64 landed = 0;                // the cells of a bulk copy of which it knows that it is over: shadow.cpp
   u32 epoch = 0, epoch_time = 0;         // races.cpp
   u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
   std::vector<Copy> copies;              // in flight

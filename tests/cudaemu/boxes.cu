@@ -21,13 +21,12 @@ __device__ uint32_t shared_address(const void *p) { return uint32_t(__cvta_gener
     if (load)                                                                                                       \
       asm volatile("cp.async.bulk.tensor." #DIM "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], " \
                    "[%1, {" __VA_ARGS__ "}], [%7];" ::"r"(shared_address(at)),                                      \
-                   "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4]), "r"(shared_address(&full))     \
-                   : "memory");                                                                                     \
+                   "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4]),                                \
+                   "r"(shared_address(&full)) : "memory");                                                          \
     else                                                                                                            \
       asm volatile("cp.async.bulk.tensor." #DIM "d.global.shared::cta.tile.bulk_group [%1, {" __VA_ARGS__           \
                    "}], [%0];" ::"r"(shared_address(at)),                                                           \
-                   "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4])                                 \
-                   : "memory");                                                                                     \
+                   "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4]) : "memory");                    \
   }
 
 __global__ void move(const __grid_constant__ CUtensorMap map, uint8_t *tile, const __grid_constant__ Box b, bool load) {
@@ -37,8 +36,8 @@ __global__ void move(const __grid_constant__ CUtensorMap map, uint8_t *tile, con
   const int *c = b.corner;
   for (int i = threadIdx.x; i < MOST; i += blockDim.x) room[i] = load ? 0xaa : tile[i];
   if (threadIdx.x == 0)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(shared_address(&full))
-                 : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(shared_address(
+        &full)) : "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -48,16 +47,14 @@ __global__ void move(const __grid_constant__ CUtensorMap map, uint8_t *tile, con
     BULK(4, "%2, %3, %4, %5")
     BULK(5, "%2, %3, %4, %5, %6")
     if (load)
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full)), "r"(b.bytes)
-                   : "memory");
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full)),
+                   "r"(b.bytes) : "memory");
     else
       asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
   }
   if (!load) return;
-  asm volatile(
-      "{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }" ::"r"(
-          shared_address(&full))
-      : "memory");
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }" ::"r"(
+                   shared_address(&full)) : "memory");
   for (int i = threadIdx.x; i < MOST; i += blockDim.x) tile[i] = room[i];
 }
 

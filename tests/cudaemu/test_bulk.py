@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cudaemu
+from cudaemu.trace import Access, Space
+from tests.cudaemu.machine import executed, kinds, launch
 
-TYPES = "u1 u2 u4 i4 u8 i8 f2 f4 f8 u2 u4 u4 u4".split()  # of CUtensorMapDataType
+TYPES = ["u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "u2", "u4", "u4", "u4"]  # of CUtensorMapDataType
 BFLOAT16 = 9
 MOST = 64 << 10  # bytes of a tile: boxes.cu
 UNTOUCHED = 0xAA
@@ -56,14 +59,17 @@ def box(**given) -> Box:
     return made
 
 
-def elements(b: Box) -> list[tuple[tuple[int, ...], bool]]:
-    """The tensor's elements in the order of the tile, the first dimension first; whether the tensor has them."""
+def elements(b: Box, store: bool = False) -> list[tuple[tuple[int, ...], bool]]:
+    """The tensor's elements in the order of the tile, the first dimension first; whether the tensor has them. A store
+    clips a row after the last 16 bytes of which the tensor has some: see tma_probe.txt."""
+    item = np.dtype(TYPES[b.type]).itemsize
+    width = -(-b.size[0] * item // 16) * 16 // item if store else b.size[0]
     counts = [b.box[0], *(-(-b.box[d] // b.step[d]) for d in range(1, b.rank))]
     found = []
     for place in itertools.product(*map(range, reversed(counts))):
         steps = (1, *b.step[1 : b.rank])
         at = tuple(b.corner[d] + n * steps[d] for d, n in enumerate(reversed(place)))
-        found.append((at, all(0 <= x < b.size[d] for d, x in enumerate(at))))
+        found.append((at, all(0 <= x < (b.size[d] if d else width) for d, x in enumerate(at))))
     return found
 
 
@@ -72,8 +78,12 @@ def address(b: Box, at: tuple[int, ...]) -> int:
     return at[0] * item + sum(x * b.stride[d] for d, x in enumerate(at[1:]))
 
 
-def swizzled(b: Box, place: int) -> int:
-    """Bits 4 to 6 of an address of shared memory are those XOR bits 7 to 9, or as many of them as the swizzle takes."""
+def placed(b: Box, number: int) -> int:
+    """Where that element of the tile lies. With a swizzle each row has all of its span; bits 4 to 6 of the address are
+    those XOR bits 7 to 9, or as many of them as the swizzle takes."""
+    item = np.dtype(TYPES[b.type]).itemsize
+    row, col = divmod(number, b.box[0])
+    place = b.offset + row * (16 << b.swizzle if b.swizzle else b.box[0] * item) + col * item
     return place ^ ((place >> 7 & (1 << b.swizzle) - 1) << 4)
 
 
@@ -81,9 +91,9 @@ def expected(b: Box, tensor: np.ndarray) -> np.ndarray:
     """Shared memory after the copy of a box."""
     item = np.dtype(TYPES[b.type]).itemsize
     room = np.full(MOST, UNTOUCHED, np.uint8)
-    nan = np.frombuffer(b"\xff" * (item - 1) + b"\x7f", np.uint8)
+    nan = np.frombuffer(b"\xf7\x7f" * (item // 2), np.uint8)
     for n, (at, inside) in enumerate(elements(b)):
-        place = swizzled(b, b.offset + n * item)
+        place = placed(b, n)
         value = tensor[address(b, at) :][:item] if inside else nan if b.fill else 0
         room[place : place + item] = value
     return room
@@ -95,7 +105,7 @@ def noise(size: int) -> np.ndarray:
 
 def extent(b: Box) -> int:
     """Bytes of the tensor."""
-    return address(b, tuple(b.size[d] - 1 for d in range(b.rank))) + np.dtype(TYPES[b.type]).itemsize
+    return address(b, tuple(b.size[d] - 1 for d in range(b.rank))) // 16 * 16 + 16
 
 
 def check_load(library, b: Box) -> None:
@@ -108,11 +118,14 @@ def check_load(library, b: Box) -> None:
 
 
 def check_store(library, b: Box) -> None:
+    b = Box.from_buffer_copy(b)
+    for d in range(b.rank):
+        b.corner[d] = max(b.corner[d], 0)  # no store may begin before the tensor
     tensor, tile = noise(extent(b)), noise(MOST)
     wanted, item = tensor.copy(), np.dtype(TYPES[b.type]).itemsize
-    for n, (at, inside) in enumerate(elements(b)):
+    for n, (at, inside) in enumerate(elements(b, store=True)):
         if inside:
-            place = swizzled(b, b.offset + n * item)
+            place = placed(b, n)
             wanted[address(b, at) :][:item] = tile[place : place + item]
     report = library.call("move_box", tensor, tile, b, 0)
     assert report.ok, report
@@ -121,43 +134,58 @@ def check_store(library, b: Box) -> None:
 
 BOXES = {
     "plain": box(),
-    "negative": box(corner=(-3, -2)),
-    "beyond": box(corner=(60, 30)),
-    "far out": box(corner=(1 << 30, -(1 << 30))),
-    "NaN": box(type=6, fill=1, corner=(-3, 28)),
-    "NaN of 8 bytes": box(type=8, fill=1, corner=(-1, 28), size=(16, 32), box=(4, 8)),
-    "NaN in bf16": box(type=BFLOAT16, fill=1, corner=(61, 0)),
+    "negative": box(corner=(-8, -2)),
+    "beyond": box(corner=(56, 30)),
+    "beyond a row of odd size": box(size=(61, 32), corner=(56, 30)),
+    "far out": box(corner=(1 << 30, 1 << 30)),
+    "NaN": box(type=6, fill=1, corner=(-8, 28)),
+    "NaN of 8 bytes": box(type=8, fill=1, corner=(-2, 28), size=(16, 32), box=(4, 8)),
+    "NaN in bf16": box(type=BFLOAT16, fill=1, size=(60, 32), corner=(56, 0)),
     "32-byte swizzle": box(swizzle=1),
     "64-byte swizzle": box(swizzle=2, box=(32, 16)),
     "128-byte swizzle": box(swizzle=3, box=(64, 16)),
-    "128-byte swizzle, ragged": box(swizzle=3, box=(64, 16), corner=(-5, 23)),
+    "128-byte swizzle, ragged": box(swizzle=3, box=(64, 16), corner=(-8, 23)),
     "inner side below the swizzle": box(swizzle=3, box=(16, 16)),
     "element strides": box(step=(1, 3), box=(16, 8), corner=(8, 20)),
     "the first element stride is ignored": box(step=(2, 1)),
-    "1D": box(rank=1, size=(100,), box=(256,), corner=(-50,)),
-    "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(15, -1, 3)),
-    "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(2, 3, -1, 2)),
+    "1D": box(rank=1, size=(100,), box=(256,), corner=(-48,)),
+    "3D": box(rank=3, size=(20, 7, 5), stride=(48, 336), box=(8, 4, 3), corner=(16, -1, 3)),
+    "4D": box(rank=4, type=7, size=(8, 5, 4, 3), stride=(32, 160, 640), box=(4, 3, 2, 2), corner=(4, 3, -1, 2)),
     "5D": box(
         rank=5,
         size=(8, 3, 3, 3, 3),
         stride=(16, 48, 144, 432),
         box=(8, 2, 2, 2, 2),
         step=(1, 2, 1, 1, 2),
-        corner=(1, 1, -1, 2, 0),
+        corner=(0, 1, -1, 2, 0),
     ),  # fmt: skip
     "bytes": box(type=0, size=(100, 20), stride=(112,), box=(32, 8), corner=(80, 15)),
-    "gaps between rows": box(size=(60, 32), stride=(256,), corner=(50, 0)),
+    "gaps between rows": box(size=(60, 32), stride=(256,), corner=(48, 0)),
 }
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_load(library, name):
+def test_a_box_to_shared_memory(library, name):
     check_load(library, BOXES[name])
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_store(library, name):
+def test_a_box_to_global_memory(library, name):
     check_store(library, BOXES[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "load", "kind"),
+    [
+        ({"corner": (1, 0)}, 1, "misaligned"), ({"corner": (-3, 0)}, 1, "misaligned"),
+        ({"corner": (4, 0)}, 0, "misaligned"), ({"corner": (-8, 0)}, 0, "out of bounds global"),
+        ({"corner": (0, -1)}, 0, "out of bounds global"), ({"offset": 64}, 1, "misaligned"),
+    ],
+)  # fmt: skip
+def test_where_a_box_must_not_begin(library, given, load, kind):
+    b = box(**given)
+    report = library.call("move_box", noise(extent(b)), np.zeros(MOST, np.uint8), b, load)
+    assert report.findings[0].kind == kind and report.status == (716 if "offset" in given else 715), report
 
 
 def random_box(seed: int) -> Box:
@@ -173,6 +201,7 @@ def random_box(seed: int) -> Box:
         stride.append(-(-bytes_ // 16) * 16 + 16 * int(random.integers(0, 2)))
         bytes_ = stride[-1] * n
     corner = [int(random.integers(-side, n + 2)) for side, n in zip(sides, size)]
+    corner[0] = corner[0] * item // 16 * 16 // item
     return box(
         type=type_, rank=rank, swizzle=swizzle, size=size[:rank], stride=stride[: rank - 1], box=sides[:rank],
         step=step[:rank], corner=corner[:rank], fill=int(type_ > 5 and random.integers(0, 2)),
@@ -186,21 +215,54 @@ def test_any_box(library, seed):
     check_store(library, random_box(seed))
 
 
+PROBE = Path(__file__).with_name("tma_probe.cu")
+RECORDED = dict(
+    re.findall(r"^(\d+) (.*\n(?: .*\n)*)", PROBE.with_suffix(".txt").read_text(), re.MULTILINE)
+)  # what an H200 said of each case
+
+
+def probed(capfd, *numbers: str) -> str:
+    cudaemu.program(PROBE, list(numbers), arch="9.0")
+    return capfd.readouterr().out
+
+
+def test_the_hardware_says_the_same(capfd):
+    """64 boxes at the edges of tensors: tma_probe.txt is the word of an H200."""
+    assert [int(number) for number in RECORDED] == list(range(64))
+    fine = [number for number, said in RECORDED.items() if "CUDA error" not in said]
+    assert probed(capfd, *fine) == "".join(f"{number} {RECORDED[number]}" for number in fine)
+
+
+@pytest.mark.parametrize("number", [number for number, said in RECORDED.items() if "CUDA error" in said])
+def test_the_hardware_ends_the_kernel(capfd, number):
+    assert probed(capfd, number) == f"{number} {RECORDED[number]}"
+
+
 # ---- what the driver refuses ----
+
+
+def test_the_driver_says_the_same(capfd):
+    """183 tensor maps, good and bad: tensor_map_probe.txt is the word of an H200's driver."""
+    probe = Path(__file__).with_name("tensor_map_probe.cu")
+    cudaemu.program(probe, [], arch="9.0")
+    assert capfd.readouterr().out.splitlines() == probe.with_suffix(".txt").read_text().splitlines()
+
 
 REFUSED = {
     "tensorDataType": [{"type": 13}],
     "tensorRank": [{"rank": 0}, {"rank": 6}, {"interleave": 1}],
     "globalAddress": [{"misplaced": 8}],
+    "elementStrides[0]": [{"step": (0, 1)}, {"step": (9, 1)}],
     "globalDim[1]": [{"size": (64, 0)}],
     "globalDim[0]": [{"size": ((1 << 32) + 1, 32)}],
     "globalStrides[0]": [{"stride": (136,)}, {"stride": (1 << 40,)}],
     "boxDim[0]": [{"box": (12, 8)}, {"box": (264, 8)}, {"box": (0, 8)}, {"box": (32, 8), "swizzle": 1},
                   {"box": (128, 8), "swizzle": 3}],
+    "boxDim must": [{"box": (256, 256, 4), "rank": 3}],
     "boxDim[1]": [{"box": (16, 257)}, {"box": (16, 0)}],
     "elementStrides[1]": [{"step": (1, 0)}, {"step": (1, 9)}],
     "interleave": [{"interleave": 3}],
-    "swizzle": [{"swizzle": 4}, {"rank": 3, "interleave": 2, "size": (64, 32, 4), "stride": (128, 4096)}],
+    "swizzle": [{"swizzle": 4}],
     "l2Promotion": [{"promotion": 4}],
     "oobFill": [{"fill": 2}, {"fill": 1}],
 }  # fmt: skip
@@ -231,3 +293,200 @@ def test_compute_capability_8_has_no_tensor_maps():
               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
         }""", arch="8.0").call("make", noise(64))  # fmt: skip
     assert report.status == 801 and "9.0" in report.error, report
+
+
+# ---- stores, in bulk groups ----
+
+# 64 threads; each has written its word of s: 1000 + its number. Array 0 is c, 1 is x.
+TILE = """
+    .shared .align 128 .b32 s[64]; .shared .align 8 .b64 m;
+    mov.u32 %r2, s; mad.lo.u32 %r2, %r0, 4, %r2; add.u32 %r3, %r0, 1000; st.shared.u32 [%r2], %r3;
+    setp.eq.u32 %p0, %r0, 0; mad.wide.u32 %rd30, %r0, 4, %rd0; mad.wide.u32 %rd31, %r0, 4, %rd1;
+    fence.proxy.async; bar.sync 0;
+"""
+STORE = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [s], 256;"
+COMMIT = "@%p0 cp.async.bulk.commit_group;"
+WAIT = "@%p0 cp.async.bulk.wait_group {0};"
+READ = "@%p0 cp.async.bulk.wait_group.read {0};"
+
+
+def run(body: str, **options):
+    c, x = np.zeros(64, np.uint32), np.arange(100, 164, dtype=np.uint32)
+    result = launch(TILE + body, c, x, block=(64,), **options)
+    return kinds(result), c, result
+
+
+@pytest.mark.parametrize("wait", [READ, WAIT])
+def test_a_store(wait):
+    found, c, result = run(STORE + COMMIT + wait.format(0))
+    assert found == [] and c.tolist() == list(range(1000, 1064)), result.findings
+    assert executed(result, "@%p0 cp.async.bulk.global", "bytes") == 256
+    assert executed(result, "@%p0 cp.async.bulk.global", "sectors") in (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [
+        ("", {"copy in flight"}),
+        (COMMIT, {"copy in flight"}),
+        (COMMIT + READ.format(1), {"copy in flight"}),
+        (READ.format(0) + COMMIT, {"copy in flight"}),
+        (COMMIT + READ.format(0), set()),
+        (COMMIT + WAIT.format(0), set()),
+    ],
+)
+def test_the_source_is_being_read(wait, found):
+    """By whoever writes there: the thread itself, or another one after a barrier."""
+    for write in (
+        "@%p0 st.shared.u32 [s], 7;",
+        "bar.sync 0; setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;",
+    ):
+        kinds_, c, result = run(STORE + wait + write + COMMIT + WAIT.format(0))
+        assert set(kinds_) == found, result.findings
+        if not found:
+            assert c.tolist() == list(range(1000, 1064))
+
+
+def test_a_wait_that_nobody_else_knows_of():
+    body = STORE + COMMIT + READ.format(0) + "{} setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;"
+    assert run(body.format("bar.sync 0;"))[0] == []
+    found, _, result = run(body.format(""))
+    assert found in (["copy in flight"], ["shared race"]), result.findings
+
+
+def test_what_it_writes_is_there_only_after_the_whole_wait():
+    body = STORE + COMMIT + "{} bar.sync 0; ld.global.u32 %r9, [%rd30]; st.global.u32 [%rd31], %r9;"
+    assert run(body.format(WAIT.format(0)))[0] == []
+    found, _, result = run(body.format(READ.format(0)))
+    assert found == ["copy in flight"] and "without .read" in result.findings[0].message
+    other = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [s], 256;"
+    assert set(run(other + body.format(READ.format(0)))[0]) == {"copy in flight"}
+
+
+def test_groups_are_waited_for_in_order():
+    more = STORE.replace("[%rd0]", "[%rd1]")
+    body = STORE + COMMIT + more + COMMIT + "{} bar.sync 0; st.global.u32 [%rd3{}], %r0;"
+    assert run(body.format(WAIT.format(1), 0))[0] == ["copy in flight"], "the second one may still be read"
+    found, _, result = run(body.format(WAIT.format(1) + READ.format(0), 0))
+    assert found == [], result.findings
+    assert run(body.format(WAIT.format(1) + READ.format(0), 1))[0] == ["copy in flight"]
+
+
+@pytest.mark.parametrize("wait", ["", COMMIT, COMMIT + READ.format(1)])
+def test_the_end_of_a_thread_that_has_not_waited(wait):
+    found, c, result = run(STORE + wait)
+    assert found == ["copy in flight"] and "the thread ends" in result.findings[0].message, result.findings
+    assert c.tolist() == list(range(1000, 1064)), "it happens all the same, if late"
+
+
+def test_the_source_must_be_written_before():
+    body = "setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u32 [s+160], 7;"
+    assert set(run(body + STORE + COMMIT + WAIT.format(0))[0]) & {"shared race", "copy in flight"}
+    assert run(body + "fence.proxy.async; bar.sync 0;" + STORE + COMMIT + WAIT.format(0))[0] == []
+
+
+def test_two_blocks_store_to_one_place():
+    everybody = STORE + COMMIT + WAIT.format(0)
+    assert set(run(everybody, grid=(2,))[0]) & {"global race", "copy in flight"}
+    reduction = everybody.replace("cp.async.bulk.global.", "cp.reduce.async.bulk.global.").replace(
+        "bulk_group [", "bulk_group.add.u32 ["
+    )
+    found, c, result = run(reduction, grid=(2,))
+    assert found == [] and c.tolist() == [2 * (1000 + n) for n in range(64)], result.findings
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "by"),
+    [
+        *((f"{what}.{type_}", dtype, by) for what, by in (("add", np.add), ("min", np.minimum), ("max", np.maximum))
+          for type_, dtype in (("u32", "u4"), ("s32", "i4"), ("u64", "u8"))),
+        *((f"{what}.{type_}", dtype, by) for what, by in (("and", np.bitwise_and), ("or", np.bitwise_or),
+          ("xor", np.bitwise_xor)) for type_, dtype in (("b32", "u4"), ("b64", "u8"))),
+        ("min.s64", "i8", np.minimum), ("max.s64", "i8", np.maximum),
+        ("inc.u32", "u4", lambda a, x: np.where(a >= x, 0, a + 1)),
+        ("dec.u32", "u4", lambda a, x: np.where((a == 0) | (a > x), x, a - 1)),
+        ("add.f32", "f4", np.add), ("add.f64", "f8", np.add), ("add.noftz.f16", "f2", np.add),
+        ("min.f16", "f2", np.minimum), ("max.f16", "f2", np.maximum),
+    ],
+)  # fmt: skip
+def test_reductions(operation, dtype, by):
+    random, size = np.random.default_rng(len(operation)), 256 // np.dtype(dtype).itemsize
+    if dtype[0] == "f":
+        c, x = (random.integers(-100, 100, (2, size)) / 8).astype(dtype)
+    else:
+        c, x = random.integers(0, 256, (2, 256), np.uint8).view(dtype)
+        x[0] = c[0]
+    c, x = c.copy(), x.copy()
+    expected = by(c, x)
+    body = "ld.global.u32 %r9, [%rd31]; st.shared.u32 [%r2], %r9; fence.proxy.async; bar.sync 0;"
+    body += f"@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation} [%rd0], [s], 256;"
+    result = launch(TILE + body + COMMIT + WAIT.format(0), c, x, block=(64,))
+    assert kinds(result) == [], result.findings
+    assert np.array_equal(c, expected), (c, expected)
+
+
+def test_what_has_no_effect_here():
+    found, _, result = run("cp.async.bulk.prefetch.L2.global [%rd0], 64; prefetch.tensormap [%rd0];")
+    assert found == [], result.findings
+
+
+# ---- within a cluster ----
+
+SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+INIT = "@%p0 mbarrier.init.shared::cta.b64 [m], 1; @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], {};" + SYNC
+LANDED = "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [m], 0; @!%p1 bra W;"
+RANK = "mov.u32 %r8, %cluster_ctarank;"
+
+
+def test_from_one_blocks_shared_memory_to_anothers():
+    """Each block sends its words, which have its number added, to the other one."""
+    other = ".shared .align 16 .b32 got[64]; " + RANK + "xor.b32 %r9, %r8, 1;"
+    write = "mad.lo.u32 %r3, %r8, 100, %r3; st.shared.u32 [%r2], %r3; fence.proxy.async; bar.sync 0;"
+    send = """mapa.shared::cluster.u32 %r10, got, %r9; mapa.shared::cluster.u32 %r11, m, %r9;
+        @%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r10], [s], 256, [%r11];"""
+    out = """mov.u32 %r12, got; mad.lo.u32 %r12, %r0, 4, %r12; ld.shared.u32 %r13, [%r12];
+        mad.lo.u32 %r14, %r8, 32, %r0; setp.lt.u32 %p2, %r0, 32; mad.wide.u32 %rd29, %r14, 4, %rd0;
+        @%p2 st.global.u32 [%rd29], %r13;"""
+    found, c, result = run(other + write + INIT.format(256) + send + LANDED + out + SYNC, grid=(2,), cluster=(2,))
+    assert found == [], result.findings
+    assert c.tolist() == [1100 + n for n in range(32)] + [1000 + n for n in range(32)]
+
+
+MULTICAST = """setp.eq.and.u32 %p3, %r8, 0, %p0; mov.u16 %h1, {mask};
+    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+        [s], [%rd1], 256, [m], %h1;"""
+
+
+def test_multicast():
+    """L2 sends the bytes once; both blocks have them, each when its own mbarrier says so."""
+    body = RANK + INIT.format(256) + MULTICAST.format(mask=3) + LANDED
+    body += "ld.shared.u32 %r13, [%r2]; setp.eq.u32 %p4, %r8, 1; @%p4 st.global.u32 [%rd30], %r13;" + SYNC
+    found, c, result = run(body, grid=(2,), cluster=(2,))
+    assert found == [] and c.tolist() == list(range(100, 164)), result.findings
+    assert executed(result, "@%p3 cp.async.bulk.shared", "bytes") == 512
+    assert executed(result, "@%p3 cp.async.bulk.shared", "sectors") in (8, 9)
+
+
+def test_multicast_to_a_block_that_nobody_waits_in():
+    body = RANK + INIT.format(256) + MULTICAST.format(mask=3) + SYNC
+    body += "setp.eq.u32 %p4, %r8, 1; @%p4 exit;" + LANDED
+    found, _, result = run(body, grid=(2,), cluster=(2,))
+    assert found == ["copy in flight"], result.findings
+    assert "block (1, 0, 0) has ended, and this copy may still write" in result.findings[0].message
+
+
+# ---- what a trace has of it ----
+
+
+def test_a_trace():
+    """A row for each piece of global memory, one for the tile, and one for each step at the mbarrier."""
+    body = "@%p0 mbarrier.init.shared::cta.b64 [m], 1; @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
+    body += "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], 256, [m]; bar.sync 0;"
+    _, _, result = run(body + LANDED, trace=range(1), trace_rows=10_000)
+    rows = [row for row in result.trace if row["kind"] >= Access.BULK_LOAD and row["thread"] == 0]
+    assert [(Access(row["kind"]).name, Space(row["space"]).name, row["size"]) for row in rows] == [
+        ("MBARRIER_ARRIVE", "SHARED", 8),
+        ("BULK_LOAD", "GLOBAL", 256),
+        ("BULK_LOAD", "SHARED", 256),
+        ("MBARRIER_WAIT", "SHARED", 8),
+    ]

@@ -306,9 +306,9 @@ UNSUPPORTED = {
     "mbarrier": (".shared .b64 b; mbarrier.arrive.noComplete.shared.b64 %rd1, [b], 1;", "cp.async groups"),
     "texture": ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", "plain array"),
     "tma": (
-        ".shared .b64 b; cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [b], "
-        "[%rd0, {%r1}], [b];",
-        "cp.async in pieces",
+        ".shared .b64 b; cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [b], "
+        "[%rd0, {%r1, %r1, %r1}], [b], {%h1};",
+        "A copy of tiles",
     ),
     "anything": ("frobnicate.u32 %r1, %r2;", "docs/emulator.md"),
     "half a form": ("add.u32 %r1, %r2;", "docs/emulator.md"),

@@ -45,6 +45,23 @@ def test_branches_diverge_and_meet_again():
     assert executed(result, "st.global.u32") == 1, "the two halves have to meet before the store"
 
 
+def test_registers_live_on_past_a_branch_at_the_end_of_the_code():
+    """%r3 is read where that branch goes to, and %r4 to %r9 must not take its place."""
+    c = out()
+    body = "mov.u32 %r3, %r0; setp.lt.u32 %p0, %r0, 16; @%p0 bra LAST;"
+    body += f"BACK: {OUT.format('%r3')} bra.uni END; LAST: "
+    body += "".join(f"ld.global.u32 %r{n}, [%rd0+{4 * n}]; " for n in range(4, 10)) + "bra.uni BACK;"
+    module_ = engine.Module(f""".version 8.3
+        .target sm_90
+        .address_size 64
+        .visible .entry k(.param .u64 p) {{
+        .reg .pred %p<2>; .reg .b32 %r<10>; .reg .b64 %rd<32>;
+        ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x; {body.replace("bra.uni END;", "ret;")} }}""")
+    memory = [Region(c.ctypes.data, c.nbytes, "c")]
+    module_.launch("k", (1,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), memory)
+    assert c.tolist() == list(range(32))
+
+
 def test_lanes_leave_a_loop_one_by_one():
     c = out()
     result = launch(
