@@ -191,7 +191,7 @@ class Problem(ABC):
         return tuple(found)
 
     def other_launches(
-        self, shape: Shape, variants: Variants, device: torch.device
+        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """Launches that compute the same in another way, for a check to try, too, by what they are: the launcher's
         arguments that differ. `extra_names` among them are judged like outputs."""

@@ -450,13 +450,13 @@ class Kernel:
         """Launches that compute the same in another way, for a check to try, too: the problem's, the stage's and both,
         by what they are, as `changed` of `arguments`."""
         spec, launch = self.stage.spec, self.stage.launch
-        found = dict(spec.other_launches(shape, self.variants, device))
+        found = dict(spec.other_launches(shape, self.dtype, self.variants, device))
         others = launch.others(shape, self.variants, self._multiprocessors(device)) if launch else {}
         for what, chosen in others.items():
             scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
             changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}
             found[what] = changed
-            for also, more in spec.other_launches(shape, self.variants, device).items():
+            for also, more in spec.other_launches(shape, self.dtype, self.variants, device).items():
                 found[f"{what}, {also}"] = {**changed, **more}
         return found
 

@@ -283,7 +283,7 @@ def test_other_launches_are_judged_and_named(monkeypatch):
     kernel = NAIVE.kernel()
     tried = []
 
-    def other_launches(shape, variants, device):
+    def other_launches(shape, dtype, variants, device):
         tried.append((shape, device.type))
         return {"as ever": {}, "half of the sum": {"K": 32}}
 

@@ -82,7 +82,7 @@ def test_a_problem_answers_in_one_order(name):
             assert [tensor.shape for tensor in tensors] == [*spec.input_shapes(shape, variants)]
             assert spec.shape(tensors, variants) == shape and spec.parse(spec.format(shape), variants) == shape
             spec.check(shape, variants)
-            launches = spec.other_launches(shape, variants, torch.device("cpu")).values()
+            launches = spec.other_launches(shape, "fp16", variants, torch.device("cpu")).values()
             extras = next(([changed[name] for name in spec.extra_names] for changed in launches), [])
             assert len(extras) == len(spec.extra_names) and set(spec.extra_names) <= set(spec.scratch_names)
             described = [*outputs, *extras]

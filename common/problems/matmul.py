@@ -37,10 +37,10 @@ class Matmul(Gemm):
         return {**super().scalars(shape, variants, tensors), **rows, "activation": 0, "choice": variants["choice"]}
 
     def other_launches(
-        self, shape: Shape, variants: Variants, device: torch.device
+        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """With zeros added: 16 bits of them are the same in every dtype."""
-        zeros = [torch.zeros(size, dtype=torch.float16, device=device) for size in (shape[1:2], shape[:2])]
+        """With zeros added."""
+        zeros = [torch.zeros(size, dtype=torch_dtype(dtype), device=device) for size in (shape[1:2], shape[:2])]
         return {"with bias and residual": dict(zip(self.scratch_names, zeros))}
 
     def check_layout(self, name: str, tensor: Tensor) -> None:

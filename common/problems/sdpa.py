@@ -201,7 +201,7 @@ class Sdpa(Attention):
         return o, type(lse)(max(lse.whole, whole), max(lse.element, element))
 
     def other_launches(
-        self, shape: Shape, variants: Variants, device: torch.device
+        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """Asked for LSE."""
         return {"with LSE": {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}}

@@ -277,7 +277,7 @@ def _long_runs(
     """Every run but the quick ones that timed a stage's default kernel and the library at all these sizes, oldest
     first; with its rows by size. A setting that is not given is 0."""
     wanted = not_zero(_settings(settings))
-    found = []
+    found: list[tuple[dict, dict[str, Record]]] = []
     for run in reversed(runs(kind="bench", gpu=gpu)):
         rows = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
         at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
