@@ -1,10 +1,10 @@
 // The sum of each column of a tall matrix, by a ring of tiles: one warp copies, the others add.
 //
-// Each tile of the ring has two mbarriers. `full` ends a phase when the bytes of a copy have come: the consumers wait for
-// it. `empty` ends one when all consumer warps have arrived, which have read the tile: the producer waits for that before
-// it copies the next slice there. Phases alternate in parity, so both sides flip theirs each time they have gone round
-// the ring; the producer's first round waits for the parity of the phase before a fresh mbarrier's first one.
-// Needs compute capability 9.0.
+// Each tile of the ring has two mbarriers. `full` ends a phase when the bytes of a copy have come: the consumers
+// wait for it. `empty` ends one when all consumer warps have arrived, which have read the tile: the producer waits
+// for that before it copies the next slice there. Phases alternate in parity, so both sides flip theirs each time
+// they have gone round the ring; the producer's first round waits for the parity of the phase before a fresh
+// mbarrier's first one. Needs compute capability 9.0.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -1,9 +1,9 @@
 // A matrix is doubled tile by tile, and one thread of a block moves the tiles: TMA, the Tensor Memory Accelerator.
 //
-// A tensor map says what the matrix is and how large a tile (box) is; the copy takes coordinates, and those of the last
-// tiles reach beyond the matrix: what is outside arrives as zeros and is not written back. The tile comes in with the
-// 128-byte swizzle: the 16-byte pieces of a row of 128 bytes change places by the row's number modulo 8, so that a column
-// of pieces lies in all banks. Needs compute capability 9.0.
+// A tensor map says what the matrix is and how large a tile (box) is; the copy takes coordinates, and those of the
+// last tiles reach beyond the matrix: what is outside arrives as zeros and is not written back. The tile comes in
+// with the 128-byte swizzle: the 16-byte pieces of a row of 128 bytes change places by the row's number modulo 8,
+// so that a column of pieces lies in all banks. Needs compute capability 9.0.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

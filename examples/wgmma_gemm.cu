@@ -1,9 +1,10 @@
 // C = A · B^T by wgmma: four warps multiply 64 x 64 tiles straight from shared memory, in the background.
 //
-// Copies bring 64 x 64 halves of A and of B, in rows of 128 bytes. A row's eight chunks of 16 bytes are exchanged: chunk c
-// of row r goes to c ^ r % 8. That is the 128-byte swizzle. A descriptor says where a tile begins, how far apart groups
-// of eight rows are, and which swizzle it has. Ordinary writes, also those of cp.async, need fence.proxy.async before
-// wgmma may read them. Accumulators belong to wgmma from wgmma.fence to wgmma.wait_group. Needs compute capability 9.0a.
+// Copies bring 64 x 64 halves of A and of B, in rows of 128 bytes. A row's eight chunks of 16 bytes are exchanged:
+// chunk c of row r goes to c ^ r % 8. That is the 128-byte swizzle. A descriptor says where a tile begins, how far
+// apart groups of eight rows are, and which swizzle it has. Ordinary writes, also those of cp.async, need
+// fence.proxy.async before wgmma may read them. Accumulators belong to wgmma from wgmma.fence to wgmma.wait_group.
+// Needs compute capability 9.0a.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 

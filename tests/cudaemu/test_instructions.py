@@ -1446,7 +1446,8 @@ ELSEWHERE |= {"atom.add.vector.f32"} | {
 }
 ELSEWHERE |= {"copy.local", "save", "restore", "malloc", "free", "vprintf", "assertfail"}
 ELSEWHERE |= {"cluster.arrive", "getctarank", "mapa", "ld.cluster", "st.cluster"}  # test_cluster.py
-ELSEWHERE |= {"mbarrier", "mbarrier.test", "cp.async.bulk"}  # test_mbarrier.py
+ELSEWHERE |= {"mbarrier", "mbarrier.test"}  # test_mbarrier.py
+ELSEWHERE |= {"bulk", "bulk.commit", "bulk.wait"}  # test_bulk.py
 ELSEWHERE |= {f"wgmma.{what}" for what in ("f32", "s32", "fence", "commit_group", "wait_group")}  # test_wgmma.py
 ELSEWHERE |= {"setmaxnreg", "fence.proxy.async"}  # likewise
 
