@@ -17,12 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import latex2mathml.converter
 import nbformat
 import yaml
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+MATH = re.compile(r"`[^`]*`|(?<!\$)(\$\$?)(?! )([^$`\n]+)(?<! )\1(?![\w$])")  # or code, which is none
 CODE = {".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".cpp": "cpp", ".py": "python", ".patch": "diff", ".sh": "bash"}
 
 
@@ -62,7 +64,7 @@ class Site:
         for line in text.splitlines(keepends=True):
             code ^= line.lstrip().startswith("```") or ("<pre" in line) != ("</pre" in line)
             prose = not code and not line.startswith("    ")
-            yield LINK.sub(lambda match: self.follow(source, target, match), line) if prose else line
+            yield MATH.sub(_math, LINK.sub(lambda match: self.follow(source, target, match), line)) if prose else line
 
     def name(self, source: Path) -> Path | None:
         """Where the page of a file or folder is, under `folder`; None: it has none."""
@@ -113,6 +115,13 @@ class Site:
             )  # as mkdocs has it
             out.append(re.sub(r"!\[\w+\]\(([^)]+)\)", rf"![Figure: {heading}]({pictures.name}/\1)", line))
         return "\n".join(out)
+
+
+def _math(match: re.Match[str]) -> str:
+    """A formula as MathML, which browsers draw by themselves."""
+    if match[2] is None:
+        return match[0]
+    return latex2mathml.converter.convert(match[2], display="block" if match[1] == "$$" else "inline")
 
 
 def title(notebook: Path) -> str:

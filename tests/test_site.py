@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,13 @@ def test_every_link_leads_somewhere_and_nothing_comes_from_another_server(site: 
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
                 wrong.append(f"{path.name} links to {link}, a place that is not there")
     assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_formulas_are_drawn_by_the_browser(site: Path):
+    text = (site / "notebooks" / "16_final.html").read_text()
+    assert text.count("<math") >= 3 and not re.findall(
+        r"\$[^$<]+\$", re.sub(r"<(pre|code).*?</\1>", "", text, flags=re.S)
+    )
 
 
 @pytest.fixture(scope="module")
