@@ -33,6 +33,7 @@ class Access(IntEnum):
     MBARRIER_ARRIVE = 8
     MBARRIER_WAIT = 9
     WGMMA = 10
+    STMATRIX = 11
 
 
 # A row per thread and access; `addr` is an offset in shared memory (of another block: its rank in the cluster + 1 from

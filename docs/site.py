@@ -174,7 +174,9 @@ def config(folder: Path, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-CSS = """.md-typeset table:not([class]) { display: block; overflow-x: auto; }
+CSS = """.md-typeset math { display: inline-block; max-width: 100%; overflow-x: auto; }
+.md-typeset details, .md-typeset .highlight { max-width: 100%; overflow-x: auto; }
+.md-typeset table:not([class]) { display: block; overflow-x: auto; }
 .md-typeset pre, .md-typeset .jp-RenderedHTML { overflow-x: auto; }
 .md-typeset img { max-width: 100%; background: white; }
 """

@@ -39,6 +39,7 @@ VERBS = {
     Access.ATOMIC: "atomic",
     Access.CP_ASYNC: "copy",
     Access.LDMATRIX: "ldmatrix",
+    Access.STMATRIX: "stmatrix",
     Access.BULK_LOAD: "bulk copy",
     Access.BULK_STORE: "bulk copy",
 }
@@ -51,7 +52,7 @@ class Request:
     warp: int
     order: int  # its place among the warp's memory instructions
     pc: int
-    verb: str  # "load", "store", "copy", "ldmatrix", "atomic"
+    verb: str  # "load", "store", "copy", "ldmatrix", "stmatrix", "atomic"
     size: int  # bytes per lane
     lanes: np.ndarray
     addresses: np.ndarray  # global: addresses; shared: byte offsets in the block's shared memory
@@ -97,7 +98,7 @@ class Traced:
         self.tensors = report.tensors
         self.mosaic = mosaic
         rows = report.trace[(report.trace["launch"] == 0) & (report.trace["block"] == block)]
-        rows = rows[rows["kind"] < Access.MBARRIER_ARRIVE]  # what threads tell each other is no request
+        rows = rows[np.isin(rows["kind"], [*VERBS, Access.WMMA])]  # what threads tell each other is no request
         if not len(rows):
             raise UserError(f"{label}: block {block} made no memory access; the grid is {report.launches[0].grid}")
         self.rows = rows[np.lexsort((rows["thread"], rows["space"], rows["seq"], rows["thread"] // layout.WARP))]
@@ -313,7 +314,7 @@ class Traced:
                     f"{self.label}: warp {warp} has {kinds} of shared-memory request, not a number {request}"
                 )
             request = patterns[request]
-        kind = "ldmatrix" if request.verb == "ldmatrix" else f"shared {request.verb}"
+        kind = request.verb if request.verb.endswith("matrix") else f"shared {request.verb}"
         what = f"{self.label}, warp {request.warp}, {kind}, {request.size} bytes per lane"
         return draw.banks(
             request.addresses, request.size, request.lanes, what=what, source=_quote(request), load=request.is_load
@@ -353,6 +354,7 @@ class Traced:
             (Space.SHARED, "load"): "shared load",
             (Space.SHARED, "store"): "shared store",
             (Space.SHARED, "ldmatrix"): "shared load",
+            (Space.SHARED, "stmatrix"): "shared store",
             (Space.GLOBAL, "copy"): "async copy",
         }
         tracks: dict[str, list[int]] = {}

@@ -47,7 +47,7 @@ static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   u32 left = m & row_lanes(i.o[3]);
   Space space = Space::SHARED;
   if (i.o[2] & 2) next_space(*w.block, &left, address, &space);
-  if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, LDMATRIX, load, true)) return false;
+  if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, load ? LDMATRIX : STMATRIX, load, true)) return false;
   host_pointers(w, space, address, rows);
   return true;
 }

@@ -215,7 +215,8 @@ struct TraceRow {
 #define TRACE_KINDS(X) \
   X(LOAD)              \
   X(STORE)             \
-  X(ATOMIC) X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT) X(WGMMA)
+  X(ATOMIC)            \
+  X(CP_ASYNC) X(LDMATRIX) X(WMMA) X(BULK_LOAD) X(BULK_STORE) X(MBARRIER_ARRIVE) X(MBARRIER_WAIT) X(WGMMA) X(STMATRIX)
 enum TraceKind : u8 {
 #define X(name) name,
   TRACE_KINDS(X)
