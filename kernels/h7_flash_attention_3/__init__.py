@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="FlashAttention-3: the next scores are started before the product of these weights with V and weighed while it "
-    "runs, and warpgroups take turns to start their products. Features of stage 16, by tensor maps.",
+    idea="FlashAttention-3: the next scores are started before the product of these weights with V and weighed while "
+    "it runs, and warpgroups take turns to start their products. Features of stage 16, by tensor maps.",
     problem="sdpa",
     ladder="hopper-attention",
     follows="h6_wgmma_attention",
