@@ -10,6 +10,7 @@ What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is mad
     results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
+    results:first                           the first kernels of examples/ beside torch and the rate of device memory
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
@@ -447,6 +448,29 @@ LEVELS = (  # of memory: name, the keys of its latency and of its rate
 def _bytes_per_clock(row: Mapping) -> float:
     """What a level delivers to an SM."""
     return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+
+
+@table("first")
+def first_table(gpu: str | None = None) -> str:
+    """The first kernels of examples/ beside torch: time, the least bytes per second, what share of the rate of device
+    memory that is. Of the newest such run."""
+    run = next(iter(runs(kind="first", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    ceilings = next(iter(runs(kind="ceiling", gpu=run["gpu"].split()[-1])), {"rows": []})
+    memory = next((row["value"] for row in ceilings["rows"] if row["key"] == "DRAM read"), None)
+    body: list[list[object]] = []
+    for row in run["rows"]:
+        mine, theirs = row["ms"]["median"], row["peer"]["ms"]["median"]
+        rate = row["bytes"] / mine / 1e9
+        share = number(memory and rate / memory, "{:.0%}")
+        cells = [f"{mine * 1e3:,.0f} µs", f"{rate:.2f}", share, f"`{row['peer']['name']}`", f"{theirs * 1e3:,.0f} µs"]
+        body.append([f"{row['name']}, {row['size']}", *cells, f"{theirs / mine:.2f}"])
+    head = ["kernel", "time", "TB/s", "% of device memory", "torch", "its time", "× torch"]
+    said = (
+        f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}, {run['date'][:10]}"
+    )
+    return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
 
 
 @table("levels")

@@ -26,6 +26,7 @@ mkdir -p "$folder"
 
 group=ceilings
 run ceiling common.measure.ceiling
+run first-kernels common.measure.first
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
