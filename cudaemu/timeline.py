@@ -348,7 +348,7 @@ class _Reader:
     def mbarrier_end(self, e: _Event, warp: _Warp, now: int) -> None:
         m = self.mbarrier(e)
         end = max(m.latest, m.since)
-        more = {"what": m.name, "number": m.number, "amount": m.arrivals}
+        more: dict[str, Any] = {"what": m.name, "number": m.number, "amount": m.arrivals}
         self.add(Kind.PHASE, e.there, e.warp, m.since, end, e.pc, **more)
         m.number, m.since, m.latest, m.arrivals = m.number + 1, end, 0, 0
 
@@ -371,7 +371,7 @@ class _Reader:
         self.copied(m, issued, by, end)
 
     def copied(self, m: _Mbarrier, issued: int, by: _Event, end: int, over: bool = True) -> None:
-        more = {"what": m.name, "number": m.number, "amount": by.number, "over": over}
+        more: dict[str, Any] = {"what": m.name, "number": m.number, "amount": by.number, "over": over}
         self.add(Kind.COPY, by.there, by.warp, issued, end, by.pc, **more)
 
     # ---- groups
@@ -418,7 +418,12 @@ class _Reader:
     def multiplied(self, block: int, warp: int, number: int, group: _Group, over: bool = True) -> None:
         text = self.code[group.pc].text if group.pc < len(self.code) else ""
         shape = re.search(r"m\d+n\d+k\d+", text)
-        more = {"what": shape[0] if shape else "", "number": number, "amount": group.amount, "over": over}
+        more: dict[str, Any] = {
+            "what": shape[0] if shape else "",
+            "number": number,
+            "amount": group.amount,
+            "over": over,
+        }
         self.add(Kind.WGMMA, block, warp // WARPS * WARPS, group.first, group.end, group.pc, **more)
 
     # ---- warps
@@ -447,8 +452,8 @@ class _Reader:
                 self.add(Kind.RUNS, block, number, at, end)
         for (there, _), m in self.mbarriers.items():
             if m.copies or m.arrivals:
-                more = {"what": m.name, "number": m.number, "amount": m.arrivals, "over": False}
-                self.add(Kind.PHASE, there, NOBODY, m.since, max(last, m.since), **more)
+                begun: dict[str, Any] = {"what": m.name, "number": m.number, "amount": m.arrivals, "over": False}
+                self.add(Kind.PHASE, there, NOBODY, m.since, max(last, m.since), **begun)
             for issued, by in m.copies:
                 self.copied(m, issued, by, last, over=False)
         for (kind, block, warp, *_), groups in self.groups.items():
@@ -458,7 +463,7 @@ class _Reader:
                     self.multiplied(block, warp * WARPS, number, group, over=False)
                 else:
                     what = Kind.TMA_STORE if kind == EventKind.BULK_STORE else Kind.CP_ASYNC
-                    more = {"number": number, "amount": group.amount, "over": False}
+                    more: dict[str, Any] = {"number": number, "amount": group.amount, "over": False}
                     self.add(what, block, warp, group.first, last, group.pc, **more)
         return self.spans
 
