@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from common.figures import timeline
+from common.figures import warps
 from cudaemu.errors import UserError
 from cudaemu.timeline import Kind
 
@@ -13,26 +13,26 @@ SLICES, SLICE, STAGES = 10, 64, 4
 
 
 @pytest.fixture(scope="module")
-def one_warp_copies() -> timeline.Run:
-    return timeline.run(kernels.load("h3"), (128, 256, SLICES * SLICE))
+def one_warp_copies() -> warps.Run:
+    return warps.run(kernels.load("h3"), (128, 256, SLICES * SLICE))
 
 
 @pytest.fixture(scope="module")
-def a_consumer_copies() -> timeline.Run:
-    return timeline.run(kernels.load("h2"), (128, 256, SLICES * SLICE))
+def a_consumer_copies() -> warps.Run:
+    return warps.run(kernels.load("h2"), (128, 256, SLICES * SLICE))
 
 
 @pytest.fixture(scope="module")
-def turns() -> dict[int, timeline.Run]:
+def turns() -> dict[int, warps.Run]:
     """h4 with all of C for its one block: consumers that take turns (1: eight tiles), and that share one (0: four)."""
     stage = kernels.load("h4")
     return {
-        way: timeline.run(stage.kernel(variants={"PING_PONG": way}), (256, 512, 4 * SLICE)) for way in (0, 1)
+        way: warps.run(stage.kernel(variants={"PING_PONG": way}), (256, 512, 4 * SLICE)) for way in (0, 1)
     }  # fmt: skip
 
 
 @pytest.fixture(params=["one_warp_copies", "a_consumer_copies"])
-def either(request) -> timeline.Run:
+def either(request) -> warps.Run:
     return request.getfixturevalue(request.param)
 
 
@@ -96,20 +96,20 @@ def test_each_tile_is_stored_by_tma(turns):
 
 
 def test_kernels_without_a_ring_of_mbarriers():
-    run = timeline.run(kernels.load("08"), (128, 256, 128))
+    run = warps.run(kernels.load("08"), (128, 256, 128))
     with pytest.raises(UserError, match="08_multi_stage fp16 has 0 mbarriers on which copies complete"):
-        timeline.ring(run)
+        warps.ring(run)
 
 
 def test_the_pictures_say_what_was_executed(one_warp_copies, a_consumer_copies, turns):
-    picture = timeline.ring(a_consumer_copies, one_warp_copies, slices=6)
+    picture = warps.ring(a_consumer_copies, one_warp_copies, slices=6)
     said = picture.texts[0].get_text().replace("\n", " ")
     assert f"{one_warp_copies.refill:.0f} steps (h3_warp_specialized fp16)" in said
     below = picture.axes[1]
     assert [label.get_text() for label in below.get_yticklabels()][:2] == ["producer: warp 8", "stage 0"]
     assert {"slice 0", "slice 5", "0", "5"} <= {text.get_text() for text in below.texts}
     assert below.get_xlim()[1] < one_warp_copies.end
-    picture = timeline.turns(turns[1], turns[0])
+    picture = warps.turns(turns[1], turns[0])
     said = picture.texts[0].get_text().replace("\n", " ")
     assert f"{turns[0].without_product:.0%} (h4_ping_pong fp16 PING_PONG=0)" in said
     assert all("not the time of a GPU" in each.axes[-1].get_xlabel() for each in (picture,))

@@ -1,6 +1,6 @@
 """How the warps of one block work together, as it ran in the emulator: a ring of tiles, and consumers that take turns.
 
-run = timeline.run(stage, shape)     then timeline.ring(run), timeline.turns(run, other)
+run = warps.run(stage, shape)     then warps.ring(run), warps.turns(run, other)
 
 The axis counts the steps of cudaemu.timeline, which are not the time of a GPU: an instruction of a warp is one step,
 copies and products take none. Who waits for whom is as on a GPU; how long, is not.
