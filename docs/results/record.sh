@@ -75,6 +75,16 @@ for d in 128 64; do
   run variants-16-$d kernels.16_final bench --variant all --variant HEAD_DIM=$d --variant CAUSAL=0 --sizes 1024 4096 16384 --repeat 2
   run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
+run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
+run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
+source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
+sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
+run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/one_group_on_h3.cu  # a slice's products run on while the next slice's are issued
+sed -e 's|wgmma_wait<0>();  // the products.*|wgmma_wait<1>();|' -e 's|^  // 4\. Round once|  wgmma_wait<0>();\n&|' \
+  -e 's|if (thread % 128 == 0) \(mbarrier_arrive(shared_address(&shared.empty\)\[slice %|if (slice > 0 \&\& thread % 128 == 0) \1[(slice - 1) %|' \
+  kernels/h3_warp_specialized/kernel.cu >"$source"
+run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
 sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
   -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
