@@ -199,9 +199,11 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
-def variant_records(name: str, macro: str, gpu: str | None = None, **settings: int) -> list[Record]:
+def variant_records(
+    name: str, macro: str, gpu: str | None = None, shown: Sequence[str] = (), **settings: int
+) -> list[Record]:
     """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
-    its values."""
+    its values at all of the sizes `shown`."""
     for run in runs(kind="bench", gpu=gpu):
         found = []
         for record in records(run, name=name):
@@ -209,7 +211,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None, **settings: i
             others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
             if macro in variants and not others and settings.items() <= record.row["settings"].items():
                 found.append(record)
-        if len({record.row["variants"][macro] for record in found}) > 1:
+        if len({record.row["variants"][macro] for record in found}) > 1 and set(shown) <= set(sizes(found)):
             return found
     return []
 
@@ -217,7 +219,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None, **settings: i
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    found = variant_records(name, macro, gpu, **_settings(settings))
+    found = variant_records(name, macro, gpu, shown, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
