@@ -338,7 +338,7 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
         sys.stdout.write(text)
         return
     try:
-        Path(args.json).write_text(text)
+        Path(args.json).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {args.json}: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cudaemu import engine, extension
+from cudaemu import engine, extension, terminal
 from cudaemu.arguments import kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
@@ -250,8 +250,7 @@ def launch_kernel(
         packed = session.pack(args, types, called, outputs, label)
         for (_, size, _, offset), value in zip(info.params, packed):
             params[offset : offset + size] = value.ljust(size, b"\0")
-        result = session.execute(kernel, grids, blocks, shared, bytes(params))
-        print(result.output, end="")
+        result = session.execute(kernel, grids, blocks, shared, bytes(params), printed=terminal.show)
         session.arena.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)

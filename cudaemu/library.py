@@ -33,12 +33,12 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
 
 def _text_file(text: str) -> Path:
     """A file of the cache with that text: what is compiled from it is found again."""
-    folder = cache.folder() / "sources" / hashlib.sha256(text.encode()).hexdigest()[:20]
+    folder = cache.folder() / "sources" / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
     path = folder / "source.cu"
-    if not path.is_file() or path.read_text() != text:
+    if not path.is_file() or path.read_text(encoding="utf-8", errors="surrogatepass") != text:
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
             file.write(text)
         os.replace(temporary, path)
     return path

@@ -353,7 +353,7 @@ class _Parser:
             label
             for label, data in (_STRING.findall(self.text, debug) if debug >= 0 else ())
             if _LAMBDA.search(
-                bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace")
+                bytes(int(x) & 255 for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace")
             )
         }
 
@@ -857,7 +857,8 @@ def shared_bytes(module: PtxModule, function: Function) -> int:
 
 
 def initial_bytes(variable: Variable, address_of) -> bytes:
-    """The bytes that a variable starts with; `address_of(name)` gives the address of a symbol that it points to."""
+    """The bytes that a variable starts with, but for the zeros that follow; `address_of(name)` gives the address of a
+    symbol that it points to."""
     out = bytearray()
     width = BYTES[variable.type]
     for value in variable.initial:
@@ -875,4 +876,4 @@ def initial_bytes(variable: Variable, address_of) -> bytes:
             shift = (mask & -mask).bit_length() - 1
             address = (address & mask) >> shift
         out += (address & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-    return bytes(out[: variable.size]).ljust(variable.size, b"\0")
+    return bytes(out[: variable.size])

@@ -33,7 +33,7 @@ class _Loaded:
 
     def __init__(self, ptx: str):
         self.arena = Arena()
-        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size))
+        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size), self.arena.zero)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
             self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
@@ -153,7 +153,7 @@ class Session(Device):
             *(self.module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
-    def launch(self, request: HostLaunch) -> Served:
+    def launch(self, request: HostLaunch, printed: Callable[[str], None]) -> Served:
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
@@ -162,9 +162,10 @@ class Session(Device):
             cluster=request.cluster,
             keep=keep,
             before=before,
+            printed=printed,
         )
         self.before = result.past
-        return Served(result.code, result.code != 0, result.output)
+        return Served(result.code, result.code != 0)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         variable = self.module.variables.get(name)
@@ -193,9 +194,10 @@ class Session(Device):
         cluster: Dim | None = None,
         keep: bool = False,
         before: engine.Past | None = None,
+        printed: Callable[[str], None] | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`: of Module.launch."""
+        `before`, `printed`: of Module.launch."""
         info = self.module.kernel(kernel)
         traced = None
         if self.trace is not None:
@@ -214,7 +216,7 @@ class Session(Device):
             "cooperative": cooperative,
             "cluster": cluster or info.cluster,
         }
-        options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
+        options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before, "printed": printed}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":

@@ -36,6 +36,16 @@ def prepare() -> None:
             stream.reconfigure(errors="nearest")
 
 
+def hold_standard_descriptors() -> None:
+    """Open those of the descriptors 0 to 2 that are closed (`>&-`) to nowhere: what is opened next is not to get their
+    numbers, which every program that is started takes for its streams."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
 def finish() -> None:
     """Write out what is left. OSError if stdout does not take it."""
     if sys.stdout is not None:
@@ -45,6 +55,12 @@ def finish() -> None:
 def abandon() -> None:
     """Send the rest of the output to nowhere: stdout takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def show(text: str) -> None:
+    """Write to stdout, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
 
 
 def is_watched() -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common import course, torch_private
-from common.calls import Kept, check_grad, check_places, check_tensors
+from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel
 from cudaemu.errors import UserError
@@ -78,6 +78,12 @@ def _run(
         check(a, b, bias, activation, residual, out, out_dtype)
         if a.device.type == "meta":
             return _result(a, b, out, out_dtype)
+        given = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
+        check_memory("matmul", {name: each for name, each in given.items() if each is not None})
+        if any(each is not None and each.is_neg() for each in given.values()):
+            a, b, bias, residual = (each if each is None else each.resolve_neg() for each in (a, b, bias, residual))
+            made = _run(a, b, bias, activation, residual, None, out_dtype if out is None else out.dtype)
+            return made if out is None else out.copy_(made)
         plan = _plans[key] = Plan(a, b, bias, activation, residual, out, out_dtype)
     if out is not None:
         _apart(out, {"a": a, "b": b, "bias": bias, "residual": residual})
@@ -85,9 +91,11 @@ def _run(
 
 
 def _kind(tensor: Tensor | None) -> tuple | None:
-    return tensor if tensor is None else (
-        tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.data_ptr() % ROW_BYTES
-    )  # fmt: skip
+    if tensor is None:
+        return None
+    address = tensor.data_ptr()
+    there = address % ROW_BYTES if address else None
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), there, tensor.is_neg()
 
 
 def _apart(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
