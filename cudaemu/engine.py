@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-import os
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -225,8 +225,14 @@ def run(
     try:
         with subprocess.Popen(
             ["/bin/sh", "-c", _LIFELINE, "sh", *limits, *words],
-            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-            **{"text": True, "encoding": "utf-8", "errors": "replace", "cwd": cwd, "start_new_session": True},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=cwd,
+            start_new_session=True,
         ) as process:
             assert process.stdout is not None
             timer = threading.Timer(seconds, _end_group, [process])
