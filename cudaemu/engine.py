@@ -393,9 +393,9 @@ class Module:
         `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
         `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
         how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
-        blocks)` is called some times per second, and so is `printed` with what device code has printed since, which is then not
-        in the result. `resident`: how many blocks the GPU holds at a time (default: 16 on
-        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
+        blocks)` is called some times per second, and so is `printed` with what device code has printed since, which is
+        then not in the result. `resident`: how many blocks the GPU holds at a time (default: 16 on each of its
+        `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
         result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
         blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
         ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""

@@ -228,7 +228,6 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             encoding="utf-8",
             errors="replace",
             cwd=cwd,
@@ -285,13 +284,8 @@ def read(source: Path) -> str:
 def check_file(path: Path) -> None:
     """UserError unless `path` is a file: reading a pipe empties it, and a device may have no end."""
     if not path.is_file():
-        what = (
-            "it is a folder"
-            if path.is_dir()
-            else "it must be a plain file"
-            if path.exists()
-            else "there is no such file"
-        )
+        other = "it must be a plain file" if path.exists() else "there is no such file"
+        what = "it is a folder" if path.is_dir() else other
         raise UserError(f"cannot read {path}: {what}")
 
 
