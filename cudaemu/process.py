@@ -92,7 +92,10 @@ class HostFinding:
 
     @property
     def where(self) -> tuple[object, ...]:
+        """What makes two findings one: the kind, and the line of the source."""
         return self.kind, self.file, self.line or self.message
+
+    source = where
 
     def more(self, count: int) -> HostFinding:
         """This finding, met `count` times more."""

@@ -145,6 +145,11 @@ class Finding:
         return "\n".join(lines)
 
     @property
+    def source(self) -> tuple[object, ...]:
+        """The kind and the line of the source, which all instances of a template share."""
+        return self.kind, self.file, self.call_line, self.line or self.ptx
+
+    @property
     def where(self) -> tuple[object, ...]:
         """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
         return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx

@@ -323,17 +323,18 @@ def _settled(stat: Stat | None) -> Stat | None:
 
 # ---- the files of a product ------------------------------------------------------------------------------------------
 
-_verified: dict[Path, dict[str, int]] = {}  # products whose hashes this process has compared: file -> size
+# Products whose hashes this process has compared: file -> state.
+_verified: dict[Path, dict[str, tuple[int, bool]]] = {}
 
 
 def _whole(product: Path, files: Mapping[str, str]) -> bool:
-    """Whether a product is as it was built: every file by its hash once per process, then by its size."""
+    """Whether a product is as it was built: every file by its hash once per process, then by its state."""
     known = _verified.get(product)
     if known is None:
         if any(_file_hash(product / name) != wanted for name, wanted in files.items()):
             return False
-        _verified[product] = {name: os.stat(product / name).st_size for name in files}
-    elif any(os.stat(product / name).st_size != wanted for name, wanted in known.items()):
+        _verified[product] = {name: _file_state(product / name) for name in files}
+    elif any(_file_state(product / name) != wanted for name, wanted in known.items()):
         del _verified[product]
         return False
     return True
@@ -347,9 +348,14 @@ def _files(folder: Path) -> list[Path]:
 
 def _file_hash(path: Path) -> str:
     """Of what is in a product's file, and of whether it can be executed."""
-    state = path.stat()
-    runs = "x" if state.st_mode & stat.S_IXUSR else ""
-    return runs + (str(state.st_size) if state.st_size > LARGE else hashlib.sha256(path.read_bytes()).hexdigest())
+    size, runs = _file_state(path)
+    return "x" * runs + (str(size) if size > LARGE else hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _file_state(path: Path) -> tuple[int, bool]:
+    """The size of a product's file, and whether it can be executed."""
+    found = os.stat(path)
+    return found.st_size, bool(found.st_mode & stat.S_IXUSR)
 
 
 # ---- locks -----------------------------------------------------------------------------------------------------------

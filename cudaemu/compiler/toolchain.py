@@ -92,9 +92,12 @@ def describe_nvcc(path: Path) -> Nvcc:
 
 
 def _dry_run(nvcc: Path) -> str:
-    """What nvcc would do; UserError if there is no host compiler, which it needs to say even that."""
-    find_cxx()
-    return run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], seconds=ASKED_SECONDS)
+    """What nvcc would do; UserError, which names the host compiler if that is what is missing."""
+    try:
+        return run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], seconds=ASKED_SECONDS)
+    except UserError:
+        find_cxx()
+        raise
 
 
 def find_cxx() -> str:
@@ -250,10 +253,10 @@ def run(
     if status == 0:
         return said
     said = said.strip()
-    signalled = status < 0 or status > SIGNALLED
+    signalled = status < 0 or SIGNALLED < status < SIGNALLED + signal.NSIG
     if signalled:
         limited = f"it may take {seconds:.0f} s and {memory >> 20:,} MB"
-        said = f"{said}\n{words[0]} was ended by signal {abs(status) % SIGNALLED} ({limited})".strip()
+        said = f"{said}\n{words[0]} was ended by signal {abs(status) % SIGNALLED}; {limited}".strip()
     on_input = not signalled and _ABOUT_INPUT.search(said) and not _TROUBLE.search(said)
     raise (ToolFailed if on_input else UserError)(said or f"{words[0]} failed with exit status {status}")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -559,3 +560,106 @@ int main() {
     assert note.message == (
         "cudaMemcpy: 16 of 256 bytes have never been written, the first at d_out (cudaMalloc 1, line 7) + 240 bytes"
     )
+
+
+# ---- programs that nobody would write, and streams that are not there ------------------------------------------------
+
+ODD = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+__global__ void last(int *p) { p[-1] = 1; }
+__global__ void print() {
+  if (threadIdx.x == 0) printf("block %d\n", blockIdx.x);
+}
+int main(int, char **argv) {
+  int *d, here = 7;
+  cudaMalloc(&d, 4096);
+  cudaMemset(d, 0, 4096);
+  if (!strcmp(argv[1], "last")) last<<<1, 1>>>(nullptr);
+  if (!strcmp(argv[1], "null")) {
+    printf("%d ", (int)cudaMemcpy(nullptr, d, 4, cudaMemcpyDeviceToHost));
+    printf("%d ", (int)cudaMemcpy(d, nullptr, 4, cudaMemcpyHostToDevice));
+    printf("%d ", (int)cudaMemcpy((void *)~7ull, d, 4, cudaMemcpyDeviceToHost));
+    printf("%d ", (int)cudaMemcpy(&here, d, 4, cudaMemcpyDeviceToHost));
+    cudaGetLastError();
+  }
+  if (!strcmp(argv[1], "close"))
+    for (int i = 3; i < 100; ++i) close(i);
+  if (!strcmp(argv[1], "close")) print<<<1, 1>>>();
+  if (!strcmp(argv[1], "child") && fork() == 0) {
+    sleep(120);
+    _exit(0);
+  }
+  if (!strcmp(argv[1], "print")) {
+    printf("before ");
+    print<<<5000, 32>>>();
+  }
+  printf("%d %d\n", (int)cudaDeviceSynchronize(), here);
+}
+"""
+
+
+def odd(what: str, **settings) -> subprocess.CompletedProcess:
+    return command(source(ODD, "odd"), what, **settings)
+
+
+def test_one_element_before_a_null_pointer():
+    """It took Python down."""
+    done = odd("last")
+    assert done.returncode == FINDINGS_STATUS and done.stdout == "700 7\n"
+    assert "out of bounds global: 4 bytes, 4 bytes before a null pointer" in done.stderr
+
+
+def test_copies_of_null_and_wild_pointers_are_refused():
+    done = odd("null")
+    assert done.stdout == "1 1 1 0 0 0\n"
+    assert "cudaMemcpy: the target is a null pointer" in done.stderr and "source is a null pointer" in done.stderr
+
+
+def test_a_program_that_closes_what_it_did_not_open_is_told():
+    done = odd("close")
+    assert done.returncode == 125 and "the program has closed descriptor" in done.stderr
+
+
+def test_a_child_in_the_background_is_not_waited_for():
+    started = time.monotonic()
+    done = _to_files("child")
+    assert done == (0, "0 7\n") and time.monotonic() - started < 60
+
+
+def _to_files(what: str) -> tuple[int, str]:
+    """The command with its output in a file: a pipe would stay open as long as the child has it."""
+    with tempfile.TemporaryFile("w+") as out:
+        words = [sys.executable, "-m", "cudaemu", "-q", str(source(ODD, "odd")), what]
+        done = subprocess.run(words, cwd=ROOT, stdout=out, stderr=subprocess.DEVNULL, check=False, timeout=100)
+        out.seek(0)
+        return done.returncode, out.read()
+
+
+def test_what_kernels_print_stays_in_its_place_among_the_rest():
+    done = odd("print")
+    assert done.stdout == "before " + "".join(f"block {n}\n" for n in range(5000)) + "0 7\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_else(closed):
+    words = [sys.executable, "-m", "cudaemu", "-q", str(source(ODD, "odd")), "print"]
+    done = subprocess.run(["/bin/sh", "-c", f'"$@" {closed}', "sh", *words], cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert done.stdout.endswith("0 7\n") or ">&-" in closed.split("2>&-")[0]
+
+
+def test_python_without_streams_runs_programs():
+    script = f"""
+import sys
+sys.stdout = sys.stderr = None
+import cudaemu
+report = cudaemu.program({str(source(ODD, "odd"))!r}, ["print"])
+library = cudaemu.load({str(source(ODD, "odd"))!r})
+sys.exit(0 if report.status == 0 and library.launch("print", 5, 32).status == 0 else 1)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
