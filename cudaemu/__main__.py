@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import cudaemu
 from cudaemu import calls, engine, hardware
 from cudaemu.compiler import cache, toolchain
+from cudaemu.compiler.symbols import apart
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.options import Options
@@ -23,6 +24,7 @@ from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
 from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
 
+FIRST_WORD = 10  # seconds of a launch without a word where stderr is no terminal; then twice as many, and so on
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
@@ -194,22 +196,27 @@ def _run(args: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """Progress of a launch that takes its time, on a terminal."""
+    """Progress of a launch that takes its time: on a terminal a line that changes, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._next = FIRST_WORD
         self._shown = False
 
     def __call__(self, done: int, blocks: int) -> None:
         now = time.monotonic()
         self._since = self._since or now
         if done >= blocks:
-            self._since = None
+            self._since, self._next = None, FIRST_WORD
             self.clear()
-        elif now - self._since > 1 and is_watched():
-            sys.stderr.write(f"{CLEAR_LINE}emulating: {done:,} of {blocks:,} blocks")
-            sys.stderr.flush()
-            self._shown = True
+        elif is_watched():
+            if now - self._since > 1:
+                sys.stderr.write(f"{CLEAR_LINE}emulating: {done:,} of {blocks:,} blocks")
+                sys.stderr.flush()
+                self._shown = True
+        elif now - self._since > self._next:  # a log: few lines
+            say(f"emulating: {done:,} of {blocks:,} blocks after {self._next} s; Ctrl-C ends it")
+            self._next *= 2
 
     def clear(self) -> None:
         if self._shown:
@@ -243,11 +250,12 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
     say()
     for note in report.notes:
         say(f"note: {note}\n")
+    shorts = apart(kernels)
     for name, launches in kernels.items():
         total = _total(launches)
         grid, block = ("x".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block))
         crowd = f"{len(launches):,} launches, the last " if len(launches) > 1 else ""
-        say(f"{_short(name)}: {crowd}<<<{grid}, {block}>>>", "bold")
+        say(f"{shorts[name]}: {crowd}<<<{grid}, {block}>>>", "bold")
         if not args.no_counters:
             say(f"    {_sentence(total)}")
     if args.counters:
@@ -267,14 +275,6 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
         f"{report.seconds:.1f} s{', exit status ' + str(report.status) if report.status else ''}",
         "red" if found else None,
     )
-
-
-def _short(name: str) -> str:
-    """A kernel's name without long template arguments and the namespaces of libraries."""
-    if len(name) <= 40:
-        return name
-    bare = name.partition("<")[0]
-    return bare.rpartition("::")[2] + ("<...>" if "<" in name else "")
 
 
 def _sentence(total: Counters) -> str:

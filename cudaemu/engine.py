@@ -341,13 +341,14 @@ class Module:
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
-        location, at = None, ("", 0, "", 0, 0)
+        location, at = None, ("", 0, "", 0, 0, ())
         for pc, lowered in enumerate(program.instructions):
             if lowered.location is not location:
                 location = lowered.location
                 if location and location.line:  # line 0: the compiler moved it; then its neighbour's
                     outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
-                    at = (outer, location.call_line, inner, location.line, location.own_line)
+                    chain = tuple((files.get(number, ""), line) for number, line in location.chain)
+                    at = (outer, location.call_line, inner, location.line, location.own_line, chain)
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
             places.append(Place(pc, lowered.text, lowered.category, *at, problem))
         return KernelInfo(
@@ -458,7 +459,9 @@ class Module:
             take_output()
             if progress:
                 progress(done.value, total)
-            result = self._result(running, info, block, grid, regions, counters, done.value, start, before)
+            result = self._result(
+                running, info, block, grid, regions, counters, done.value, start, before, dynamic_shared
+            )
             result.output = "".join(said)
             if keep:
                 result.past, kept = Past(self, running, info, grid, block, before), True
@@ -479,6 +482,7 @@ class Module:
         done: int,
         start: float,
         before: Past | None,
+        dynamic_shared: int,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -494,7 +498,7 @@ class Module:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_violation(row, info, block, grid, Memory(info, regions), before) for row in raw]
+        findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         notes = [finding for finding in findings if finding.kind == HARMLESS]
         findings = [finding for finding in findings if finding.kind != HARMLESS]
@@ -512,7 +516,13 @@ def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _violation(
-    row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory, before: Past | None
+    row: np.void,
+    info: KernelInfo,
+    block: Sequence[int],
+    grid: Sequence[int],
+    memory: Memory,
+    before: Past | None,
+    dynamic_shared: int,
 ) -> Violation:
     problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
     other = before.ago(launches_ago) if before and launches_ago else None
@@ -536,5 +546,6 @@ def _violation(
         other_place=None if other_pc == NOBODY else other_info.instructions[other_pc],
         other_kernel=other.info.name if other else "",
         launches_ago=launches_ago,
+        dynamic_shared=dynamic_shared,
     )
     return replace(found, message=explain(found, memory))

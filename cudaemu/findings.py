@@ -49,6 +49,7 @@ class Violation:
     other_place: Place | None
     other_kernel: str = ""
     launches_ago: int = 0
+    dynamic_shared: int = 0  # bytes that the launch gave each block
     message: str = ""
 
     def __str__(self) -> str:
@@ -200,10 +201,16 @@ def _outside(f: Violation, what: str) -> str:
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
 
 
-def _outside_shared(f: Violation) -> str:
+def _given(f: Violation, at: Memory) -> str:
+    """How much shared memory the block has, as an ending."""
+    static = at.kernel.static_shared
+    return f": {static} bytes that the kernel declares, and {f.dynamic_shared} dynamic ones that the launch gives it"
+
+
+def _outside_shared(f: Violation, at: Memory) -> str:
     offset, whose = placed(f.address)
     if not whose:
-        return _outside(f, "the block's shared memory")
+        return _outside(f, "the block's shared memory") + _given(f, at)
     return f"{count(f.size)} at offset {offset}, beyond the shared memory{whose}; or there is no block of that rank"
 
 
@@ -236,10 +243,10 @@ def _block(f: Violation) -> str:
 
 MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
-    "SHARED_BOUNDS": lambda f, at: _outside_shared(f),
+    "SHARED_BOUNDS": lambda f, at: _outside_shared(f, at),
     "SHARED_PAST_END": lambda f, at: (
-        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
-        "notice, for it gives blocks shared memory in units of 128 bytes"
+        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory{_given(f, at)}; "
+        "hardware does not notice, for it gives blocks shared memory in units of 128 bytes"
     ),
     "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
     "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),

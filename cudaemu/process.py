@@ -37,7 +37,9 @@ from cudaemu.terminal import hold_standard_descriptors
 
 # One name for it, and so one build, also in notebooks, which find this by way of "..".
 HERE = Path(__file__).resolve().with_name("host")
+LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
+GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that runs on, besides 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
@@ -63,7 +65,7 @@ class Request(IntEnum):
     EXTENSION = 15
     OCCUPANCY = 16
     SHARED_ROOM = 17
-    PRINTED = 18
+    DONE = 18
 
 
 @dataclass(frozen=True)
@@ -158,8 +160,11 @@ class Device(Protocol):
 
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
-    def launch(self, request: HostLaunch, printed: Callable[[str], None]) -> Served:
-        """Run it; `printed` takes what the kernel prints, as it runs."""
+    def launch(
+        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+    ) -> Served:
+        """Run it; `printed` takes what the kernel prints, as it runs; `where` asks for file, line and function of the
+        learner's code that launched it."""
         ...
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -296,9 +301,19 @@ class Host:
 
     def _print(self, text: str) -> None:
         """Have the program print, among what it prints itself, what a kernel that runs has printed."""
-        self._send(struct.pack("=I", 1) + text.encode(errors="replace"))
-        if (asked := self._hear()) is not None and asked[0] is not Request.PRINTED:
-            raise RuntimeError(f"a program that was to print asks for {asked[0].name}")
+        self._tell(GO_PRINT, text.encode(errors="replace"))
+
+    def _where(self) -> tuple[str, int, str]:
+        """File, line and function of the learner's code that waits for a kernel."""
+        return self._locate(self._tell(GO_LOOK).offsets())
+
+    def _tell(self, what: int, data: bytes = b"") -> _Reader:
+        """Have the program, which waits for a kernel, do something; its answer."""
+        self._send(struct.pack("=I", what) + data)
+        asked = self._hear()
+        if asked is not None and asked[0] is not Request.DONE:
+            raise RuntimeError(f"a program that waits for a kernel asks for {asked[0].name}")
+        return _Reader(struct.pack("=I", 0)) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen) -> None:
         while True:
@@ -373,6 +388,7 @@ class Host:
                 *(shared, params, bool(cooperative), bool(early)),
             ),
             self._print,
+            self._where,
         )
         self._heard = time.monotonic()
         return struct.pack("=IiI", 0, served.code, served.fatal)
@@ -622,6 +638,16 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]
     return "", 0, ""
+
+
+def library_of(file: str) -> str:
+    """The library of the toolkit that a source file belongs to; nothing if it is of none."""
+    path = os.path.normpath(file)
+    headers = TOOLKIT.search(path)
+    if not headers:
+        return ""
+    names = path[headers.end() :].split(os.sep)
+    return next((told for name, told in LIBRARIES.items() if name in names), "the CUDA toolkit")
 
 
 def _source_line(file: str, line: int) -> str:

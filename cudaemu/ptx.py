@@ -110,6 +110,7 @@ class Location(NamedTuple):
     call_file: int = 0  # the place in the outermost function into which this was inlined
     call_line: int = 0
     own_line: int = 0  # in the same file: the place in that function's own code, through the lambdas that it calls
+    chain: tuple[tuple[int, int], ...] = ()  # file and line, from here out to that function, if it was inlined
 
 
 class Pattern:
@@ -678,7 +679,7 @@ class _Parser:
             if function not in self.lambdas or file_ != own[0]:
                 break
             own = (file_, line_)
-        return Location(file, line, *place, own[1])
+        return Location(file, line, *place, own[1], (*((file_, line_) for file_, line_, _ in chain), place))
 
     @staticmethod
     def usual(match: re.Match[str], scope: Scope, location: Location | None) -> Instruction | None:

@@ -19,7 +19,7 @@ from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
-from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
+from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
 from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain
 
 Dim = tuple[int, int, int]
@@ -153,7 +153,9 @@ class Session(Device):
             *(self.module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
-    def launch(self, request: HostLaunch, printed: Callable[[str], None]) -> Served:
+    def launch(
+        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+    ) -> Served:
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
@@ -163,6 +165,7 @@ class Session(Device):
             keep=keep,
             before=before,
             printed=printed,
+            where=where,
         )
         self.before = result.past
         return Served(result.code, result.code != 0)
@@ -195,9 +198,10 @@ class Session(Device):
         keep: bool = False,
         before: engine.Past | None = None,
         printed: Callable[[str], None] | None = None,
+        where: Callable[[], tuple[str, int, str]] | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`, `printed`: of Module.launch."""
+        `before`, `printed`: of Module.launch; `where` asks for the place in the host code."""
         info = self.module.kernel(kernel)
         traced = None
         if self.trace is not None:
@@ -218,14 +222,16 @@ class Session(Device):
         }
         options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before, "printed": printed}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
+        told = [*result.findings, *result.notes]
+        caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
                 where = f"{place.file}:{place.own_line}: " if place.file else ""
                 raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
-            self.found(explain(finding, info, self.arena, self.defines))
+            self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
-            self.noted(explain(note, info, self.arena, self.defines))
+            self.noted(explain(note, info, self.arena, self.defines, caller))
         total, lines = count(result.counters, info)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

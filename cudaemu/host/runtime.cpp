@@ -81,8 +81,10 @@ enum class Request : uint32_t {
   EXTENSION,
   OCCUPANCY,
   SHARED_ROOM,
-  PRINTED,
+  DONE,
 };
+
+constexpr uint32_t GO_LOOK = 2;  // while a kernel runs: say where the program is (anything else: print this)
 
 struct Device {
   uint64_t base, bytes, total_memory, free_memory;  // the device's range of addresses, and what cudaMemGetInfo says
@@ -557,11 +559,15 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
   packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
   Answer answer = ask(Request::LAUNCH, packet);
-  while (answer.take<uint32_t>()) {  // it runs on: this is what it has printed so far
+  while (const uint32_t wish = answer.take<uint32_t>()) {  // it runs on
+    if (wish == GO_LOOK) {
+      answer = ask(Request::DONE, where(nullptr));
+      continue;
+    }
     const std::string printed = answer.rest();
     fwrite(printed.data(), 1, printed.size(), stdout);
     fflush(stdout);
-    answer = ask(Request::PRINTED);
+    answer = ask(Request::DONE);
   }
   const auto error = cudaError_t(answer.take<int32_t>());
   const bool fatal = answer.take<uint32_t>();
