@@ -26,6 +26,7 @@ from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
 
 FIRST_WORD = 10  # seconds of a launch without a word where stderr is no terminal; then twice as many, and so on
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
+NOT_RUN_STATUS = 98  # if there is no program that could be run: a status that programs have no use for
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
 ARGS are passed to the program; options of cudaemu go before FILE.cu.
@@ -34,7 +35,7 @@ Findings are printed after the launch that made them, a summary of all kernels
 at the end, both on standard error. The program's own output is left alone."""
 EXAMPLES = f"""exit status:
   the program's own (128 + N if signal N ended it); {FINDINGS_STATUS} if anything was found;
-  2 if the program cannot be compiled or run; 130 after Ctrl-C
+  {NOT_RUN_STATUS} if the program cannot be compiled or run; 130 after Ctrl-C
 
 examples:
   cudaemu saxpy.cu                     run a program
@@ -51,7 +52,7 @@ From Python: import cudaemu; help(cudaemu)"""
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    leave(lambda: _run(_parser().parse_args(argv)))
+    leave(lambda: _run(_parser().parse_args(argv)), NOT_RUN_STATUS)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -198,16 +198,20 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
 
 
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
-    missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", str(error))))
+    places: dict[str, str] = {}
+    for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
+        here = f"line {line}" if Path(file) == source else f"{Path(file).name}:{line}"
+        places.setdefault(name, f"{name} ({here})" if line else name)
+    missing = sorted(places)
     cuda = [
         name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
     ]
     if cuda:
-        said = f"{source} calls {', '.join(cuda)}, which the emulator does not have"
+        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have"
     elif missing:
         said = (
-            f"{source} uses {', '.join(missing)}, which it does not define: a program is one file here; "
-            "include the other .cu files into it, or name libraries of the host with -l in flags"
+            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: a program is one "
+            "file here; include the other .cu files into it, or name libraries of the host with -l in flags"
         )
     elif "relocation truncated" in str(error):
         said = f"{source}: its __device__ variables must take less than 2 GB together; larger ones need cudaMalloc"

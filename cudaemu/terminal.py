@@ -98,8 +98,9 @@ def if_slow(text: str, after: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def leave(run: Callable[[], int]) -> NoReturn:
-    """Exit with the status that `run` gives, or with the one for what it raises, said in words."""
+def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
+    """Exit with the status that `run` gives, or with the one for what it raises, said in words: `unusable` for what the
+    user can mend."""
     prepare()
     try:
         try:
@@ -109,7 +110,7 @@ def leave(run: Callable[[], int]) -> NoReturn:
         finish()
     except UserError as error:
         complain(error)
-        status = 2
+        status = unusable
     except CheckFailed as failure:
         say(str(failure))
         status = 1
@@ -124,5 +125,5 @@ def leave(run: Callable[[], int]) -> NoReturn:
         abandon()
         where = f" {error.filename}" if error.filename else ""
         say(f"error: cannot write{where}: {error.strerror}")
-        status = 2
+        status = unusable
     raise SystemExit(status)

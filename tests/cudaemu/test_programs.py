@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu.__main__ import FINDINGS_STATUS
+from cudaemu.__main__ import FINDINGS_STATUS, NOT_RUN_STATUS
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -221,7 +221,19 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--flags=-arch=sm_90",), "int main() {}", "chosen by arch"),
         (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
         ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
-        ((), "void elsewhere(); int main() { elsewhere(); }", r"elsewhere\(\), which it does not define"),
+        ((), "void elsewhere();\nint main() { elsewhere(); }", r"elsewhere\(\) \(line 2\), which it does not define"),
+        (
+            (),
+            "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
+            r"calls cudaIpcGetMemHandle \(line 3\), which the emulator does not have",
+        ),
+        (
+            (),
+            "__device__ char big[4ull << 30];\n__global__ void k() { big[0] = 1; }\nint main() { k<<<1, 1>>>(); }",
+            "__device__ variables must take less than 2 GB together",
+        ),
+        (("--flags=-x c++",), "int main() {}", "says itself what nvcc is to make of it"),
+        (("--flags=-E",), "int main() {}", "says itself what nvcc is to make of it"),
         (("--threads", "0"), "int main() {}", "threads must be a whole number, at least 1"),
         (("--nonsense",), "int main() {}", "--help"),
     ],
@@ -232,7 +244,7 @@ def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
     path = tmp_path / "wrong.cu"
     path.write_text(text + "\n")
     done = command(path, options=options)
-    assert done.returncode == 2 and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
+    assert done.returncode == NOT_RUN_STATUS and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
 
