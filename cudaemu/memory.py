@@ -10,6 +10,7 @@ RED_ZONE bytes cannot land in another. Behind each byte stands one that says whe
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -267,7 +268,15 @@ class Arena(AddressMap):
         return allocation
 
     def download(self) -> None:
-        """Copy every tensor and array back, but those that cannot be written."""
+        """Copy every tensor and array back, but those that cannot be written. UserError if memory that several share
+        was written: each of them is a copy of its own here."""
+        given = [a for a in self.allocations if a.array is not None and a.size]
+        for one, other in itertools.combinations(given, 2):
+            if _overlap(one, other) and (_changed(one) or _changed(other)):
+                raise UserError(
+                    f"{one.name} and {other.name} overlap in memory, and the kernel has written to them: the emulator "
+                    "copies each for itself; pass one array for both, or a copy of one"
+                )
         for allocation in self.allocations:
             array = allocation.array
             if array is not None and not (isinstance(array, np.ndarray) and not array.flags.writeable):
@@ -289,6 +298,20 @@ class Arena(AddressMap):
 
     def _bytes(self, address: int, size: int) -> np.ndarray:
         return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+
+
+def _overlap(one: Allocation, other: Allocation) -> bool:
+    assert one.array is not None
+    assert other.array is not None
+    begins = _address(one.array), _address(other.array)
+    return begins[0] < begins[1] + other.size and begins[1] < begins[0] + one.size
+
+
+def _changed(allocation: Allocation) -> bool:
+    """Whether an allocation's memory is no longer that of the array that was copied in, where it was written."""
+    assert allocation.array is not None
+    differs = allocation.data != raw_bytes(allocation.array)
+    return bool((differs & (allocation.written > 0)).any())
 
 
 def _address(array: Array) -> int:
