@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cudaemu import extension
+from cudaemu import cpp, extension
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
@@ -191,6 +191,9 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     if call is not None and re.search(rf'{WRAPPER}\.cu\(\d+\): error: (identifier|.*has no member) "', said):
         return _not_exported(source, call)
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
+        code = cpp.code(toolchain.read(source))
+        if re.search(rf"\btemplate\s*<[^;{{}}]*\b{re.escape(call)}\s*\(", code):
+            return ToolFailed(f"{call} of {source} must be a function, got a template: which instance is to be called?")
         return ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")

@@ -675,3 +675,69 @@ sys.exit(0 if report.status == 0 and library.launch("print", 5, 32).status == 0 
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- what is wrong, in words that lead to it -------------------------------------------------------------------------
+
+TOLD = r"""
+#include <cooperative_groups.h>
+__device__ __noinline__ int deeper(int n, volatile int *p) {
+  volatile int a[64];
+  a[n & 63] = n;
+  return deeper(n + 1, p) + a[n & 63];
+}
+extern "C" __global__ void recursion(int *p) { p[0] = deeper(0, p); }
+extern "C" __global__ void grid_sync(int *p) {
+  cooperative_groups::this_grid().sync();
+  p[0] = 1;
+}
+extern "C" __global__ void dynamic(int *p) {
+  extern __shared__ int s[];
+  __shared__ volatile int fixed[4];
+  s[threadIdx.x + 64] = fixed[0] = 1;
+  p[threadIdx.x] = s[threadIdx.x + 64];
+}
+extern "C" __global__ void wild_free(int *p) { free((void *)1234); }
+template <class A, class B> __global__ void named(A *p) { p[0] = 1; }
+template <class T> struct a_type_with_a_long_name {};
+int main() {
+  int *d;
+  cudaMalloc(&d, 4096);
+  named<int, a_type_with_a_long_name<a_type_with_a_long_name<a_type_with_a_long_name<float>>>><<<1, 1>>>(d);
+  named<int, a_type_with_a_long_name<a_type_with_a_long_name<a_type_with_a_long_name<double>>>><<<1, 1>>>(d);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "words"),
+    [
+        ("recursion", "stack overflow", "more than the 16384 bytes of stack"),
+        ("grid_sync", "trap", "co-operative launch"),
+        ("dynamic", "out of bounds shared", "16 bytes that the kernel declares, and 128 dynamic ones that the launch"),
+        ("wild_free", "bad free", "a null pointer + 1234 bytes"),
+    ],
+)
+def test_findings_say_what_is_behind_them(kernel, kind, words):
+    library = cudaemu.load(source(TOLD, "told"))
+    report = library.launch(kernel, 1, 32, np.zeros(1024, np.int32), shared=128)
+    assert kind in [finding.kind for finding in report.findings] and words in str(report)
+
+
+def test_kernels_of_a_template_have_short_names_that_tell_them_apart():
+    done = command(source(TOLD, "told"), options=())
+    heads = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("named<")]
+    assert len(set(heads)) == 2 and all(len(head) < 80 for head in heads)
+
+
+def test_a_long_launch_is_announced_where_no_terminal_shows_it(monkeypatch, capsys):
+    from cudaemu import __main__ as main
+
+    now = [0.0]
+    monkeypatch.setattr(main.time, "monotonic", lambda: now[0])
+    bar = main._Bar()
+    for now[0] in (1.0, 5.0, 12.0, 13.0, 19.0, 22.0, 30.0):
+        bar(3, 4000)
+    bar(4000, 4000)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"emulating: 3 of 4,000 blocks after {n} s; Ctrl-C ends it" for n in (10, 20)]
