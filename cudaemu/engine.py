@@ -28,7 +28,7 @@ from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.lower.tensor import ELEMENTS
-from cudaemu.ptx import PtxError
+from cudaemu.ptx import Location, PtxError
 from cudaemu.trace import TRACE, Access, Space
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
@@ -341,7 +341,8 @@ class Module:
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
-        location, at = None, ("", 0, "", 0, 0, ())
+        location: Location | None = None
+        at: tuple[str, int, str, int, int, tuple[tuple[str, int], ...]] = ("", 0, "", 0, 0, ())
         for pc, lowered in enumerate(program.instructions):
             if lowered.location is not location:
                 location = lowered.location

@@ -227,8 +227,8 @@ class Session(Device):
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                where = f"{place.file}:{place.own_line}: " if place.file else ""
-                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
+                at = f"{place.file}:{place.own_line}: " if place.file else ""
+                raise UserError(f"{at}the emulator cannot execute `{place.text}`: {place.problem}")
             self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines, caller))

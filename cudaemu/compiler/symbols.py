@@ -67,12 +67,13 @@ def short(name: str) -> str:
     if len(name) <= SHORT or "<" not in name:
         return name
     bare, arguments = name.partition("<")[0], cpp.arguments(name, name.index("<"))
-    told, room = [], SHORT - len(bare)
+    told: list[str] = []
+    room = SHORT - len(bare)
     for argument in arguments:
         brief = re.sub(r"<.*", "<...>", argument, flags=re.DOTALL)
         brief = re.sub(r"(\w+::|\(anonymous namespace\)::)+", "", brief)
         brief = brief if len(brief) <= SHORT_ARGUMENT else f"{brief[: SHORT_ARGUMENT - 3]}..."
-        if sum(map(len, told)) + len(brief) > room:
+        if sum(len(each) for each in told) + len(brief) > room:
             return f"{bare}<{', '.join([*told, '...'])}>"
         told.append(brief)
     return f"{bare}<{', '.join(told)}>"

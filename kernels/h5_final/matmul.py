@@ -81,8 +81,9 @@ def _run(
         given = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
         check_memory("matmul", {name: each for name, each in given.items() if each is not None})
         if any(each is not None and each.is_neg() for each in given.values()):
-            a, b, bias, residual = (each if each is None else each.resolve_neg() for each in (a, b, bias, residual))
-            made = _run(a, b, bias, activation, residual, None, out_dtype if out is None else out.dtype)
+            bias, residual = (each if each is None else each.resolve_neg() for each in (bias, residual))
+            wanted = out_dtype if out is None else out.dtype
+            made = _run(a.resolve_neg(), b.resolve_neg(), bias, activation, residual, None, wanted)
             return made if out is None else out.copy_(made)
         plan = _plans[key] = Plan(a, b, bias, activation, residual, out, out_dtype)
     if out is not None:
