@@ -20,6 +20,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -174,4 +175,7 @@ def _two_columns() -> Table:
 
 
 def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    with suppress(OSError):  # the current folder is gone
+        if path.is_relative_to(here := Path.cwd()):
+            return path.relative_to(here)
+    return path

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common import course, torch_private
-from common.calls import Kept, check_grad, check_places, check_tensors
+from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel
 from cudaemu.errors import UserError
@@ -72,17 +72,20 @@ def _run(
     out: Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    key = (
-        *(a.dtype, a.device, a.shape, a.stride(), a.data_ptr() % ROW_BYTES),
-        *(b.dtype, b.device, b.shape, b.stride(), b.data_ptr() % ROW_BYTES),
-        *(None if each is None else _kind(each) for each in (bias, residual, out)),
-        *(activation, out_dtype),
-    )
+    more = [None if each is None else _kind(each) for each in (bias, residual, out)]
+    key = (_kind(a), _kind(b), *more, activation, out_dtype)
     plan = _plans.get(key)
     if plan is None:  # what is refused is not kept: a call that is found needs no check
         check(a, b, bias, activation, residual, out, out_dtype)
         if a.device.type == "meta":
             return _result(a, b, out, out_dtype)
+        given = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
+        check_memory("matmul", {name: each for name, each in given.items() if each is not None})
+        if any(each is not None and each.is_neg() for each in given.values()):
+            bias, residual = (each if each is None else each.resolve_neg() for each in (bias, residual))
+            wanted = out_dtype if out is None else out.dtype
+            made = _run(a.resolve_neg(), b.resolve_neg(), bias, activation, residual, None, wanted)
+            return made if out is None else out.copy_(made)
         plan = _plans[key] = Plan(a, b, bias, activation, residual, out, out_dtype)
     if out is not None:
         _apart(out, {"a": a, "b": b, "bias": bias, "residual": residual})
@@ -90,7 +93,9 @@ def _run(
 
 
 def _kind(tensor: Tensor) -> tuple:
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.data_ptr() % ROW_BYTES
+    address = tensor.data_ptr()
+    there = address % ROW_BYTES if address else None
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), there, tensor.is_neg()
 
 
 def _apart(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
