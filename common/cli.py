@@ -7,7 +7,7 @@ and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --
 comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage),
 run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other),
 add_ladder_arguments(parser) (where the ladder's verb takes other words than names of stages) and PARTS: words that may
-follow the ladder's verb and are commands of their own, each with the module that has its DESCRIPTION,
+follow the ladder's verb and are commands of their own, each with the module that has its SUMMARY,
 add_arguments(parser) and run(args) -> int.
 """
 
@@ -20,6 +20,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -100,7 +101,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
 
 def _part(program: str, module: ModuleType, argv: list[str]) -> int:
     """A command that follows a verb of the ladder."""
-    parser = _Parser(prog=program, description=module.DESCRIPTION, allow_abbrev=False)
+    parser = _Parser(prog=program, description=module.SUMMARY, allow_abbrev=False)
     module.add_arguments(parser)
     return module.run(parser.parse_args(argv))
 
@@ -174,4 +175,7 @@ def _two_columns() -> Table:
 
 
 def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    with suppress(OSError):  # the current folder is gone
+        if path.is_relative_to(here := Path.cwd()):
+            return path.relative_to(here)
+    return path

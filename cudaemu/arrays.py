@@ -62,7 +62,7 @@ class _Source:
 @lru_cache(maxsize=16)
 def _read(path: str, _changed: float) -> _Source:
     try:
-        text = Path(path).read_text(errors="replace")
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _Source()
     found = _Source(constants=cpp.defines(text))

@@ -122,6 +122,22 @@ class Options:
 COMPILING = ("arch", "compiled_for", "defines", "flags", "include")  # fields that are settled when a source is compiled
 
 
+def check_text(name: str, value: object, what: str) -> None:
+    """UserError unless an argument is a str; `what` says of which kind it must be."""
+    if not isinstance(value, str):
+        raise _wrong(name, what, value)
+
+
+def check_words(name: str, value: object, what: str, *kinds: type) -> None:
+    """UserError unless an argument is a sequence of such, str by default, that hold no NUL."""
+    wanted = kinds or (str,)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(name, what, value)
+    for word in value:
+        if not isinstance(word, wanted) or "\0" in str(word):
+            raise _wrong(name, what, word)
+
+
 def _wrong(name: str, wanted: str, value: object) -> UserError:
     return UserError(f"{name} must be {wanted}, got {value!r}")
 

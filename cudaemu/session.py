@@ -19,7 +19,7 @@ from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
-from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
+from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
 from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain, shared_names
 from cudaemu.timeline import Events
 
@@ -34,7 +34,7 @@ class _Loaded:
 
     def __init__(self, ptx: str):
         self.arena = Arena()
-        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size))
+        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size), self.arena.zero)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
             self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
@@ -157,7 +157,9 @@ class Session(Device):
             *(self.module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
-    def launch(self, request: HostLaunch) -> Served:
+    def launch(
+        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+    ) -> Served:
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
@@ -166,9 +168,11 @@ class Session(Device):
             cluster=request.cluster,
             keep=keep,
             before=before,
+            printed=printed,
+            where=where,
         )
         self.before = result.past
-        return Served(result.code, result.code != 0, result.output)
+        return Served(result.code, result.code != 0)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         variable = self.module.variables.get(name)
@@ -197,9 +201,11 @@ class Session(Device):
         cluster: Dim | None = None,
         keep: bool = False,
         before: engine.Past | None = None,
+        printed: Callable[[str], None] | None = None,
+        where: Callable[[], tuple[str, int, str]] | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`: of Module.launch."""
+        `before`, `printed`: of Module.launch; `where` asks for the place in the host code."""
         info = self.module.kernel(kernel)
         traced = None
         if self.trace is not None:
@@ -219,16 +225,19 @@ class Session(Device):
             "cluster": cluster or info.cluster,
         }
         noted = {"events": self.events.blocks, "most_events": self.events.most} if self.events else {}
-        options = {**self.options, **(traced or {}), **noted, **room, "keep": keep, "before": before}
+        ours = {**noted, **room, "keep": keep, "before": before, "printed": printed}
+        options = {**self.options, **(traced or {}), **ours}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
+        told = [*result.findings, *result.notes]
+        caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                where = f"{place.file}:{place.own_line}: " if place.file else ""
-                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
-            self.found(explain(finding, info, self.arena, self.defines))
+                at = f"{place.file}:{place.own_line}: " if place.file else ""
+                raise UserError(f"{at}the emulator cannot execute `{place.text}`: {place.problem}")
+            self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
-            self.noted(explain(note, info, self.arena, self.defines))
+            self.noted(explain(note, info, self.arena, self.defines, caller))
         total, lines = count(result.counters, info)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

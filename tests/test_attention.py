@@ -593,3 +593,15 @@ def test_graphs_streams_and_threads_on_the_gpu():
     for thread in threads:
         thread.join()
     assert len(found) == 200 and all(torch.equal(each, want) for each in found)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_views_that_negate_and_tensors_without_memory(warm):
+    q, k, v = (torch.randn(1, 1, 16, 64, generator=torch.Generator().manual_seed(n)).half() for n in range(3))
+    want = attention(q, k, v)
+    if not warm:
+        MODULE._plans.clear()
+    assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
+    q.untyped_storage().resize_(0)
+    with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
+        attention(q, k, v)

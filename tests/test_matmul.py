@@ -150,6 +150,20 @@ def test_its_problem_is_gemms():
         SPEC.check_layout("A", make(8, 12)[:, :8])
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_views_that_negate_and_tensors_without_memory(warm):
+    a, b = make(16, 32), make(32, 16)
+    if warm:
+        matmul(a, b)
+    assert_right(matmul(torch._neg_view(-a), b), expected(a, b))
+    out = torch.empty(16, 16, dtype=a.dtype)
+    assert matmul(a, torch._neg_view(-b), out=out) is out
+    assert_right(out, expected(a, b))
+    a.untyped_storage().resize_(0)
+    with pytest.raises(UserError, match="a must be a tensor with memory, got one whose storage has been emptied"):
+        matmul(a, b)
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 

@@ -122,7 +122,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             ]
     if args.json:
         try:
-            args.json.write_text(json.dumps(saved, indent=1) + "\n")
+            args.json.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {args.json}: {error.strerror}") from None
     return 0

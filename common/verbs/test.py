@@ -26,7 +26,7 @@ from cudaemu import hardware
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
-    from common.accuracy import Result
+    from common.accuracy import Complaint, Result
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -98,8 +98,8 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
     failed = [result for result in results if not result.ok]
-    for result in failed:
-        terminal.out.print(f"\n{result.report}", markup=False, soft_wrap=True)
+    for text in complaints(failed):
+        terminal.out.print(f"\n{text}", markup=False, soft_wrap=True)
     if args.coverage:
         _print_coverage(results)
     verdict = f"{len(failed) or len(results)} of {len(results)} checks {'failed' if failed else 'passed'}"
@@ -162,13 +162,31 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
     for number, result in enumerate(results):
         groups.setdefault((result.kernel.short, result.device, number if details else 0), []).append(result)
     for (name, device, _), group in groups.items():
-        judged = [(a.error / a.limit if a.limit else a.error, a) for r in group for a in r.accuracies]
-        worst = max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
+        worst = max((a for r in group for a in r.accuracies), key=lambda a: a.ratio, default=None)
         first = group[0]
         size = (first.kernel.stage.spec.format(first.shape), escape(first.why)) if details else (str(len(group)),)
         error = (f"{worst.error:.1e}", f"{worst.limit:.1e}") if worst else ("–", "–")
         made.add_row(name, device, *size, *error, _verdict(group))
     return made
+
+
+def complaints(failed: Sequence[Result]) -> list[str]:
+    """What is wrong, each mistake once: as the first check has it, and in how many others it is."""
+    checks: dict[tuple, list[Complaint]] = {}
+    for result in failed:
+        for key, said in {each.key: each for each in reversed(result.complaints)}.items():
+            checks.setdefault(key, []).append(said)
+    texts, title = [], ""
+    for result in failed:
+        for first in result.complaints:
+            met = checks.pop(first.key, [])
+            if not met:  # told before
+                continue
+            text = str(first) if first.title != title else first.text
+            title = first.title
+            others = len(met) - 1
+            texts.append(text + (f"\n    also in {others} other check{'s' * (others > 1)}" if others else ""))
+    return texts
 
 
 def _verdict(group: Sequence[Result]) -> str:

@@ -81,7 +81,10 @@ enum class Request : uint32_t {
   EXTENSION,
   OCCUPANCY,
   SHARED_ROOM,
+  DONE,
 };
+
+constexpr uint32_t GO_LOOK = 2;  // while a kernel runs: say where the program is (anything else: print this)
 
 struct Device {
   uint64_t base, bytes, total_memory, free_memory;  // the device's range of addresses, and what cudaMemGetInfo says
@@ -149,7 +152,14 @@ class Answer {
   size_t at_ = 0;
 };
 
-// Ask, and wait for the answer. When the other process is gone, this one has no business any more.
+// Nobody answers. If the other process is gone, this one has no business any more.
+[[noreturn]] void give_up() {
+  if (errno == EBADF || errno == ENOTSOCK)
+    fprintf(stderr, "the program has closed descriptor %d, by which CUDA calls reach the emulator\n", channel);
+  _exit(125);
+}
+
+// Ask, and wait for the answer.
 Answer ask(Request request, const Packet &packet = {}) {
   std::lock_guard lock(guard);
   const uint32_t head[2] = {uint32_t(request), uint32_t(packet.data().size())};
@@ -157,9 +167,9 @@ Answer ask(Request request, const Packet &packet = {}) {
   Answer answer;
   if (!send_all(head, sizeof head) || !send_all(packet.data().data(), packet.data().size()) ||
       !receive_all(&size, sizeof size))
-    _exit(125);
+    give_up();
   answer.data.resize(size);
-  if (!receive_all(&answer.data[0], size)) _exit(125);
+  if (!receive_all(&answer.data[0], size)) give_up();
   return answer;
 }
 
@@ -321,7 +331,7 @@ uint64_t stack_pointer(void *context) {
 
 void on_fault(int number, siginfo_t *info, void *context) {
   const uint64_t address = number == SIGSEGV || number == SIGBUS ? reinterpret_cast<uint64_t>(info->si_addr) : 0;
-  if (escape && address) siglongjmp(*escape, 1);
+  if (escape && (number == SIGSEGV || number == SIGBUS)) siglongjmp(*escape, 1);  // the address may be null
   bool early = false;
   if (number == SIGSEGV && managed_busy && in_arena(address))
     for (const auto &[base, memory] : mapped())
@@ -549,13 +559,18 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
   packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
   Answer answer = ask(Request::LAUNCH, packet);
-  const auto error = cudaError_t(answer.take<int32_t>());
-  const bool fatal = answer.take<uint32_t>();
-  const std::string printed = answer.rest();
-  if (!printed.empty()) {
+  while (const uint32_t wish = answer.take<uint32_t>()) {  // it runs on
+    if (wish == GO_LOOK) {
+      answer = ask(Request::DONE, where(nullptr));
+      continue;
+    }
+    const std::string printed = answer.rest();
     fwrite(printed.data(), 1, printed.size(), stdout);
     fflush(stdout);
+    answer = ask(Request::DONE);
   }
+  const auto error = cudaError_t(answer.take<int32_t>());
+  const bool fatal = answer.take<uint32_t>();
   protect_managed(true);
   in_flight = here;
   record(error);
@@ -742,6 +757,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
   if (channel < 0) return record(cudaErrorNoDevice);
   in_flight = nullptr;
   if (!bytes) return cudaSuccess;
+  if (!to || !from)
+    return refuse(cudaErrorInvalidValue, format("%s: the %s is a null pointer", call, to ? "source" : "target"));
   const uint64_t target = reinterpret_cast<uint64_t>(to), source = reinterpret_cast<uint64_t>(from);
   // Memory that both sides may touch counts as what the direction says.
   const bool device_to = in_arena(target), device_from = in_arena(source);

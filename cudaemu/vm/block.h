@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "cell.h"
@@ -225,7 +226,7 @@ struct Launch {
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
   u64 event_first, event_end, event_limit;  // of the blocks whose events are noted; how many events at most
-  u64 budget;                               // instructions that a block's warps may execute together
+  u64 budget;  // instructions, or what takes as long, that a block's warps may execute together
   u64 blocks;
   // Shared by the workers. `mutex` guards all of it but the atomics.
   std::atomic<u64> done{0}, traced{0}, noted{0};
@@ -246,8 +247,14 @@ struct Launch {
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
   std::vector<Event> events;
-  std::map<u64, std::string> output;  // of each block that printed
-  std::string all_output;
+  // What blocks printed, for the host to take in their order: of those before `printed` it is in `ready`.
+  std::map<u64, std::string> output;
+  std::set<u64> ended;  // clusters from `printed` on
+  u64 printed = 0;
+  std::string ready, taken;
+  std::condition_variable room;  // in `ready`
+  void print_ended(const Cluster &);
+  void print_rest();
 
   u64 version() const {  // of global memory
     u64 sum = 0;
@@ -464,6 +471,7 @@ struct Cluster {
   static constexpr u64 MOST_VISITS = 4 << 20;  // that it remembers; what comes after them counts as ordered
 
   Launch &launch;
+  u64 number = 0;   // in the order in which they begin
   u32 id[3] = {};   // its place in the grid of clusters
   u64 changes = 0;  // of its shared memory, and meetings at barriers
   u64 bytes = 0;    // of its storage

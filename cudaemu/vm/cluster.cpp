@@ -17,6 +17,7 @@ Cluster::Cluster(Launch &launch) : launch(launch) {
 }
 
 void Cluster::start(u64 index) {
+  number = index;
   id[0] = index % launch.clusters[0];
   id[1] = index / launch.clusters[0] % launch.clusters[1];
   id[2] = index / launch.clusters[0] / launch.clusters[1];

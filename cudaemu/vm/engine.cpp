@@ -10,8 +10,10 @@ constexpr u64 INSTRUCTIONS_PER_TURN = 20000;  // of one warp, while others wait
 constexpr u32 POLLS_PER_TURN = 64;            // of a group of lanes: then whoever else can, goes first
 constexpr u32 ROUNDS_IN_VAIN = 16;            // of a block whose warps only poll: then other blocks may run
 constexpr u32 LONG_TURNS = 8;                 // this many turns to their end, and a warp's loops are watched for one
-constexpr u32 LOOP = 256;                     // instructions: what was polled so near is what the loop polls
-constexpr u32 CYCLES = 4;                     // by which an instruction moves the clock
+constexpr u64 SHORT_TURNS = 1 << 14, WATCHED_TURNS = 64;  // so many turns of a warp, and for the next ones they are too
+constexpr u64 BARRIER_COST = 16;                          // of a warp, in instructions
+constexpr u32 LOOP = 256;  // instructions: what was polled so near is what the loop polls
+constexpr u32 CYCLES = 4;  // by which an instruction moves the clock
 
 // ---- a block ----
 
@@ -83,6 +85,7 @@ void Block::start() {
     w.waits_at = NO_PC;
     w.force = w.watching = false;
     w.reads = w.own = w.polls = w.long_turns = 0;
+    w.turns = 0;
     w.poll.mask = w.poll_of_others.mask = 0;
     w.watches.clear();
     w.round.clear();
@@ -260,8 +263,9 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   u64 fuel = quantum;
   for (Group &g : w.groups) g.passed = 0;
   if (w.long_turns >= LONG_TURNS && w.groups.size() > 1) w.groups[0].passed = 1;  // that it was its turn long enough
-  w.watching = w.long_turns >= LONG_TURNS;
-  if (w.watching) w.long_turns = 0, w.watches.clear();
+  const bool begins = w.long_turns >= LONG_TURNS || ++w.turns % SHORT_TURNS == 0;
+  w.watching = begins || (w.turns >= SHORT_TURNS && w.turns % SHORT_TURNS < WATCHED_TURNS);
+  if (begins) w.long_turns = 0, w.watches.clear();
   w.polls = 0;
   if (w.tainted) look_for_taint(w);
   while (!stopped && w.live && fuel && schedule(w, chosen, limit)) {
@@ -423,13 +427,15 @@ static bool same_registers(const Program &p, const u8 *a, const u8 *b, u32 mask)
 }
 
 // The lanes of `mask` take the branch backwards at `pc`. True if they did so before with the same registers, and memory
-// has not changed since: then they will do so until somebody else changes it, if they read any. `now`: the memory that
-// they have seen; what was changed a moment ago, they have not.
+// has not changed since: then they will do so until somebody else changes it, if they read any. If all lanes of the warp
+// did, and read nothing, they will do so whatever others change. `now`: the memory that they have seen; what was changed a
+// moment ago, they have not.
 bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   now = version();
   auto watch = std::find_if(w.watches.begin(), w.watches.end(), [=](const Watch &x) { return x.pc == pc; });
   if (watch == w.watches.end()) watch = w.watches.insert(watch, Watch{});
-  if (watch->mask != mask || watch->version != now || watch->own != w.own) {
+  const bool alone = mask == w.live && watch->reads == w.reads;
+  if (watch->mask != mask || (watch->version != now && !alone) || watch->own != w.own) {
     *watch = {pc, mask, now, w.own, w.reads, 0, 2, {}};
     return false;
   }
@@ -444,6 +450,7 @@ bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   if (watch->visits >= watch->next || watch->frame.empty()) {  // the loop may return to itself after several turns only
     watch->frame.assign(w.frame, w.frame + program.frame_bytes);
     watch->reads = w.reads;
+    watch->version = now;
     watch->next = 2 * watch->visits;
   }
   return false;
@@ -570,6 +577,7 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
   const int lane = __builtin_ctz(mask);
   const u32 number = w.reg<u32>(i.o[0])[lane] & 15;
   Barrier &b = barriers[number];
+  budget -= std::min(budget, BARRIER_COST);
   const u32 expected = i.o[1] == ALL ? 0 : w.reg<u32>(i.o[1])[lane];
   if (b.pc == NO_PC) {
     b.pc = i.pc;
@@ -671,6 +679,7 @@ void Block::complete_barriers() {
         ++g.pc;
         g.waiting = RUNNABLE;
         if (b.expected && launch.sanitize) take(w, b);
+        if (i.o[2] >= 2) ++w.reads;  // what others have said
       }
     if (!b.expected && launch.sanitize) meet_all();
     ++changes;

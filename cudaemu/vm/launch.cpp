@@ -13,6 +13,7 @@ namespace vm {
 constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
 constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of clusters that have begun
 constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of clusters that only poll while nothing happens: it is a deadlock
+constexpr u64 MOST_READY = 16 << 20;           // bytes that were printed and that the host has not taken
 constexpr u32 TRIES = 2;  // of a cluster, to go on at once when what it polled has changed; then new ones come first
 
 constexpr u64 NONE_FRESH = ~0ull;
@@ -130,6 +131,21 @@ static void keep_events(Launch &l, Cluster &cluster) {
   cluster.events.clear();
 }
 
+// What blocks printed, in their order: a cluster's when all those before it have ended.
+void Launch::print_ended(const Cluster &cluster) {
+  for (const auto &block : cluster.blocks)
+    if (!block->output.empty()) output[block->index].swap(block->output);
+  ended.insert(cluster.number);
+  for (; !ended.empty() && *ended.begin() == printed; ended.erase(ended.begin())) ++printed;
+  if (cluster_blocks > 1) return;  // their blocks are not side by side: at the end
+  for (auto at = output.begin(); at != output.end() && at->first < printed; at = output.erase(at)) ready += at->second;
+}
+
+void Launch::print_rest() {
+  for (const auto &[block, text] : output) ready += text;
+  output.clear();
+}
+
 static void work(Launch &l, Worker &worker) {
   if (l.count) worker.counters.resize(l.program->code.size());
   std::unique_lock lock(l.mutex);
@@ -144,10 +160,9 @@ static void work(Launch &l, Worker &worker) {
     worker.busy = false;
     if (outcome == Outcome::DONE) {
       keep_events(l, *cluster);
-      for (auto &block : cluster->blocks) {
-        if (!block->output.empty()) l.output[block->index].swap(block->output);
-        keep_trace(l, *block);
-      }
+      for (auto &block : cluster->blocks) keep_trace(l, *block);
+      l.print_ended(*cluster);
+      while (l.ready.size() >= MOST_READY && !l.stop) l.room.wait_for(lock, std::chrono::milliseconds(10));
       if (cluster->stopped()) l.stop = true;
       l.free.push_back(cluster);
       l.done.fetch_add(l.cluster_blocks);
@@ -161,8 +176,10 @@ static void work(Launch &l, Worker &worker) {
     }
     if (l.idle) l.changed.notify_all();
   }
-  for (Cluster *cluster : l.waiting)
+  for (Cluster *cluster : l.waiting) {
     for (auto &block : cluster->blocks) keep_trace(l, *block);
+    l.print_ended(*cluster);
+  }
   for (const auto &queue : {&l.waiting, &l.polling})
     for (Cluster *cluster : *queue) keep_events(l, *cluster);
   merge(l, worker);
@@ -444,7 +461,11 @@ int vm_wait(Launch *l, double seconds, u64 *done) {
   return over;
 }
 
-void vm_cancel(Launch *l) { l->stop = true; }
+void vm_cancel(Launch *l) {
+  std::unique_lock lock(l->mutex);
+  l->stop = true;
+  l->room.notify_all();
+}
 
 const Counters *vm_counters(Launch *l) { return l->counters.data(); }
 
@@ -468,11 +489,14 @@ const Event *vm_events(Launch *l, u64 *rows, u64 *left_out) {
   return l->events.data();
 }
 
-// What the kernel printed, block by block.
+// What the kernel has printed since the last time, block by block; of a launch that is over, all the rest.
 const char *vm_output(Launch *l) {
-  l->all_output.clear();
-  for (const auto &[block, text] : l->output) l->all_output += text;
-  return l->all_output.c_str();
+  std::unique_lock lock(l->mutex);
+  if (l->running == 0) l->print_rest();
+  l->taken.clear();
+  l->taken.swap(l->ready);
+  l->room.notify_all();
+  return l->taken.c_str();
 }
 
 // Of a launch that is over, keep where it touched global memory, for the one after it to be checked against. `alone`: the

@@ -308,6 +308,11 @@ struct Allocation {
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
 
+// Whether so many bytes lie within the `size` bytes from `base` on. The last addresses that there are do not wrap.
+constexpr bool within(u64 address, u64 bytes, u64 base, u64 size) {
+  return address >= base && address - base <= size && bytes <= size - (address - base);
+}
+
 struct BulkCopy;
 struct Program;
 struct Launch;
@@ -385,6 +390,7 @@ struct Warp {
   u64 own = 0;                // changes of what only this warp sees: local memory, the clock
   u32 polls = 0;              // since another group, or another warp, had a turn
   u32 long_turns = 0;         // turns that ended because the quantum did
+  u64 turns = 0;              // all
   bool watching = false;      // branches backwards are watched
   u64 now = 0;                // the clock, for an instruction that asks
   Poll poll, poll_of_others;  // `poll_of_others`: the last one, at an mbarrier, of lanes that `poll` is not of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from common import course, gpu, tiles, torch_private
-from common.calls import Kept, check_grad, check_places, check_tensors
+from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel, Prepared, Stage
 from cudaemu.errors import UserError
@@ -72,17 +72,21 @@ def _run(
         addresses = q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
         unaligned = (q_address | k_address | v_address) % ROW_BYTES
         of_q, of_k, of_v = (
-            (q.dtype, q.device, q.shape, q.stride()),
-            (k.dtype, k.device, k.shape, k.stride()),
-            (v.dtype, v.device, v.shape, v.stride()),
+            (q.dtype, q.device, q.shape, q.stride(), q.is_neg()),
+            (k.dtype, k.device, k.shape, k.stride(), k.is_neg()),
+            (v.dtype, v.device, v.shape, v.stride(), v.is_neg()),
         )
-        key = (of_q, of_k, of_v, unaligned, is_causal, scale, enable_gqa, return_lse)
+        there = 0 not in addresses
+        key = (of_q, of_k, of_v, unaligned, there, is_causal, scale, enable_gqa, return_lse)
         plan = _plans[key]
     except (KeyError, AttributeError, RuntimeError, TypeError):
         check(q, k, v, is_causal, scale, enable_gqa, return_lse)
         if q.device.type == "meta":
             o, lse = _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
             return o, lse if return_lse else None
+        check_memory("attention", {"q": q, "k": k, "v": v})
+        if q.is_neg() or k.is_neg() or v.is_neg():
+            return _run(q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), is_causal, scale, enable_gqa, return_lse)
         plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
     return plan(q, k, v, addresses)
 
