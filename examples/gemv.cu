@@ -5,7 +5,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -52,15 +51,15 @@ int main() {
   cudaMemcpy(dA, A.data(), A.size() * sizeof(half), cudaMemcpyHostToDevice);
   cudaMemcpy(dx, x.data(), columns * sizeof(half), cudaMemcpyHostToDevice);
   gemv<<<(rows * 32 + threads - 1) / threads, threads>>>(dA, dx, dy, rows, columns);
-  double worst = cudaMemcpy(y.data(), dy, rows * sizeof(float), cudaMemcpyDeviceToHost);
+  int wrong = cudaMemcpy(y.data(), dy, rows * sizeof(float), cudaMemcpyDeviceToHost) != cudaSuccess;
   for (int row = 0; row < rows; ++row) {
     double expected = 0;
     for (int i = 0; i < columns; ++i) expected += double(__half2float(A[row * columns + i])) * __half2float(x[i]);
-    worst = std::max(worst, std::abs(y[row] - expected));
+    wrong += !(std::abs(y[row] - expected) < 1e-3);  // NaN is wrong, too
   }
-  printf(worst < 1e-3 ? "PASS\n" : "FAIL: off by %g\n", worst);
+  printf(wrong ? "FAIL: %d elements are wrong\n" : "PASS\n", wrong);
   cudaFree(dA);
   cudaFree(dx);
   cudaFree(dy);
-  return !(worst < 1e-3);
+  return wrong != 0;
 }

@@ -18,8 +18,14 @@ namespace transposed {
 namespace reduce_shuffle {
 #include "../../examples/reduce_shuffle.cu"
 }
+namespace reduce_bandwidth {
+#include "../../examples/reduce_bandwidth.cu"
+}
 namespace scan_look_back {
 #include "../../examples/scan_look_back.cu"
+}
+namespace scan_tiles {
+#include "../../examples/scan_tiles.cu"
 }
 namespace histograms {
 #include "../../examples/histogram.cu"
@@ -27,8 +33,14 @@ namespace histograms {
 namespace softmaxes {
 #include "../../examples/softmax.cu"
 }
+namespace softmax_registers {
+#include "../../examples/softmax_registers.cu"
+}
 namespace layer_norms {
 #include "../../examples/layer_norm.cu"
+}
+namespace layer_norm_registers {
+#include "../../examples/layer_norm_registers.cu"
 }
 namespace rms_norms {
 #include "../../examples/rms_norm.cu"
@@ -74,6 +86,12 @@ extern "C" cudaError_t launch_reduce_shuffle(const float *in, float *total, int 
   return cudaGetLastError();
 }
 
+extern "C" cudaError_t launch_reduce_bandwidth(const float *in, float *total, int n, cudaStream_t stream) {
+  cudaMemsetAsync(total, 0, sizeof *total, stream);
+  reduce_bandwidth::sum<<<resident_blocks(), THREADS, 0, stream>>>(in, total, n);
+  return cudaGetLastError();
+}
+
 // `states`: a word per block, and one more for the counter.
 extern "C" cudaError_t launch_scan_look_back(
     const int *in, int *out, unsigned long long *states, int n, cudaStream_t stream) {
@@ -82,6 +100,15 @@ extern "C" cudaError_t launch_scan_look_back(
   cudaMemsetAsync(states, 0, (blocks + 1) * sizeof *states, stream);
   scan<<<blocks, scan_look_back::THREADS, 0, stream>>>(
       in, out, states, reinterpret_cast<unsigned *>(states + blocks), n);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t launch_scan_tiles(
+    const int *in, int *out, unsigned long long *states, int n, cudaStream_t stream) {
+  using namespace scan_tiles;
+  const int blocks = ceil_div(n, TILE);
+  cudaMemsetAsync(states, 0, (blocks + 1) * sizeof *states, stream);
+  scan<<<blocks, scan_tiles::THREADS, 0, stream>>>(in, out, states, reinterpret_cast<unsigned *>(states + blocks), n);
   return cudaGetLastError();
 }
 
@@ -96,9 +123,22 @@ extern "C" cudaError_t launch_softmax(const float *in, float *out, int rows, int
   return cudaGetLastError();
 }
 
+extern "C" cudaError_t launch_softmax_registers(
+    const float *in, float *out, int rows, int columns, cudaStream_t stream) {
+  softmax_registers::softmax<<<rows, softmax_registers::THREADS, 0, stream>>>(in, out, columns);
+  return cudaGetLastError();
+}
+
 extern "C" cudaError_t launch_layer_norm(
     const float *in, const float *gamma, const float *beta, float *out, int rows, int columns, cudaStream_t stream) {
   layer_norms::layer_norm<<<rows, THREADS, 0, stream>>>(in, gamma, beta, out, columns, 1e-5f);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t launch_layer_norm_registers(
+    const float *in, const float *gamma, const float *beta, float *out, int rows, int columns, cudaStream_t stream) {
+  using namespace layer_norm_registers;
+  layer_norm<<<rows, layer_norm_registers::THREADS, 0, stream>>>(in, gamma, beta, out, columns, 1e-5f);
   return cudaGetLastError();
 }
 

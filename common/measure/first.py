@@ -13,6 +13,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -75,22 +76,19 @@ def all_of_them(scale: int = 1, device: str = "cuda") -> list[Callable[[], First
             *("x.t().contiguous()", lambda: x.t().contiguous(), lambda: [x.t()]),
         )
 
-    def reduce_shuffle() -> First:
+    def reduction(name: str) -> First:
         x = normal(2 * long)
+        total = x.double().sum().float()[None]
+        near = max(1.0, 0.01 * abs(total.item())) / abs(total.item())  # of a sum of as many numbers around 0
         size = f"{2 * long:,} floats"
-        return First(
-            *("reduce_shuffle", size, (x,), (empty(1),), (2 * long,), "x.sum()", lambda: x.sum()),
-            lambda: [x.double().sum().float()[None]],
-            near=max(1.0, 0.01 * float(x.double().sum().abs())) / float(x.double().sum().abs()),
-        )
+        return First(name, size, (x,), (empty(1),), (2 * long,), "x.sum()", lambda: x.sum(), lambda: [total], near=near)
 
-    def scan_look_back() -> First:
+    def scan(name: str) -> First:
         x = torch.randint(-4, 5, (long,), generator=generator, device=device, dtype=torch.int32)
-        blocks = -(-long // 128)
         return First(
-            *("scan_look_back", f"{long:,} ints", (x,), (empty(long, dtype=torch.int32),), (long,), "x.cumsum(0)"),
+            *(name, f"{long:,} ints", (x,), (empty(long, dtype=torch.int32),), (long,), "x.cumsum(0)"),
             *(lambda: x.cumsum(0, dtype=torch.int32), lambda: [x.cumsum(0, dtype=torch.int32)]),
-            extra=(empty(blocks + 1, dtype=torch.int64),),
+            extra=(empty(-(-long // 128) + 1, dtype=torch.int64),),  # a state per block of 128 or more, and a counter
             near=0,
         )
 
@@ -103,18 +101,18 @@ def all_of_them(scale: int = 1, device: str = "cuda") -> list[Callable[[], First
             near=0,
         )
 
-    def softmax() -> First:
+    def softmax(name: str) -> First:
         x = normal(rows, columns)
         return First(
-            *("softmax", f"{rows} × {columns} floats", (x,), (empty(rows, columns),), (rows, columns)),
+            *(name, f"{rows} × {columns} floats", (x,), (empty(rows, columns),), (rows, columns)),
             *("x.softmax(-1)", lambda: x.softmax(-1), lambda: [x.softmax(-1)]),
         )
 
-    def layer_norm() -> First:
+    def layer_norm(name: str) -> First:
         x, gamma, beta = normal(rows, columns), normal(columns), normal(columns)
         norm = torch.nn.functional.layer_norm
         return First(
-            *("layer_norm", f"{rows} × {columns} floats", (x, gamma, beta), (empty(rows, columns),), (rows, columns)),
+            *(name, f"{rows} × {columns} floats", (x, gamma, beta), (empty(rows, columns),), (rows, columns)),
             *("F.layer_norm", lambda: norm(x, (columns,), gamma, beta), lambda: [norm(x, (columns,), gamma, beta)]),
         )
 
@@ -143,8 +141,11 @@ def all_of_them(scale: int = 1, device: str = "cuda") -> list[Callable[[], First
         )
 
     return [
-        *(vector_add, transpose, reduce_shuffle, scan_look_back, histogram),
-        *(softmax, layer_norm, rms_norm, gemv, top_k),
+        *(vector_add, transpose, partial(reduction, "reduce_shuffle"), partial(reduction, "reduce_bandwidth")),
+        *(partial(scan, "scan_look_back"), partial(scan, "scan_tiles"), histogram),
+        *(partial(softmax, "softmax"), partial(softmax, "softmax_registers")),
+        *(partial(layer_norm, "layer_norm"), partial(layer_norm, "layer_norm_registers")),
+        *(rms_norm, gemv, top_k),
     ]
 
 

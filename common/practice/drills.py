@@ -28,13 +28,7 @@ from common.figures.draw import Picture, plural
 from cudaemu import hardware
 from cudaemu.errors import UserError, pick
 
-SUMMARY = "short questions with computed answers: banks, sectors, fragments, occupancy, …"
-EXAMPLES = (
-    "",
-    "banks # ten questions in the terminal",
-    "fragments --seed 7 --count 5 # the same five again",
-    "all --sheet test.md # a test sheet, and its key in test.key.md",
-)
+DESCRIPTION = "short questions with computed answers: banks, sectors, fragments, occupancy, …"
 COUNT = 10
 MOST = 1000  # questions at a time
 LEVELS = ("junior", "mid", "senior")

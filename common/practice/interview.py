@@ -23,12 +23,7 @@ from common.figures.draw import plural
 from common.results.runs import ROOT
 from cudaemu.errors import UserError, pick
 
-SUMMARY = "questions for an interview that fit the time, and a key for the interviewer"
-EXAMPLES = (
-    "",
-    "--minutes 45 --level senior # a sheet and its key, drawn anew",
-    "--minutes 30 --level junior --seed 7 --sheet sheet.md # the same, with the key in sheet.key.md",
-)
+DESCRIPTION = "questions for an interview that fit the time, and a key for the interviewer"
 FOLDER = ROOT / "docs" / "interview"
 LEVELS = ("junior", "mid", "senior")
 SHARES = {  # of an interview's time, by the level that somebody is asked at

@@ -227,7 +227,7 @@ def test_goals_name_counters_that_there_are(exercise):
     from cudaemu import Counters
 
     kinds = {"fma", "mma", "wmma", "wgmma", "barrier", "shuffle", "integer", "ldmatrix", "cp.async", "mbarrier"}
-    kinds |= {f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global")}
+    kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
     known = {*Counters().flat(), "shared_bytes", *(f"instructions.{kind}" for kind in kinds)}
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps)} <= known
 
