@@ -325,16 +325,21 @@ def findings(report: Report, shown: int = 2) -> None:
 
 
 def exercise(
-    code: str, expected: Mapping[str, Tensor], goals: Mapping[str, int] | None = None, **arguments: Tensor | int | float
+    code: str,
+    expected: Mapping[str, Tensor],
+    goals: Mapping[str, int] | None = None,
+    *,
+    arch: str = "8.0",
+    **arguments: Tensor | int | float,
 ) -> Markdown:
     """A reader's few lines, judged in the emulator: do they compile, keep the rules, compute what they should?
 
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
-    the most that each may be, told once all else is right."""
+    the most that each may be, told once all else is right. `arch`: the compute capability that the code needs."""
     source = trace.write(code, "yours.cu")
     try:
-        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments))
+        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
     except UserError as error:
         return _fence(str(error).replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
     said = []

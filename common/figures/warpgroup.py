@@ -278,7 +278,7 @@ def walk(swizzle: int, transposed: bool, like: Descriptor | None = None) -> dict
     return {
         "next row": f"{int(lines[1] - lines[0]) * base.row}",
         "next 8 along M or N": from_first(1, 0),
-        "next row of the swizzle along M or N": from_first(across, 0) if transposed and across > 1 else "–",
+        "next swizzled row along M or N": from_first(across, 0) if transposed and across > 1 else "–",
         "next 8 along K": from_first(0, 1),
         "leading": "not read" if (leading.at == plain.at).all() else "read",
     }
