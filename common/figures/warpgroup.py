@@ -8,7 +8,7 @@ explore(swizzle=64, transposed=True)    an operand with a descriptor of your own
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -297,7 +297,7 @@ def explore(
     )
     (operand,) = read([chosen], transposed)
     across = chosen.row // CHUNK if transposed else 1  # core matrices side by side along N
-    shown = [(i, k) for i in range(4 if not swizzle else across + 1) for k in range(2)]
+    shown = [(i, k) for i in range(across + 1 if swizzle else 4) for k in range(1 if transposed and i == across else 2)]
     lines = np.unique([operand.at[i, k] // layout.LINE for i, k in shown])
     chunks, labels, colours = [], [], []
     for i, k, r in np.ndindex(operand.at.shape):
@@ -308,18 +308,37 @@ def explore(
             colours.append(HUES[(i + 4 * k if transposed else 2 * i + k) % len(HUES)])
     way = "along N (transposed)" if transposed else "along K"
     how = f"swizzle of {swizzle} bytes" if swizzle else "no swizzle"
-    said = {name: what for name, what in walk(swizzle, transposed, chosen).items() if what not in ("–", "read")}
     with styled():
         figure = picture(
-            9.5,
-            0.55 + 0.24 * max(len(lines), 1.3 * len(said) + 1),
+            10,
+            0.55 + 0.24 * max(len(lines), 3),
             f"Rows {way}, {how}: leading {chosen.leading:,}, stride {chosen.stride:,}",
         )
-        left, right = figure.subplots(1, 2, width_ratios=(5, 3))
-        _memory(left, np.array(chunks), lines, labels, colours, 4.9)
+        left, right = figure.subplots(1, 2, width_ratios=(5, 4), sharey=True)
+        _memory(left, np.array(chunks), lines, labels, colours, 4.7)
         left.set_title("where row·chunk of the operand lies; a core matrix is 8 chunks of one colour")
-        right.set_axis_off()
-        text = "\n".join(f"{name}:\n    {what if 'read' in what else '+ ' + what}" for name, what in said.items())
-        right.text(0, 1, f"bytes from one to the next\n\n{text}", va="top", fontfamily="monospace", color=INK,
-                   transform=right.transAxes)  # fmt: skip
+        _steps(right, operand, across, lines, walk(swizzle, transposed, chosen))
     return figure
+
+
+def _steps(axes: Axes, operand: Operand, across: int, lines: np.ndarray, steps: Mapping[str, str]) -> None:
+    """Arrows from the first core matrix to what comes next along each way, beside the lines of `_memory`."""
+    targets = dict(zip(steps, ((0, 0, 1), (1, 0, 0), (across, 0, 0), (0, 1, 0))))
+    rows = {
+        name: int(np.searchsorted(lines, operand.at[place] // layout.LINE))
+        for name, place in targets.items()
+        if steps[name] != "–"
+    }
+    beside = [name for name, row in rows.items() if row == 0]
+    axes.text(0.2, 0.5, ", ".join(f"{name}: + {steps[name]}" for name in beside), va="center", color=INK)
+    below = sorted((row, name) for name, row in rows.items() if row)
+    for turn, (row, name) in enumerate(below, 1):
+        x = 0.2 * turn
+        axes.plot([0, x, x], [1, 1, row + 0.5], color=INK, linewidth=1)
+        arrow = {"arrowstyle": "->", "color": INK, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (0, row + 0.5), (x, row + 0.5), arrowprops=arrow)
+        axes.text(0.2 * len(below) + 0.15, row + 0.5, f"{name}: + {steps[name]}", va="center", color=INK)
+    axes.set_xlim(0, 4)
+    axes.tick_params(labelleft=False)
+    axes.set_xticks([])
+    bare(axes)
