@@ -170,20 +170,28 @@ def steps(traced: Traced, count: int = 4, rows: int = 16) -> Picture:
         takeaway = f"{traced.label}: each wgmma of a slice has A's descriptor begin {moved} bytes further"
         figure = picture(7.5, 0.75 + 0.24 * len(lines), takeaway)
         axes = figure.subplots()
-        _memory(axes, np.array(chunks), lines, labels, colours, 6.0)
+        memory(axes, np.array(chunks), lines, labels, colours, 6.0)
         axes.set_title("where row·chunk of A lies: 128 bytes per line")
         handles = [Patch(color=HUES[number], label=f"wgmma {number}") for number in range(count)]
         figure.legend(handles=handles, loc="outside lower left", ncols=count)
     return figure
 
 
-def _memory(
-    axes: Axes, chunks: np.ndarray, lines: np.ndarray, labels: Sequence[str], colours: Sequence[str], width: float
+def memory(
+    axes: Axes,
+    chunks: np.ndarray,
+    lines: np.ndarray,
+    labels: Sequence[str],
+    colours: Sequence[str],
+    width: float,
+    height: float = 0.24,
 ) -> None:
-    """Chunks of 16 bytes on lines of 128 bytes of shared memory; the axes are `width` inches wide."""
+    """Chunks of 16 bytes, at these byte offsets, on lines of 128 bytes of shared memory, of which `lines` are shown.
+
+    The axes are `width` inches wide, a line `height` high."""
     everywhere = np.arange(GROUPS * len(lines))
     rectangles(axes, everywhere % GROUPS, everywhere // GROUPS, 1, 1, FAINT, edge=GRID)
-    inch = (width / GROUPS, 0.24)
+    inch = (width / GROUPS, height)
     x, y = chunks % layout.LINE // CHUNK, np.searchsorted(lines, chunks // layout.LINE)
     rectangles(axes, x, y, 1, 1, list(colours), list(labels), inch)
     axes.set_xlim(0, GROUPS)
@@ -315,14 +323,14 @@ def explore(
             f"Rows {way}, {how}: leading {chosen.leading:,}, stride {chosen.stride:,}",
         )
         left, right = figure.subplots(1, 2, width_ratios=(5, 4), sharey=True)
-        _memory(left, np.array(chunks), lines, labels, colours, 4.7)
+        memory(left, np.array(chunks), lines, labels, colours, 4.7)
         left.set_title("where row·chunk of the operand lies; a core matrix is 8 chunks of one colour")
         _steps(right, operand, across, lines, walk(swizzle, transposed, chosen))
     return figure
 
 
 def _steps(axes: Axes, operand: Operand, across: int, lines: np.ndarray, steps: Mapping[str, str]) -> None:
-    """Arrows from the first core matrix to what comes next along each way, beside the lines of `_memory`."""
+    """Arrows from the first core matrix to what comes next along each way, beside the lines of `memory`."""
     targets = dict(zip(steps, ((0, 0, 1), (1, 0, 0), (across, 0, 0), (0, 1, 0))))
     rows = {
         name: int(np.searchsorted(lines, operand.at[place] // layout.LINE))
