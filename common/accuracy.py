@@ -180,7 +180,8 @@ def _unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 class Result:
     """One run of a kernel, judged: `report` says what is wrong, and is empty if nothing is.
 
-    `lines` are the numbers of the source's lines that ran (None: not asked for)."""
+    `broken`: the sanitizer found something. `lines` are the numbers of the source's lines that ran (None: not asked
+    for)."""
 
     kernel: Kernel
     shape: Shape
@@ -189,6 +190,7 @@ class Result:
     report: str
     why: str = ""
     lines: frozenset[int] | None = None
+    broken: bool = False
 
     @property
     def ok(self) -> bool:
@@ -274,9 +276,11 @@ def _emulate(
     broken = [f"{title}: the sanitizer found\n{report}"] if report.findings else []
     if report.status:  # stopped half-way: there is no result to judge
         refused = f"{title}: CUDA error {report.status}: {report.error}"
-        return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), lines=lines)
+        return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), "", lines, bool(broken))
     accuracies, reports = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
-    return Result(kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), lines=lines)
+    return Result(
+        kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), "", lines, bool(broken)
+    )
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:

@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from IPython.display import Markdown
+from IPython.display import Markdown, display
 
 import cudaemu
 from common import accuracy, counts, course
 from common.figures import attention_tiles, trace
 from common.figures.draw import Picture
 from common.measure import shared_loads
+from common.practice import drills
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
@@ -357,6 +358,28 @@ def exercise(
             count = report.counters[name]
             said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))
     return Markdown("\n\n".join(said))
+
+
+def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int = drills.COUNT) -> Markdown:
+    """Questions with computed answers (`python -m kernels practice drill` lists the kinds), the answers folded away.
+
+    `answers`: the reader's, in order; then it says which are right, and shows the figures of those that are not. The
+    same `seed` asks the same questions. UserError for answers that cannot be read, or too many of them."""
+    asked = drills.questions(kind, seed, count)
+    if not answers:
+        return Markdown("\n".join(drills.lines(asked)))
+    if len(answers) > len(asked):
+        raise UserError(f"answers must be at most {len(asked)}, one per question, got {len(answers)}")
+    right = 0
+    for number, (question, answer) in enumerate(zip(asked, answers), 1):
+        verdict = question.judge(answer)
+        right += verdict
+        told = [f"**{number}.** {'Right' if verdict else 'No'}: **{question.answer}.** {question.why}"]
+        told += [f"```text\n{question.drawing}\n```"] if question.drawing and not verdict else []
+        display(Markdown("\n\n".join(told)))
+        if question.figure and not verdict:
+            display(question.figure())
+    return Markdown(f"**{right} of {len(answers)} right.**")
 
 
 def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
