@@ -26,6 +26,7 @@ from common.figures import attention_tiles, trace
 from common.figures.draw import Picture
 from common.measure import shared_loads
 from common.practice import drills
+from common.results import bound as bound_of
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
@@ -216,6 +217,30 @@ def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
 def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
+
+
+def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
+    """For how many clocks the tensor pipe of an SM was busy, of how many, and what warps waited for longest, as ncu
+    counted: a row for each stage and size."""
+    body, sources = [], {}
+    for size, stage in ((size, stage) for size in sizes for stage in stages):
+        for each in runs.recorded(kind="profile", name=stage.name, dtype=dtype, size=size, default=True):
+            clocks, share = bound_of.profiled_clocks(each), each.row["metrics"].get("tensor pipe busy")
+            if clocks is None or share is None:
+                continue
+            waits = {
+                name: part for name, part in bound_of.waits(each).items() if name not in ("issuing", "not selected")
+            }
+            longest = sorted(waits, key=lambda name: -waits[name])[:3]
+            told = ", ".join(f"{name} {waits[name]:.0%}" for name in longest)
+            body.append(
+                [f"{stage.name}, {size}", f"{clocks:,.0f}", f"{share:.0f}%", f"{clocks * share / 100:,.0f}", told]
+            )
+            sources[f"*{each.source}, `docs/results/{each.run['file']}`*"] = None
+    if not body:
+        return _recorded(tables.NOTHING)
+    head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "clocks busy", "of a warp's time, longest waits"]
+    return Markdown("\n\n".join([str(table(head, body).data), *sources]))
 
 
 def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
