@@ -222,7 +222,8 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
 def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
     """For how many clocks the tensor pipe of an SM was busy, of how many, and what warps waited for longest, as ncu
     counted: a row for each stage and size."""
-    body, sources = [], {}
+    body: list[list[str]] = []
+    sources: dict[str, None] = {}
     for size, stage in ((size, stage) for size in sizes for stage in stages):
         for each in runs.recorded(kind="profile", name=stage.name, dtype=dtype, size=size, default=True):
             clocks, share = bound_of.profiled_clocks(each), each.row["metrics"].get("tensor pipe busy")
