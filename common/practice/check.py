@@ -91,14 +91,16 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
     try:
         kernel = exercise.kernel(source)
         format_shape = kernel.stage.spec.format
-        chosen = list(kernel.test_shapes().values()) if shapes is None else list(shapes)
+        chosen = list(kernel.test_shapes().values() if shapes is None else shapes)
         if exercise.kind == "bug":  # the shape at which it shows comes first
             chosen = list(dict.fromkeys([exercise.shape(kernel), *chosen]))
-        with terminal.progress(f"checking {exercise.name}", total=len(chosen)) as update:
-            for shape in chosen:
-                where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
+        trials = [(shape, pattern) for shape in chosen for pattern in _patterns(kernel, shape == chosen[-1])]
+        with terminal.progress(f"checking {exercise.name}", total=len(trials)) as update:
+            for shape, pattern in trials:
+                inputs = "" if pattern == "normal" else f", {pattern} inputs"
+                where, tried = f"{format_shape(shape)} {kernel.short}{inputs}", tried + 1
                 update(f"checking {exercise.name} {format_shape(shape)}")
-                result = accuracy.check(kernel, shape, f"emulator {exercise.arch}".strip(), seed)
+                result = accuracy.check(kernel, shape, f"emulator {exercise.arch}".strip(), seed, pattern)
                 if not result.ok:
                     return _failed(exercise, tried, _kind(result), where, result.report)
                 update(advance=1)
@@ -108,6 +110,12 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
         return _failed(exercise, tried, COMPILE, where, str(error))
     except UserError as error:
         return _failed(exercise, tried, RUN, where, str(error))
+
+
+def _patterns(kernel: Kernel, last: bool) -> Sequence[str]:
+    """Kinds of inputs: all of them at the last shape, normal ones at the others."""
+    patterns = kernel.stage.spec.patterns
+    return patterns if last else patterns[:1]
 
 
 def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] | None, start: str) -> Verdict:

@@ -38,7 +38,7 @@ FIRST = Path(__file__).with_name("first")
 PAGE = ("Title", "Topic", "Level", "Hint")
 MORE = ("Goal", "Keep", "Run", "Predict", "Arch")
 REPEATED = ("Hint", "Goal", "Keep", "Predict")
-OF_A_BUG = ("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Level", "Topic", "Hint")
+OF_A_BUG = ("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint")
 HINTS = 3
 KINDS = {  # what a reader is asked for
     "first": "a first kernel: write it",
@@ -57,7 +57,7 @@ TOPICS = (
     "attention",
     "Hopper",
 )
-SLACK = 2  # a repair may change so many times as many lines as ours
+SLACK = 2  # a repair may change so many times as many lines as ours, and so many more
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        return self.patch.first("Title", "Something is wrong here")
+        return self.patch.first("Title")
 
     @property
     def topic(self) -> str:
@@ -120,7 +120,7 @@ class Exercise:
     @property
     def limit(self) -> int | None:
         """How many lines of code a repair may change; None where it does not matter."""
-        return SLACK * self.patch.lines if self.kind == "bug" else None
+        return SLACK * self.patch.lines + SLACK if self.kind == "bug" else None
 
     @property
     def file(self) -> str:
@@ -215,7 +215,7 @@ def _first(path: Path) -> Exercise:
 def _bugs() -> list[Exercise]:
     found = []
     for path in sorted(BROKEN.glob("*.patch")):
-        patch = patches.read(path, ("Broken",), OF_A_BUG, REPEATED)
+        patch = patches.read(path, (), OF_A_BUG, REPEATED)
         if name := patch.first("Exercise"):
             solution = ROOT / patch.source
             stage = course.load(solution.parent.name) if solution.is_relative_to(KERNELS) else None

@@ -190,6 +190,9 @@ def page(exercise: Exercise) -> str:
             "the program ends with status 0: it checks its own result",
             "the sanitizer finds nothing, leaks included",
         ]
+    if kernel and exercise.kind == "bug":
+        shape = kernel.stage.spec.format(exercise.shape(kernel))
+        rules[0] = f"the result is right, in the emulator: at {shape}, {kernel.short}, where it was seen, and at others"
     if exercise.limit is not None:
         rules.append(f"the repair changes at most {exercise.limit} lines of code (a line replaced counts twice)")
     if kernel and (exercise.goals or exercise.keeps):
@@ -200,13 +203,21 @@ def page(exercise: Exercise) -> str:
         derived = "" if re.fullmatch(r"[\d.]+", goal.bound) else f" (`{goal.bound}`)"
         rules.append(f"  - {in_words(goal.counter)} {SIGNS[goal.sign]} {bound:,.0f}{derived}: `{goal.counter}`")
     listed = "\n".join(each if each.startswith("  ") else f"- {each}" for each in rules)
-    commands = "\n".join(f"{command(exercise)} {option}".ljust(52) + f"# {what}" for option, what in (
-        ("--check", "check it once"),
-        ("--watch", "check it whenever you save it"),
-        ("--hint", "the next of three hints"),
-        ("--solution", "the diff to ours"),
-        *((("--blind", "check it without the sanitizer's report"),) if exercise.kind == "bug" else ()),
-    ))  # fmt: skip
+    typed = [
+        (f"{command(exercise)} --check", "check it once"),
+        (f"{command(exercise)} --watch", "check it whenever you save it"),
+        (f"{command(exercise)} --hint", "the next of three hints"),
+        (f"{command(exercise)} --solution", "the diff to ours"),
+    ]
+    if exercise.kind == "bug":
+        typed.append((f"{command(exercise)} --blind", "check it without a report of what is wrong"))
+    if exercise.stage:
+        file = f"--source practice/{exercise.name}/{exercise.file}"
+        typed += [
+            (f"python -m {exercise.stage.package} count {file}", "its counters beside ours"),
+            (f"python -m {exercise.stage.package} show banks {file}", "its banks, drawn to figures/"),
+        ]
+    commands = "\n".join(f"# {what}\n{words}" for words, what in typed)
     parts += ["## What must hold", listed, "## Commands", f"```\n{commands}\n```"]
     return "\n\n".join(parts) + "\n"
 

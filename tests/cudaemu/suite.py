@@ -10,7 +10,7 @@ The lines before a patch's first "---" say what was broken and what must come of
     Run:    of a stage: the shape, and a dtype or variants other than its defaults; of an example: its arguments
     Arch:   the compute capability that it is compiled for and runs on (default: the oldest that it can)
 
-Exercise, Level, Topic, three Hints and a symptom in prose make an exercise of it (common/practice/exercises.py).
+Exercise, Title, Level, Topic, three Hints and a symptom in prose make an exercise of it (common/practice/exercises.py).
 
 `git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
 test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
@@ -38,7 +38,7 @@ FOLDER = Path(__file__).with_name("broken")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
-PRACTICE = ("Exercise", "Level", "Topic", "Hint")
+PRACTICE = ("Exercise", "Title", "Level", "Topic", "Hint")
 
 
 @dataclass(frozen=True)

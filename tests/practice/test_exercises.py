@@ -10,7 +10,7 @@ import pytest
 
 from common import course
 from common.practice import exercises, folder, patches
-from common.practice.check import RULE, WRONG, changed_lines, check
+from common.practice.check import COMPILE, RULE, WRONG, changed_lines, check
 from common.practice.exercises import HINTS, KINDS, TOPICS, Exercise
 from common.practice.goals import Goal
 from cudaemu.errors import UserError
@@ -29,8 +29,10 @@ def of_kind(kind: str) -> list[Exercise]:
     return [each for each in ALL if each.kind == kind]
 
 
-def few(exercise: Exercise) -> list[tuple[int, ...]]:
-    """The shapes that tell least and are quick: for a solution that the stage's own tests hold to all of them."""
+def few(exercise: Exercise) -> list[tuple[int, ...]] | None:
+    """Two quick shapes: our own solutions are held to all of them by the tests of the stages."""
+    if exercise.stage is None:
+        return None
     kernel = exercise.kernel(exercise.solution)
     return sorted(kernel.test_shapes().values(), key=lambda shape: kernel.stage.spec.flops(shape, kernel.variants))[:2]
 
@@ -80,20 +82,32 @@ def test_the_patch_is_one_that_git_takes_and_takes_back(exercise, tmp_path):
 
 @pytest.mark.parametrize("exercise", ALL, ids=named)
 def test_the_beginning_has_no_points(exercise):
-    """It is wrong, or misses every goal."""
-    verdict = check(sources.start(exercise), exercise)
+    """It compiles, and is wrong or misses every goal."""
+    start = sources.start(exercise)
+    verdict = check(start, exercise, shapes=few(exercise))
+    if verdict.ok:  # it shows at another shape
+        verdict = check(start, exercise)
     assert not verdict.ok and verdict.points == 0, verdict
+    assert COMPILE not in [finding.kind for finding in verdict.findings], verdict
     assert verdict.findings or not any(goal.met for goal in verdict.goals)
     assert verdict.findings or all(each.met for each in verdict.keeps)
 
 
-@pytest.mark.parametrize(
-    "exercise", [each for each in ALL if each.goals or each.keeps or each.kind != "hole"], ids=named
-)
-def test_our_solution_passes(exercise):
-    """A hole without goals is solved by the stage itself, to the letter: what is right is tested there."""
-    verdict = check(exercise.solution, exercise, shapes=few(exercise) if exercise.stage else None)
+def counted(exercise: Exercise) -> bool:
+    """Whether our solution has more to show than that it is right, which the tests of stages and examples hold."""
+    return bool(exercise.goals or exercise.keeps)
+
+
+@pytest.mark.parametrize("exercise", filter(counted, ALL), ids=named)
+def test_our_solution_meets_the_goals(exercise):
+    verdict = check(exercise.solution, exercise, shapes=few(exercise))
     assert verdict.ok and verdict.points == 10, verdict
+
+
+@pytest.mark.parametrize("exercise", of_kind("bug"), ids=named)
+def test_our_repair_is_within_the_limit(exercise):
+    lines = changed_lines(exercise.start, exercise.solution.read_text())
+    assert exercise.limit is not None and 0 < lines <= exercise.limit <= 4 * lines
 
 
 # ---- the check -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,7 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from common import notebook
 from common.practice import exercises, folder
 from common.practice.folder import Folder, Progress
 from cudaemu.errors import UserError
@@ -215,3 +218,26 @@ def _round(stream) -> str:
         if re.search(r"\d+\.\d s; again when .*kernel.cu changes", line):
             return said
     raise AssertionError(said)
+
+
+# ---- in notebooks ----------------------------------------------------------------------------------------------------
+
+
+def test_the_task_in_a_notebook():
+    text = notebook.task(exercises.find("06").stage).data
+    assert text.startswith("### 06_padding · ") and "#### What must hold" in text and "# check it once" in text
+    assert notebook.task("06-rows").data.startswith("### 06-rows")
+    with pytest.raises(UserError, match="no exercise"):
+        notebook.task("06-rovs")
+
+
+def test_the_reader_s_banks_stand_beside_ours():
+    stage = EXERCISE.stage
+    row = notebook.banks(stage, sources.start(EXERCISE), verb="ldmatrix")
+    yours, ours = (" ".join(text.get_text() for text in picture.texts) for picture in row.pictures)
+    assert yours != ours and "8" in yours
+    wide, high = Image.open(io.BytesIO(row._repr_png_())).size
+    sizes = [Image.open(io.BytesIO(picture._repr_png_())).size for picture in row.pictures]
+    assert wide == sum(w for w, _ in sizes) and high == max(h for _, h in sizes)
+    with pytest.raises(UserError, match="makes no request"):
+        notebook.banks(stage, sources.start(EXERCISE), verb="copy")
