@@ -199,7 +199,8 @@ class Complaint:
 class Result:
     """One run of a kernel, judged: `complaints` are what is wrong with it.
 
-    `lines` are the numbers of the source's lines that ran (None: not asked for)."""
+    `broken`: the sanitizer found something. `lines` are the numbers of the source's lines that ran (None: not asked
+    for)."""
 
     kernel: Kernel
     shape: Shape
@@ -208,6 +209,7 @@ class Result:
     complaints: tuple[Complaint, ...]
     why: str = ""
     lines: frozenset[int] | None = None
+    broken: bool = False
 
     @property
     def ok(self) -> bool:
@@ -305,12 +307,12 @@ def _emulate(
     found = [Complaint(title, f"the sanitizer found\n{each}", each.source) for each in report.findings]
     if report.status:  # stopped half-way: there is no result to judge
         broken = tuple(found) or _stopped(title, f"CUDA error {report.status}: {report.error}")
-        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines)
+        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found))
     accuracies, wrong = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
     if wrong and refusals:
         unseen = f"the launcher returned cudaSuccess, though cudaGetLastError() has CUDA error {refusals[0]}"
         wrong.insert(0, Complaint(title, unseen, ("refused", refusals[0])))
-    return Result(kernel, instance.shape, "emulator", accuracies, (*found, *wrong), lines=lines)
+    return Result(kernel, instance.shape, "emulator", accuracies, (*found, *wrong), lines=lines, broken=bool(found))
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:

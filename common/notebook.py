@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from IPython.display import Markdown
+from IPython.display import Markdown, display
 
 import cudaemu
 from common import accuracy, counts, course
 from common.figures import attention_tiles, trace
-from common.figures.draw import Picture
+from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
+from common.practice import drills, exercises, folder
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
@@ -352,6 +353,51 @@ def exercise(
             count = report.counters[name]
             said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))
     return Markdown("\n\n".join(said))
+
+
+def task(exercise: Stage | str) -> Markdown:
+    """What there is to write: a stage's step, or the exercise of that name. UserError if there is none."""
+    name = exercise if isinstance(exercise, str) else exercise.name
+    return Markdown(folder.page(exercises.find(name)).replace("\n## ", "\n#### ").replace("# ", "### ", 1))
+
+
+def banks(stage: Stage, source: Path | None = None, *, verb: str | None = None) -> Beside:
+    """The banks of a reader's kernel beside those of ours: of each the shared-memory request with most wavefronts, of
+    those that are a `verb` ("load", "store", "ldmatrix").
+
+    `source`: by default what the reader has written of the stage's step, in practice/. UserError if that was not begun,
+    or if a kernel makes no such request."""
+    chosen = source or folder.Folder(exercises.find(stage.name)).existing()
+    pictures = []
+    for kernel in (stage.kernel(source=chosen), stage.kernel()):
+        traced = trace.run(kernel)
+        requests = traced.patterns(verb=verb)
+        if not requests:
+            raise UserError(f"{kernel.label}: warp 0 makes no request of shared memory" + (f", {verb}" if verb else ""))
+        pictures.append(traced.banks(max(requests, key=lambda request: request.banks.count)))
+    return Beside(*pictures)
+
+
+def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int = drills.COUNT) -> Markdown:
+    """Questions with computed answers (`python -m kernels practice drill` lists the kinds), the answers folded away.
+
+    `answers`: the reader's, in order; then it says which are right, and shows the figures of those that are not. The
+    same `seed` asks the same questions. UserError for answers that cannot be read, or too many of them."""
+    asked = drills.questions(kind, seed, count)
+    if not answers:
+        return Markdown("\n".join(drills.lines(asked)))
+    if len(answers) > len(asked):
+        raise UserError(f"answers must be at most {len(asked)}, one per question, got {len(answers)}")
+    right = 0
+    for number, (question, answer) in enumerate(zip(asked, answers), 1):
+        verdict = question.judge(answer)
+        right += verdict
+        told = [f"**{number}.** {'Right' if verdict else 'No'}: **{question.answer}.** {question.why}"]
+        told += [f"```text\n{question.drawing}\n```"] if question.drawing and not verdict else []
+        display(Markdown("\n\n".join(told)))
+        if question.figure and not verdict:
+            display(question.figure())
+    return Markdown(f"**{right} of {len(answers)} right.**")
 
 
 def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:

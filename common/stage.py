@@ -421,6 +421,13 @@ class Kernel:
     def _rules(self) -> tuple[int, ...]:
         return tuple(self.multiples.get(axis, 1) for axis in self.stage.spec.axes)
 
+    @cached_property
+    def _all_variants(self) -> dict[str, int]:
+        """Every variant of the stage; those that a reader's source does not declare as our own has them."""
+        if len(self.variants) == len(self.stage.variants):
+            return dict(self.variants)
+        return {**self.stage.kernel(self.dtype).variants, **self.variants}
+
     def check_shape(self, *shape: int) -> None:
         """UserError with the rule and the nearest sizes that work, if this kernel cannot take the shape."""
         for size, multiple in zip(shape, self._rules, strict=True):
@@ -465,7 +472,7 @@ class Kernel:
         launch = self.stage.launch
         return {
             **self.variants,
-            **(launch.choose(shape, self.variants, self._multiprocessors(device)) if launch else {}),
+            **(launch.choose(shape, self._all_variants, self._multiprocessors(device)) if launch else {}),
         }
 
     def other_launches(self, shape: Shape, device: torch.device) -> dict[str, Mapping[str, Any]]:
@@ -473,7 +480,7 @@ class Kernel:
         by what they are, as `changed` of `arguments`."""
         spec, launch = self.stage.spec, self.stage.launch
         found = dict(spec.other_launches(shape, self.dtype, self.variants, device))
-        others = launch.others(shape, self.variants, self._multiprocessors(device)) if launch else {}
+        others = launch.others(shape, self._all_variants, self._multiprocessors(device)) if launch else {}
         for what, chosen in others.items():
             scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
             changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}

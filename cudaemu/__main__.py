@@ -23,6 +23,7 @@ from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
 from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
+from cudaemu.timeline import Events
 
 FIRST_WORD = 10  # seconds of a launch without a word where stderr is no terminal; then twice as many, and so on
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
@@ -142,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
     add("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
     add("--trace-rows", type=int, default=4_000_000, metavar="N", help="how many at most (default: 4,000,000)")
+    events = "write who waited for whom, copies and products to FILE, for ui.perfetto.dev or chrome://tracing"
+    add("--trace-events", metavar="FILE", help=events)
+    add("--trace-blocks", type=int, default=4, metavar="N", help="... of the first N blocks of a launch (default: 4)")
     return parser
 
 
@@ -159,6 +163,7 @@ def _options(args: argparse.Namespace) -> Options:
         sanitize=not args.no_sanitize,
         leaks=args.leaks,
         trace=Trace(max_rows=args.trace_rows) if args.trace else None,
+        events=Events(range(args.trace_blocks)) if args.trace_events else None,
         threads=args.threads,
         timeout=args.timeout,
         on_finding=_tell,
@@ -193,6 +198,10 @@ def _run(args: argparse.Namespace) -> int:
         _write_json(args, report)
     if args.trace:
         _write_trace(Path(args.trace), report)
+    if args.trace_events:
+        report.timeline.write(args.trace_events)
+        for left_out in report.timeline.left_out:
+            say(f"{args.trace_events} leaves out {left_out}")
     return FINDINGS_STATUS if report.findings else report.status
 
 

@@ -82,6 +82,7 @@ def _session(ptx: str, options: Options, source: Path | str = "the source") -> I
             counters=options.counters,
             sanitize=options.sanitize,
             trace=options.trace,
+            events=options.events,
             progress=options.progress,
             threads=options.threads,
             on_finding=options.on_finding,

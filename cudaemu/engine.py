@@ -29,7 +29,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.lower.tensor import ELEMENTS
 from cudaemu.ptx import Location, PtxError
-from cudaemu.trace import TRACE, Access, Space
+from cudaemu.trace import EVENT, TRACE, Access, EventKind, Space
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
@@ -86,6 +86,9 @@ class _Spec(ctypes.Structure):
         ("trace_first", ctypes.c_uint64),
         ("trace_end", ctypes.c_uint64),
         ("trace_limit", ctypes.c_uint64),
+        ("event_first", ctypes.c_uint64),
+        ("event_end", ctypes.c_uint64),
+        ("event_limit", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
         ("resident", ctypes.c_uint64),
         ("multiprocessors", ctypes.c_uint32),
@@ -129,6 +132,7 @@ def library() -> ctypes.CDLL:
         ("vm_counters", pointer, [pointer]),
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
+        ("vm_events", pointer, [pointer, pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
         ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
         ("vm_free_launch", None, [pointer]),
@@ -150,9 +154,10 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
     enums: dict[str, Mapping[str, int]] = {
         "Space": dict(Space.__members__),
         "TraceKind": dict(Access.__members__),
+        "EventKind": dict(EventKind.__members__),
         "Element": elements,
     }
-    layouts = {"Finding": _FINDING, "Counters": COUNTERS, "TraceRow": TRACE}
+    layouts = {"Finding": _FINDING, "Counters": COUNTERS, "TraceRow": TRACE, "Event": EVENT}
     ours = {f"{enum}.{name}": int(value) for enum, members in enums.items() for name, value in members.items()}
     for structure, dtype in layouts.items():
         offsets = {name: field[1] for name, field in (dtype.fields or {}).items()}
@@ -215,13 +220,16 @@ class Past:
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
-    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
-    0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
+    `trace`: dtype TRACE, in the order of blocks. `events`: dtype EVENT, those of a cluster together, in the order in
+    which they came; `events_left_out`: how many were too many. `output`: what device code printed. `code`: cudaError_t
+    of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
 
     counters: np.ndarray
     findings: list[Violation]
     notes: list[Violation]
     trace: np.ndarray
+    events: np.ndarray
+    events_left_out: int
     output: str
     code: int
     blocks: int
@@ -379,6 +387,8 @@ class Module:
         sanitize: bool = True,
         trace: range | None = None,
         trace_rows: int = 1_000_000,
+        events: range | None = None,
+        most_events: int = 1_000_000,
         threads: int | None = None,
         instructions: int = 400_000_000,
         progress: Callable[[int, int], None] | None = None,
@@ -393,11 +403,12 @@ class Module:
         """Run a grid to its end, or to the first finding that is fatal.
 
         `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
-        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
-        how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
-        blocks)` is called some times per second, and so is `printed` with what device code has printed since, which is
-        then not in the result. `resident`: how many blocks the GPU holds at a time (default: 16 on each of its
-        `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
+        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them; `events`: those
+        whose events are, with their clusters, at most `most_events`. `instructions`: how many the warps of a block may
+        execute together before it counts as an endless loop. `progress(done, blocks)` is called some times per second,
+        and so is `printed` with what device code has printed since, which is then not in the result. `resident`: how
+        many blocks the GPU holds at a time (default: 16 on each of its `multiprocessors`), so that one may wait for
+        another; `cooperative`: for grid.sync(). `keep`: the
         result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
         blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
         ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
@@ -435,6 +446,9 @@ class Module:
             trace.start if trace else 0,
             trace.stop if trace else 0,
             trace_rows,
+            events.start if events else 0,
+            events.stop if events else 0,
+            most_events,
             instructions,
             resident or 16 * multiprocessors,
             multiprocessors,
@@ -498,12 +512,19 @@ class Module:
         if rows.value:
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
+        left_out = ctypes.c_uint64()
+        address = vm.vm_events(running, ctypes.byref(rows), ctypes.byref(left_out))
+        events = np.zeros(rows.value, EVENT)
+        if rows.value:
+            ctypes.memmove(events.ctypes.data, address, events.nbytes)
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
         findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         notes = [finding for finding in findings if finding.kind == HARMLESS]
         findings = [finding for finding in findings if finding.kind != HARMLESS]
-        return LaunchResult(table, findings, notes, trace, "", code, done, time.perf_counter() - start)
+        return LaunchResult(
+            table, findings, notes, trace, events, left_out.value, "", code, done, time.perf_counter() - start
+        )
 
     def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):

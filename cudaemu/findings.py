@@ -128,9 +128,13 @@ class Memory:
     def shared(self, offset: int) -> str:
         """A byte of shared memory: the block's own, or that of a block of its cluster."""
         offset, whose = placed(offset)
-        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
-        known = self.variable(*found, offset) if found else ""
+        known = self.named(offset)
         return f"byte {offset} of {'the ' * bool(whose)}shared memory{whose}" + (f" ({known})" if known else "")
+
+    def named(self, offset: int) -> str:
+        """The variable at an offset of shared memory, "" if there is none."""
+        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
+        return self.variable(*found, offset) if found else ""
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         """That byte, as one of the variable that begins at `start`."""

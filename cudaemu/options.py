@@ -14,6 +14,7 @@ from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HostFinding
 from cudaemu.report import Finding, Trace
+from cudaemu.timeline import Events
 
 Progress = Callable[[int, int], None]  # blocks done, blocks in all
 
@@ -48,6 +49,8 @@ class Options:
     """Memory that a program has not freed when it ends is a finding, too."""
     trace: Trace | None = None
     """Which memory accesses to record. None: none of them."""
+    events: Events | None = None
+    """Of which blocks to make a time line, `Report.timeline`: waits, copies, products. None: of none."""
     threads: int | None = None
     """How many cores to use. None: all of them."""
     timeout: float | None = None
@@ -75,6 +78,8 @@ class Options:
                 raise _wrong(name, "a whole number, at least 1, or None", value)
         if self.trace is not None and not isinstance(self.trace, Trace):
             raise _wrong("trace", "a Trace or None", self.trace)
+        if self.events is not None and not isinstance(self.events, Events):
+            raise _wrong("events", "Events or None", self.events)
         if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise _wrong("timeout", "a number of seconds above 0, or None", self.timeout)
         for name in ("progress", "on_finding", "on_refusal"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cudaemu.errors import CheckFailed
 from cudaemu.kernel import KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding, library_of
+from cudaemu.timeline import Timeline
 from cudaemu.trace import Access, Space
 
 Dim = tuple[int, int, int]
@@ -211,6 +212,7 @@ class Report:
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: AddressMap = field(repr=False)
     notes: list[Finding | HostFinding] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline, repr=False)  # of the blocks that Options.events names
     outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 
@@ -340,6 +342,13 @@ class _Memory(findings.Memory):
 
     def at(self, address: int) -> str:
         return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
+
+
+def shared_names(
+    kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+) -> Callable[[int, int], str]:
+    """What the source calls an offset in shared memory ("" if it does not tell), at the instruction `pc`."""
+    return lambda offset, pc: _Memory(kernel, arena, kernel.instructions[pc].file, defines or {}).named(offset)
 
 
 def explain(

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import engine
+from cudaemu import engine, timeline
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, occupancy
-from cudaemu.kernel import Region
+from cudaemu.kernel import KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
 from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
-from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain
+from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain, shared_names
+from cudaemu.timeline import Events
 
 Dim = tuple[int, int, int]
 
@@ -83,6 +84,7 @@ class Session(Device):
         counters: bool = True,
         sanitize: bool = True,
         trace: Trace | None = None,
+        events: Events | None = None,
         progress: Progress | None = None,
         threads: int | None = None,
         on_finding: Callable[[Finding | HostFinding], None] | None = None,
@@ -96,7 +98,8 @@ class Session(Device):
             "threads": threads,
             "progress": progress,
         }
-        self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
+        self.trace, self.events, self.on_finding = trace, events, on_finding
+        self.source, self.defines = source, defines
         self.stubs = frozenset(map(qualified, self.module.kernel_names))
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
@@ -104,6 +107,7 @@ class Session(Device):
         self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
+        self.timeline = timeline.Timeline()
         self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
 
@@ -220,7 +224,9 @@ class Session(Device):
             "cooperative": cooperative,
             "cluster": cluster or info.cluster,
         }
-        options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before, "printed": printed}
+        noted = {"events": self.events.blocks, "most_events": self.events.most} if self.events else {}
+        ours = {**noted, **room, "keep": keep, "before": before, "printed": printed}
+        options = {**self.options, **(traced or {}), **ours}
         result = self.module.launch(kernel, grid, block, shared, params, table, **options)
         told = [*result.findings, *result.notes]
         caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
@@ -237,10 +243,21 @@ class Session(Device):
             self.lines.setdefault(line, Counters()).__iadd__(counters)
         result.trace["launch"] = len(self.launches)
         self.rows.append(result.trace)
+        if self.events:
+            self.note_events(result, info, self.events)
         self.launches.append(
             Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
         )
         return result
+
+    def note_events(self, result: engine.LaunchResult, info: KernelInfo, events: Events) -> None:
+        name = shared_names(info, self.arena, self.defines)
+        spans = timeline.read(result.events, len(self.launches), info.instructions, name)
+        unseen = result.blocks - len(np.unique(result.events["block"]))
+        left_out = [f"{unseen:,} of {result.blocks:,} blocks"] if unseen else []
+        if result.events_left_out:
+            left_out.append(f"the last {result.events_left_out:,} events of these blocks")
+        self.timeline.add(readable(info.name), spans, left_out)
 
     def report(self, status: int, error: str, outcome: str = "") -> Report:
         """What the run came to; call it while the memory is still there."""
@@ -262,6 +279,7 @@ class Session(Device):
             {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
             places,
             list(self.notes.values()),
+            self.timeline,
             outcome,
         )
 

@@ -267,7 +267,7 @@ class Bounds:
     def of(self, record: Record) -> Bound | None:
         """The bound of a row of a bench run; None where no profile of that kernel and size or no ceilings are."""
         profile, ceilings = self._profile(record), self._ceiling(record)
-        if profile is None or ceilings is None:
+        if profile is None or ceilings is None or not self._has_limit(record, ceilings):
             return None
         row = {**profile.row, "limit": record.row["limit"]}
         known = rates(ceilings)
@@ -304,11 +304,20 @@ class Bounds:
         clock = record.row.get("clock", {}).get("ghz")
         return clock * 1e9 if clock else profile.row["metrics"].get("SM clock") or ceilings["highest_mhz"] * 1e6
 
+    @staticmethod
+    def _has_limit(record: Record, ceilings: Mapping) -> bool:
+        """Whether the rate of its tensor instruction was measured. That of wgmma is not yet; nor is what TMA, which
+        feeds it, can fetch from L2: more than the loads that the ceiling was measured with."""
+        limit = record.row["limit"]
+        return not limit.startswith("wgmma") or limit in rates(ceilings)
+
     def missing(self, record: Record) -> str:
         """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""
         row = record.row
         if self._ceiling(record) is None:
             return f"No rates per clock of {record.run['gpu']} are recorded: {MEASURE}"
+        if not self._has_limit(record, self._ceiling(record) or {}):
+            return f"The rate of {row['limit']} on {record.run['gpu']} is not measured yet."
         if self._profile(record) is None:
             settings = "".join(f" --variant {name}={value}" for name, value in row["settings"].items())
             return (

@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import linecache
 import os
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -23,9 +21,8 @@ from rich.table import Table
 from common import terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
+from common.verbs.watching import watch
 from cudaemu import hardware
-from cudaemu.compiler import toolchain
-from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ EXAMPLES = (
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
 HEAD_START = 0.1  # seconds for the compiler to get going: importing torch holds Python's lock for several times as long
-POLL = 0.05  # seconds between looks at a source that is watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,36 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
     if args.watch:
-        _watch(stage, args)
+        watch(args.source or stage.source, lambda: _run(stage, args))
     return _run(stage, args)
-
-
-def _watch(stage: Stage, args: argparse.Namespace) -> NoReturn:
-    """Check now, and again after each change of the source or of what it includes, until Ctrl-C."""
-    source, again = args.source or stage.source, False
-    while True:
-        text, started = toolchain.source_texts(source.resolve()), time.monotonic()
-        try:
-            _run(stage, args)
-        except UserError as error:
-            if not again and not isinstance(error, ToolFailed):
-                raise  # of the command line, which no change of the source will mend
-            terminal.complain(error)
-        again = True
-        seconds = time.monotonic() - started
-        terminal.err.print(
-            f"\n{seconds:.1f} s; again when {source} changes (Ctrl-C ends)", markup=False, soft_wrap=True
-        )
-        while _texts(source) in (text, None):
-            time.sleep(POLL)
-
-
-def _texts(source: Path) -> list[str] | None:
-    """The source with what it includes; None while there is none, since an editor is writing it."""
-    try:
-        return toolchain.source_texts(source.resolve())
-    except UserError:
-        return None
 
 
 def _run(stage: Stage, args: argparse.Namespace) -> int:

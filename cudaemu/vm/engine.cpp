@@ -81,6 +81,8 @@ void Block::start() {
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
     w.live = threads == LANES ? ALL : (1u << threads) - 1;
     w.seq = 0;
+    w.step = w.storing = 0;
+    w.waits_at = NO_PC;
     w.force = w.watching = false;
     w.reads = w.own = w.polls = w.long_turns = 0;
     w.turns = 0;
@@ -128,7 +130,8 @@ Outcome Block::run(Worker &by) {
     parked_version = launch.version();
     for (Warp &w : warps) {
       if (!w.live) continue;
-      const Turn turn = run_warp(w, INSTRUCTIONS_PER_TURN);
+      const u64 quantum = INSTRUCTIONS_PER_TURN;
+      const Turn turn = cluster.noting ? run_warp<true>(w, quantum) : run_warp<false>(w, quantum);
       moved |= turn == Turn::MOVED;
       polled |= turn == Turn::POLLED;
       if (stopped || launch.stop.load(std::memory_order_relaxed)) return Outcome::DONE;
@@ -249,6 +252,7 @@ static bool for_all(const Instr &i) {  // a barrier of the whole block, at which
   return i.kind == Kind::BARRIER && i.o[1] == ALL && i.o[2] != 1 && i.o[5];
 }
 
+template <bool NOTING>
 Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   const Instr *code = program.code.data();
   Counters *count = launch.count ? counters : nullptr;
@@ -272,6 +276,10 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
+      if constexpr (NOTING) {
+        ++w.step;
+        if (active && program.stores[pc]) cluster.note_store(w, pc);
+      }
       if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED)
         follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
       if (i.kind == Kind::TOGETHER) {
@@ -552,6 +560,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
+  if (!w.live && cluster.noting) cluster.note(w, group.pc - 1, EVENT_EXIT, 0, 0, 0);
   if (!w.live && !w.products.empty()) end_products(w);
   if (!live) end_warpgroups();
   leave_copies(w, mask);
@@ -586,6 +595,7 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     if (votes != mask) b.all = 0;
     if (votes) b.any = ALL;
   }
+  if (cluster.noting) cluster.note(w, i.pc, EVENT_BARRIER_ARRIVE, 0, number, i.o[2] != 1);
   if (expected && launch.sanitize) bring(w, b);
   if (i.o[2] == 1)
     ++group.pc;
@@ -665,6 +675,7 @@ void Block::complete_barriers() {
           for (int lane = 0; lane < LANES; ++lane)
             if (g.mask >> lane & 1) w.reg<u32>(i.o[3])[lane] = b.count;
         if (i.o[2] > 2) w.pred(i.o[3]) = (w.pred(i.o[3]) & ~g.mask) | ((i.o[2] == 3 ? b.all : b.any) & g.mask);
+        if (cluster.noting) cluster.note(w, g.pc, EVENT_BARRIER_PASS, 0, number, 0);
         ++g.pc;
         g.waiting = RUNNABLE;
         if (b.expected && launch.sanitize) take(w, b);

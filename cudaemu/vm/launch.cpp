@@ -126,6 +126,11 @@ static void keep_trace(Launch &l, Block &block) {
   block.trace.clear();
 }
 
+static void keep_events(Launch &l, Cluster &cluster) {
+  l.events.insert(l.events.end(), cluster.events.begin(), cluster.events.end());
+  cluster.events.clear();
+}
+
 // What blocks printed, in their order: a cluster's when all those before it have ended.
 void Launch::print_ended(const Cluster &cluster) {
   for (const auto &block : cluster.blocks)
@@ -154,6 +159,7 @@ static void work(Launch &l, Worker &worker) {
     lock.lock();
     worker.busy = false;
     if (outcome == Outcome::DONE) {
+      keep_events(l, *cluster);
       for (auto &block : cluster->blocks) keep_trace(l, *block);
       l.print_ended(*cluster);
       while (l.ready.size() >= MOST_READY && !l.stop) l.room.wait_for(lock, std::chrono::milliseconds(10));
@@ -174,6 +180,8 @@ static void work(Launch &l, Worker &worker) {
     for (auto &block : cluster->blocks) keep_trace(l, *block);
     l.print_ended(*cluster);
   }
+  for (const auto &queue : {&l.waiting, &l.polling})
+    for (Cluster *cluster : *queue) keep_events(l, *cluster);
   merge(l, worker);
   if (--l.running == 0)
     l.finished.notify_all();
@@ -195,7 +203,7 @@ struct LaunchSpec {
   u32 param_bytes, allocation_count;
   const u8 *params;
   const u64 *allocations;  // base, size, written of each
-  u64 trace_first, trace_end, trace_limit, budget;
+  u64 trace_first, trace_end, trace_limit, event_first, event_end, event_limit, budget;
   u64 resident;
   u32 multiprocessors, cooperative;
   Heap *heap;
@@ -263,6 +271,9 @@ const char *vm_mirrors() {
 #define X(name) say("TraceKind." #name, name);
     TRACE_KINDS(X)
 #undef X
+#define X(name) say("EventKind." #name, EVENT_##name);
+    EVENT_KINDS(X)
+#undef X
 #define X(name) say("Element." #name, ELEMENT_##name);
     ELEMENTS(X)
 #undef X
@@ -270,14 +281,14 @@ const char *vm_mirrors() {
     X(GLOBAL) X(SHARED) X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
-    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
+    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow) X(Event)
 #undef X
 #define X(type, field) say(#type "." #field, offsetof(type, field));
     X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster) X(LaunchSpec, explicit_cluster)
     X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window) X(LaunchSpec, threads) X(LaunchSpec, count)
     X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count) X(LaunchSpec, params)
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
-    X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
+    X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
     X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
@@ -285,6 +296,8 @@ const char *vm_mirrors() {
     X(Counters, bytes) X(Counters, requests) X(Counters, cluster_requests) X(Counters, cluster_bytes)
     X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread) X(TraceRow, seq)
     X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
+    X(Event, step) X(Event, launch) X(Event, block) X(Event, warp) X(Event, pc) X(Event, kind) X(Event, there)
+    X(Event, at) X(Event, number)
 #undef X
     return text;
   }();
@@ -374,6 +387,7 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
+  for (const Instr &i : p->code) p->stores.push_back(storing[i.o[-7]] || handler_names[i.o[-7]] == "stmatrix");
   p->find_rounds();
   p->find_products(handler_names, operands);
   return p;
@@ -415,6 +429,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
   l->count = spec->count, l->sanitize = spec->sanitize;
   l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
+  l->event_first = spec->event_first, l->event_end = spec->event_end, l->event_limit = spec->event_limit;
   l->budget = spec->budget;
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
@@ -464,6 +479,14 @@ u64 vm_findings(Launch *l, Finding *out, u64 limit) {
 const TraceRow *vm_trace(Launch *l, u64 *rows) {
   *rows = l->trace.size();
   return l->trace.data();
+}
+
+// Rows of one cluster are together, in the order in which they came. `left_out`: how many were beyond the limit.
+const Event *vm_events(Launch *l, u64 *rows, u64 *left_out) {
+  *rows = l->events.size();
+  const u64 noted = l->noted;
+  *left_out = noted - std::min(noted, l->event_limit);
+  return l->events.data();
 }
 
 // What the kernel has printed since the last time, block by block; of a launch that is over, all the rest.
