@@ -604,6 +604,7 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     if not warm:
         MODULE._plans.clear()
     assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
+    q = q.clone()  # (in memory that NumPy has not seen)
     q.untyped_storage().resize_(0)
     with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
         attention(q, k, v)
