@@ -68,6 +68,7 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
         instances=instances,
         flags=options.flags,
         include=options.include,
+        others=options.sources,
     )
 
 

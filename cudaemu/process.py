@@ -37,6 +37,8 @@ HERE = Path(__file__).resolve().with_name("host")
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
+_HEAD = 8  # bytes before what a request says: its kind, and how long it is
+_NAME = 64  # bytes of the name of the last call
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
 
 
@@ -48,8 +50,8 @@ class Request(IntEnum):
     LAUNCH = 3
     ALLOCATE = 4
     RELEASE = 5
-    FILL = 6
-    COPY = 7
+    FIND = 6
+    OUTSIDE = 7
     SYMBOL = 8
     REFUSED = 9
     FAULT = 10
@@ -60,6 +62,8 @@ class Request(IntEnum):
     EXTENSION = 15
     OCCUPANCY = 16
     SHARED_ROOM = 17
+    UNWRITTEN = 18
+    REMARK = 19
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,7 @@ class Host:
         if not self.own_terminal:
             streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
         waiting: list[Any] = [channel, *streams]
-        heard = time.monotonic()
+        heard, calls = time.monotonic(), 0
         while waiting:
             ready, _, _ = select.select(waiting, [], [], 0.5)
             for source in ready:
@@ -256,20 +260,22 @@ class Host:
                     if not self._pump(source, streams[source]):
                         waiting.remove(source)
                     continue
-                head = _receive(channel, 8)
-                if not head:
+                asked = _receive(channel)
+                if not asked:
                     waiting.remove(channel)
                     if self.own_terminal:
                         return
                     continue
-                kind, size = struct.unpack("=II", head)
-                answer = self._answer(Request(kind), _Reader(_receive(channel, size)))
+                answer = self._answer(Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD))
                 heard = time.monotonic()
                 try:
                     channel.sendall(struct.pack("=I", len(answer)) + answer)
                 except BrokenPipeError:
                     waiting.remove(channel)
             if self.timeout and channel in waiting and time.monotonic() - heard > self.timeout:
+                if calls != (calls := self._calls()):  # those that needed nothing from here
+                    heard = time.monotonic()
+                    continue
                 self.ended.crashed = True
                 self._found("endless host code", KILLED_FOR_SILENCE.format(self.timeout) + self._after())
                 process.kill()
@@ -297,14 +303,18 @@ class Host:
             if stream is not None:
                 stream.close()
         self.ended.last_call = self._last_call()
+        ctypes.memset(self.device.arena.base, 0, memory.PAGE)
 
     def _last_call(self) -> str:
-        name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
-        ctypes.memset(self.device.arena.base, 0, 64)
-        return name
+        """The CUDA call that the program has made last, as its runtime notes it in the first page of memory."""
+        return ctypes.string_at(self.device.arena.base, _NAME).split(b"\0")[0].decode(errors="replace")
+
+    def _calls(self) -> int:
+        """How many it has made."""
+        return ctypes.c_uint64.from_address(self.device.arena.base + _NAME).value
 
     def _after(self) -> str:
-        name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
+        name = self._last_call()
         return f"; its last CUDA call was {name}" if name else "; it had not called CUDA"
 
     def _say_how_it_ended(self, code: int) -> None:
@@ -404,51 +414,34 @@ class Host:
         arena.free(found)
         return struct.pack("=i", SUCCESS)
 
-    def _range(self, call: str, address: int, size: int) -> tuple[Any, slice] | None:
-        """The allocation that a copy or a fill goes to, and which of its bytes; None (and a refusal) if not within."""
-        arena = self.device.arena
-        found = arena.find(address)
-        if found is None or address + size > found.base + found.size:
-            end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
-            self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
-            return None
-        return found, slice(address - found.base, address - found.base + size)
+    def _find(self, reader: _Reader) -> bytes:
+        found = self.device.arena.find(*reader.take("Q"))
+        return struct.pack("=QQ", *((found.base, found.size) if found else (0, 0)))
 
-    def _fill(self, reader: _Reader) -> bytes:
+    def _outside(self, reader: _Reader) -> bytes:
+        """A copy or a fill goes to what is no memory, or beyond its end."""
+        call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
-        if place := self._range(reader.text(), address, size):
-            place[0].written[place[1]] = 1
-        return struct.pack("=i", SUCCESS if place else INVALID_VALUE)
+        found = arena.find(address)
+        end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
+        self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
+        return b""
 
-    def _copy(self, reader: _Reader) -> bytes:
-        to, source, size = reader.take("QQQ")
-        call, misdirected, arena = reader.text(), reader.text(), self.device.arena
-        if misdirected:
-            self.device.noted(HostFinding("wrong direction", misdirected))
-        places: dict[int, tuple[Any, slice]] = {}
-        for address in (to, source):
-            if address in arena:
-                place = self._range(call, address, size)
-                if place is None:
-                    return struct.pack("=i", INVALID_VALUE)
-                places[address] = place
-        if to in places:
-            target, where = places[to]
-            origin = places.get(source)
-            target.written[where] = 1 if origin is None else origin[0].written[origin[1]]
-        elif source in places:
-            self._look_at_copied(call, *places[source])
-        return struct.pack("=i", SUCCESS)
-
-    def _look_at_copied(self, call: str, allocation: Any, where: slice) -> None:
+    def _unwritten(self, reader: _Reader) -> bytes:
         """Note what nobody has written and is copied to the host, but for single bytes: they pad structures."""
-        written = allocation.written[where]
-        words = written[: len(written) // 4 * 4].reshape(-1, 4).any(axis=1)
-        if not words.all():
-            first = self.device.arena.describe(allocation.base + where.start + 4 * int(words.argmin()))
-            size = 4 * int((~words).sum())
-            message = f"{call}: {size:,} of {len(written):,} bytes have never been written, the first at {first}"
+        call, arena = reader.text(), self.device.arena
+        address, size = reader.take("QQ")
+        if found := arena.find(address):
+            start = address - found.base
+            words = found.unwritten(slice(start, start + size // 4 * 4)).reshape(-1, 4).all(axis=1)
+            first, missing = arena.describe(address + 4 * int(words.argmax())), 4 * int(words.sum())
+            message = f"{call}: {missing:,} of {size:,} bytes have never been written, the first at {first}"
             self.device.noted(HostFinding("uninitialised copy to the host", message))
+        return b""
+
+    def _remark(self, reader: _Reader) -> bytes:
+        self.device.noted(HostFinding(reader.text(), reader.text()))
+        return b""
 
     def _symbol(self, reader: _Reader) -> bytes:
         return struct.pack("=QQ", *(self.device.symbol(reader.text()) or (0, 0)))
@@ -530,16 +523,19 @@ class Host:
         return locate(self.so, tuple(offsets), self.device.stubs)
 
 
+_layout = lru_cache(struct.Struct)
+
+
 class _Reader:
     """The fields of a request, one after the other."""
 
-    def __init__(self, data: bytes):
-        self._data, self._at = data, 0
+    def __init__(self, data: bytes, at: int):
+        self._data, self._at = data, at
 
     def take(self, layout: str) -> tuple[Any, ...]:
-        size = struct.calcsize("=" + layout)
-        self._at += size
-        return struct.unpack("=" + layout, self._data[self._at - size : self._at])
+        fields = _layout("=" + layout)
+        self._at += fields.size
+        return fields.unpack_from(self._data, self._at - fields.size)
 
     def data(self) -> bytes:
         (size,) = self.take("I")
@@ -554,19 +550,20 @@ class _Reader:
         return self.take(f"{count}Q")
 
 
-def _receive(channel: socket.socket, size: int) -> bytes:
-    """So many bytes, or nothing if the other side is gone."""
-    pieces = []
-    while size:
+def _receive(channel: socket.socket) -> bytes:
+    """A whole request: one is made at a time. Nothing if the other side is gone."""
+    got, size = b"", _HEAD
+    while len(got) < size:
         try:
-            piece = channel.recv(min(size, 1 << 20))
+            piece = channel.recv(1 << 16)
         except ConnectionResetError:
             return b""
         if not piece:
             return b""
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+        got += piece
+        if len(got) >= _HEAD:
+            size = _HEAD + int.from_bytes(got[4:8], sys.byteorder)
+    return got
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from cudaemu import engine
 from cudaemu.arguments import check_array, is_tensor, pack
-from cudaemu.compiler.symbols import qualified, readable
+from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
 from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
-from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain
+from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain
 
 Dim = tuple[int, int, int]
 
@@ -102,7 +102,8 @@ class Session(Device):
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}
         self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
-        self.lines: dict[tuple[str, int], Counters] = {}
+        self.sums: dict[object, Sums] = {}  # what launches have counted
+        self._memory: tuple[int, list[Region]] = (-1, [])
         self.rows: list[np.ndarray] = []
         self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
@@ -138,7 +139,12 @@ class Session(Device):
 
     # ---- what host code asks -----------------------------------------------------------------------------------------
 
+    def _known(self, name: str, names: Container[str]) -> str:
+        """The name that a file's kernel or variable has in the module: its own, unless an earlier file has it."""
+        return name if OF_FILE not in name or name in names else name.partition(OF_FILE)[0]
+
     def describe(self, kernel: str) -> KernelDescription | None:
+        kernel = self._known(kernel, self.module.kernel_names)
         if kernel not in self.module.kernel_names:
             return None
         info = self.module.kernel(kernel)
@@ -157,8 +163,9 @@ class Session(Device):
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
+        kernel = self._known(request.kernel, self.module.kernel_names)
         result = self.execute(
-            *(request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
+            *(kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
             cluster=request.cluster,
             keep=keep,
             before=before,
@@ -167,7 +174,7 @@ class Session(Device):
         return Served(result.code, result.code != 0, result.output)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
-        variable = self.module.variables.get(name)
+        variable = self.module.variables.get(self._known(name, self.module.variables))
         return (variable.base, variable.size) if variable else None
 
     def found(self, finding: Finding | HostFinding) -> None:
@@ -201,11 +208,6 @@ class Session(Device):
         if self.trace is not None:
             left = self.trace.max_rows - sum(map(len, self.rows))
             traced = {"trace": self.trace.blocks or range(grid[0] * grid[1] * grid[2]), "trace_rows": left}
-        table = [
-            Region(a.base, a.size, a.name, a.written)
-            for a in self.arena.allocations
-            if not a.variable  # the engine enters its own
-        ]
         # Registers, which are ptxas's business, are not known here.
         fit = occupancy(self.gpu, block[0] * block[1] * block[2], None, info.static_shared + shared)
         room = {
@@ -215,7 +217,7 @@ class Session(Device):
             "cluster": cluster or info.cluster,
         }
         options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
-        result = self.module.launch(kernel, grid, block, shared, params, table, **options)
+        result = self.module.launch(kernel, grid, block, shared, params, self._regions(), **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
@@ -224,21 +226,34 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines))
-        total, lines = count(result.counters, info)
-        for line, counters in lines.items():
-            self.lines.setdefault(line, Counters()).__iadd__(counters)
-        result.trace["launch"] = len(self.launches)
-        self.rows.append(result.trace)
+        sums = add_up(result.counters, info, self.sums)
+        if len(result.trace):
+            result.trace["launch"] = len(self.launches)
+            self.rows.append(result.trace)
         self.launches.append(
-            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
+            Launch(readable(kernel), grid, block, info.static_shared + shared, sums, info.instructions)
         )
         return result
 
+    def _regions(self) -> list[Region]:
+        """All memory but the module's variables, which the engine enters by itself: the same list until it changes."""
+        if self._memory[0] != self.arena.version:
+            regions = [
+                Region(a.base, a.size, a.name, a.marks[1:], a.marks[:1])
+                for a in self.arena.allocations
+                if not a.variable
+            ]
+            self._memory = self.arena.version, regions
+        return self._memory[1]
+
     def report(self, status: int, error: str, outcome: str = "") -> Report:
         """What the run came to; call it while the memory is still there."""
-        total = Counters()
-        for launch in self.launches:
-            total += launch.counters
+        total, lines = Counters(), dict[tuple[str, int], Counters]()
+        for sums in self.sums.values():
+            counted, of_lines = sums.count(sums.launches)
+            total += counted
+            for line, counters in of_lines.items():
+                lines.setdefault(line, Counters()).__iadd__(counters)
         rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
         places = self.arena.snapshot()
         by_base = {allocation.base: allocation for allocation in places.allocations}
@@ -247,7 +262,7 @@ class Session(Device):
             error,
             self.launches,
             total,
-            self.lines,
+            lines,
             list(self.findings.values()),
             rows,
             time.monotonic() - self.started,

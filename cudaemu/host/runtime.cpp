@@ -9,7 +9,8 @@
 //
 // Device memory is a file that both processes map. Host code cannot touch it at its device address, for nothing is
 // mapped there but managed and pinned memory: a device pointer that is dereferenced faults, and the fault is reported.
-// Copies go through a second mapping of the file, the alias.
+// Copies go through a second mapping of the file, the alias. Behind the memory the file has a mark for each byte, which
+// says whether it was ever written (memory.py): copies and fills set them, so that they need not ask anybody.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -69,8 +70,8 @@ enum class Request : uint32_t {
   LAUNCH,
   ALLOCATE,
   RELEASE,
-  FILL,
-  COPY,
+  FIND,
+  OUTSIDE,
   SYMBOL,
   REFUSED,
   FAULT,
@@ -81,6 +82,8 @@ enum class Request : uint32_t {
   EXTENSION,
   OCCUPANCY,
   SHARED_ROOM,
+  UNWRITTEN,
+  REMARK,
 };
 
 struct Device {
@@ -91,11 +94,15 @@ struct Device {
 
 enum Memory : uint64_t { DEVICE, MANAGED, PINNED };  // kinds of allocations; the last two are host memory as well
 
-int channel = -1;           // the socket; -1: nobody is there
-int memory_file = -1;       // the device's memory
-char *alias = nullptr;      // where the device's memory is mapped for the runtime's own use
-char *last_call = nullptr;  // shared: the name of the CUDA call that runs, or ran last
+int channel = -1;       // the socket; -1: nobody is there
+int memory_file = -1;   // the device's memory
+char *alias = nullptr;  // where the device's memory, and then its marks, are mapped for the runtime's own use
 Device device{};
+
+struct Shared {        // the first page of device memory, which process.py reads
+  char last_call[64];  // the name of the CUDA call that runs, or ran last
+  uint64_t calls;      // how many there were
+} *shared = nullptr;
 std::recursive_mutex guard;
 
 bool send_all(const void *data, size_t bytes) {
@@ -152,20 +159,23 @@ class Answer {
 // Ask, and wait for the answer. When the other process is gone, this one has no business any more.
 Answer ask(Request request, const Packet &packet = {}) {
   std::lock_guard lock(guard);
-  const uint32_t head[2] = {uint32_t(request), uint32_t(packet.data().size())};
   uint32_t size = 0;
   Answer answer;
-  if (!send_all(head, sizeof head) || !send_all(packet.data().data(), packet.data().size()) ||
-      !receive_all(&size, sizeof size))
-    _exit(125);
+  Packet whole;
+  whole.add(uint32_t(request)).text(packet.data());
+  if (!send_all(whole.data().data(), whole.data().size()) || !receive_all(&size, sizeof size)) _exit(125);
   answer.data.resize(size);
   if (!receive_all(&answer.data[0], size)) _exit(125);
   return answer;
 }
 
 // Names the CUDA call that is running, for the report of a crash.
-#define CALL(NAME) \
-  if (last_call) strncpy(last_call, #NAME, 63)
+void enter(const char *call) {
+  if (!shared) return;
+  strncpy(shared->last_call, call, sizeof shared->last_call - 1);
+  ++shared->calls;
+}
+#define CALL(NAME) enter(#NAME)
 
 // ---- what is known here ------------------------------------------------------------------------------------------
 
@@ -190,6 +200,7 @@ struct Function {
 struct Variable {
   std::string name;
   size_t size;
+  uint64_t address = 0;  // 0: the other process has not been asked
 };
 
 struct Configuration {  // of one <<<...>>>
@@ -225,6 +236,10 @@ auto &variables() {  // keyed by the host variable that stands for the device's
 }
 auto &mapped() {
   static std::map<uint64_t, Mapped> all;
+  return all;
+}
+auto &blocks() {  // device memory that there is, as far as it was asked for: bytes by address
+  static std::map<uint64_t, size_t> all;
   return all;
 }
 auto &streams() {
@@ -275,7 +290,8 @@ cudaError_t refuse(cudaError_t error, const std::string &why) {
 
 thread_local sigjmp_buf *volatile escape = nullptr;  // where a fault of the runtime's own copy goes
 
-void protect_managed(bool busy) {
+void protect_managed(bool busy, bool anew = false) {
+  if (busy == managed_busy && !anew) return;
   managed_busy = busy;
   for (const auto &[address, memory] : mapped())
     if (memory.kind == MANAGED)
@@ -372,16 +388,17 @@ __attribute__((constructor(101))) void attach() {
   unsetenv("EMULATOR_CHANNEL");
   for (int descriptor : {channel, memory_file}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   device = ask(Request::HELLO).take<Device>();
-  void *const shared = mmap(nullptr, device.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_file, 0);
+  constexpr int READ_WRITE = PROT_READ | PROT_WRITE;
+  void *const both = mmap(nullptr, 2 * device.bytes, READ_WRITE, MAP_SHARED | MAP_NORESERVE, memory_file, 0);
   void *const wanted = reinterpret_cast<void *>(device.base);
   constexpr int RESERVE = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
   void *const reserved = mmap(wanted, device.bytes, PROT_NONE, RESERVE, -1, 0);
-  if (shared == MAP_FAILED || reserved != wanted) {
+  if (both == MAP_FAILED || reserved != wanted) {
     fprintf(stderr, "the emulator cannot lay out device memory in the program's process: %s\n", strerror(errno));
     _exit(126);
   }
-  alias = static_cast<char *>(shared);
-  last_call = alias;  // the first page is not the device's
+  alias = static_cast<char *>(both);
+  shared = static_cast<Shared *>(both);
   catch_faults();
 }
 
@@ -397,9 +414,8 @@ bool map_for_host(uint64_t address, size_t bytes, Memory kind) {
 }
 
 const std::pair<const uint64_t, Mapped> *host_memory(uint64_t address) {
-  for (const auto &entry : mapped())
-    if (address - entry.first < entry.second.bytes) return &entry;
-  return nullptr;
+  auto after = mapped().upper_bound(address);
+  return after != mapped().begin() && address - (--after)->first < after->second.bytes ? &*after : nullptr;
 }
 
 // ---- launches ----------------------------------------------------------------------------------------------------
@@ -711,7 +727,9 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
   if (!at) return record(cudaErrorMemoryAllocation);
   if (kind != DEVICE && !map_for_host(at, bytes, kind))
     return refuse(cudaErrorMemoryAllocation, "the memory cannot be mapped into the program's process");
-  if (kind == MANAGED && managed_busy) protect_managed(true);
+  std::lock_guard lock(guard);
+  blocks()[at] = bytes;
+  if (kind == MANAGED && managed_busy) protect_managed(true, true);
   *address = reinterpret_cast<void *>(at);
   return cudaSuccess;
 }
@@ -724,6 +742,8 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
   const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
+  std::lock_guard lock(guard);
+  if (!error) blocks().erase(at);
   if (!error && found != mapped().end()) {
     const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     mmap(address, page_up(found->second.bytes), PROT_NONE, how, -1, 0);
@@ -735,6 +755,57 @@ cudaError_t release(void *address, bool pinned, const char *call) {
 cudaError_t wild(const char *call, const void *address, size_t bytes) {
   note("wild host pointer", format("%s: %zu bytes at %p, which is no memory of the program", call, bytes, address));
   return record(cudaErrorInvalidValue);
+}
+
+// Bytes of device memory with their marks.
+struct Range {
+  uint64_t base = 0, size = 0;  // of the allocation; 0: there is none
+  uint64_t offset = 0, bytes = 0;
+  uint8_t *marks() const { return reinterpret_cast<uint8_t *>(alias + device.bytes + (base - device.base)); }
+  bool all_written() const { return marks()[-1]; }
+  bool written() const {  // but for single bytes, which pad structures
+    if (all_written()) return true;
+    const uint8_t *mark = marks() + offset;
+    for (const uint8_t *const end = mark + bytes / 4 * 4; mark != end; mark += 4) {
+      uint32_t word;
+      memcpy(&word, mark, sizeof word);
+      if (!word) return false;
+    }
+    return true;
+  }
+  void fill_marks() const {
+    if (all_written()) return;
+    if (bytes == size)
+      marks()[-1] = 1;
+    else
+      memset(marks() + offset, 1, bytes);
+  }
+  void copy_marks(const Range &from) const {
+    if (from.all_written()) return fill_marks();
+    if (all_written()) memset(marks(), 1, size);
+    marks()[-1] = 0;
+    memmove(marks() + offset, from.marks() + from.offset, bytes);
+  }
+};
+
+// The range of one allocation that a call means; its size is 0, and the call refused, if there is none.
+Range range(const char *call, const void *at, size_t bytes) {
+  std::lock_guard lock(guard);
+  const uint64_t address = reinterpret_cast<uint64_t>(at);
+  auto found = blocks().upper_bound(address);
+  if (found == blocks().begin() || address - std::prev(found)->first >= std::prev(found)->second) {
+    Answer answer = ask(Request::FIND, Packet().add(address));  // a variable, or an array of Python's
+    const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
+    if (size) found = std::next(blocks().insert_or_assign(base, size).first);
+  }
+  Range made;
+  if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
+    made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
+  if (bytes > made.size - made.offset) {
+    ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes)));
+    made.size = 0;
+  }
+  return made;
 }
 
 cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -760,14 +831,20 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
     if (!look("target", device_to, wants_to, to) || !look("source", device_from, wants_from, from))
       return refuse(cudaErrorInvalidValue, misdirected);
   }
-  if (device_to || device_from) {
-    const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call).text(misdirected);
-    if (const auto error = cudaError_t(ask(Request::COPY, packet).take<int32_t>())) return record(error);
-  }
+  if (!misdirected.empty()) ask(Request::REMARK, Packet().text("wrong direction").text(misdirected));
+  Range there, here;
+  if (device_to && !(there = range(call, to, bytes)).size) return record(cudaErrorInvalidValue);
+  if (device_from && !(here = range(call, from, bytes)).size) return record(cudaErrorInvalidValue);
+  if (device_from && !device_to && !here.written())
+    ask(Request::UNWRITTEN, Packet().text(call).add(source).add(uint64_t(bytes)));
   if (!survives([&] { memmove(own(target), own(source), bytes); })) {
     const bool bad_target = device_from || (!device_to && !survives([&] { *static_cast<volatile char *>(to); }));
     return wild(call, bad_target ? to : from, bytes);
   }
+  if (device_to && device_from)
+    there.copy_marks(here);
+  else if (device_to)
+    there.fill_marks();
   return cudaSuccess;
 }
 
@@ -787,18 +864,18 @@ cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (channel < 0) return record(cudaErrorNoDevice);
   in_flight = nullptr;
   if (!bytes) return cudaSuccess;
-  const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const Packet packet = Packet().add(at).add(uint64_t(bytes)).text(call);
-  if (const auto error = cudaError_t(ask(Request::FILL, packet).take<int32_t>())) return record(error);
-  memset(own(at), value, bytes);
+  const Range there = range(call, address, bytes);
+  if (!there.size) return record(cudaErrorInvalidValue);
+  memset(own(reinterpret_cast<uint64_t>(address)), value, bytes);
+  there.fill_marks();
   return cudaSuccess;
 }
 
 cudaError_t symbol(void **address, size_t *bytes, const void *host) {
   const auto found = variables().find(host);
-  uint64_t at = 0;
-  if (found != variables().end() && channel >= 0)
-    at = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
+  if (found != variables().end() && channel >= 0 && !found->second.address)
+    found->second.address = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
+  const uint64_t at = found == variables().end() ? 0 : found->second.address;
   if (!at) return refuse(cudaErrorInvalidSymbol, "the argument is no __device__ or __constant__ variable of this file");
   *address = reinterpret_cast<void *>(at);
   *bytes = found->second.size;
@@ -918,9 +995,17 @@ __attribute__((visibility("default"))) int emulator_start(int argc, char **argv,
 
 // --- what nvcc's registration and launch code calls ----------------------------------------------------------------
 
+// A file's handle is its number: of several files, each may have a kernel of some name (link.py).
 void **__cudaRegisterFatBinary(void *) {
-  static void *handle;
-  return &handle;
+  static uintptr_t files = 0;
+  return reinterpret_cast<void **>(files++);
+}
+
+// Of relocatable device code all files are one (build.py).
+void **emulator_linked() { return nullptr; }
+
+static std::string name_in(void **file, const char *name) {
+  return file ? name + ("$file" + std::to_string(reinterpret_cast<uintptr_t>(file))) : name;
 }
 
 void __cudaRegisterFatBinaryEnd(void **) {}
@@ -929,22 +1014,23 @@ void __cudaUnregisterFatBinary(void **) {}
 
 char __cudaInitModule(void **) { return 1; }
 
-void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
+void __cudaRegisterFunction(void **file, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
                             int *) {
-  functions()[host].name = name;
+  functions()[host].name = name_in(file, name);
 }
 
-void __cudaRegisterVar(void **, char *host, char *, const char *name, int, size_t size, int, int) {
-  variables()[host] = {name, size};
+void __cudaRegisterVar(void **file, char *host, char *, const char *name, int, size_t size, int, int) {
+  variables()[host] = {name_in(file, name), size};
 }
 
-void __cudaRegisterManagedVar(void **, void **host, char *shadow, const char *name, int, size_t size, int, int) {
-  variables()[shadow] = {name, size};
+void __cudaRegisterManagedVar(
+    void **file, void **host, char *shadow, const char *name, int, size_t size, int, int) {
+  variables()[shadow] = {name_in(file, name), size};
   if (channel < 0) return;
-  const uint64_t at = ask(Request::SYMBOL, Packet().text(name)).take<uint64_t>();
+  const uint64_t at = ask(Request::SYMBOL, Packet().text(name_in(file, name))).take<uint64_t>();
   const uint64_t page = at / 4096 * 4096;
   if (at && map_for_host(page, page_up(at + size - page), MANAGED)) *host = reinterpret_cast<void *>(at);
-  variables()[host] = {name, size};
+  variables()[host] = {name_in(file, name), size};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
