@@ -277,8 +277,8 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
 
 
 class Sums:
-    """What a launch has counted, by what the kernel's instructions are counted as; counters are made of it when they are
-    asked for. Launches of a kernel that have counted the same share one."""
+    """What a launch has counted, by what the kernel's instructions are counted as; counters are made of it when
+    they are asked for. Launches of a kernel that have counted the same share one."""
 
     def __init__(self, kernel: KernelInfo, keys: np.ndarray, rows: np.ndarray):
         """`keys`: number in the kernel's groups * len(SPACES) + space; `rows`: for each of them, a row of counters and

@@ -15,6 +15,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <driver_functions.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -33,7 +34,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -250,6 +254,16 @@ auto &events() {
   static std::set<Event *> all;
   return all;
 }
+struct MemoryPool {
+  int reuse[3] = {1, 1, 1};                    // what cudaMallocAsync may reuse: told again, and changes nothing
+  uint64_t threshold = 0, used = 0, high = 0;  // bytes: kept when all is free; allocated, and at most so far
+};
+MemoryPool default_pool, *pool_of_device = &default_pool;
+auto &from_pools() {  // what cudaMallocAsync has allocated
+  static std::map<void *, std::pair<MemoryPool *, size_t>> all;
+  return all;
+}
+
 thread_local std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
 bool sticky = false;        // after a fault nothing works any more, as in a CUDA context
@@ -534,9 +548,37 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
   return cudaSuccess;
 }
 
-cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
-                   void **arguments, bool cooperative = false, bool may_begin_early = false) {
+// What is put into a stream: it is done at once, or kept in a graph (graphs.h) while the stream is captured.
+using Work = std::function<cudaError_t()>;
+bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type);
+
+template <class F>
+cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNodeType type = cudaGraphNodeTypeMemcpy) {
+  if (const cudaError_t error = check(stream, call)) return error;
+  return capture(stream, work, type) ? cudaSuccess : work();
+}
+
+cudaError_t run(const Function *function, const std::string &request, cudaStream_t here) {
   std::lock_guard lock(guard);
+  if (sticky) return last_error;
+  Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()));
+  const auto error = cudaError_t(answer.take<int32_t>());
+  const bool fatal = answer.take<uint32_t>();
+  const std::string printed = answer.rest();
+  if (!printed.empty()) {
+    fwrite(printed.data(), 1, printed.size(), stdout);
+    fflush(stdout);
+  }
+  protect_managed(true);
+  in_flight = here;
+  record(error);
+  sticky |= fatal;
+  return error;
+}
+
+// A launch, ready to be done; with its arguments as they are now. `cooperative`, `early`: see below.
+cudaError_t prepare(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, void **arguments,
+                    bool cooperative, Work *out, cudaStream_t here = nullptr, bool early = false) {
   if (sticky) return last_error;
   if (channel < 0) return record(cudaErrorNoDevice);
   if (!function) return unknown_function("the launch");
@@ -544,12 +586,9 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   // manual has cudaErrorInvalidConfiguration.
   const std::string wrong = too_much(*function, grid, block, shared);
   if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
-  const cudaStream_t here = stream ? stream : cudaStreamLegacy;
-  const bool early = may_begin_early && in_flight == here;
   const std::string misfit = wrong_cluster(*function, grid, cluster);
   if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
   if (!cluster.x) cluster = function->cluster;
-  if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
   if (cooperative) {
     const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
     const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -564,19 +603,21 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   Packet packet;
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
   packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
-  Answer answer = ask(Request::LAUNCH, packet);
-  const auto error = cudaError_t(answer.take<int32_t>());
-  const bool fatal = answer.take<uint32_t>();
-  const std::string printed = answer.rest();
-  if (!printed.empty()) {
-    fwrite(printed.data(), 1, printed.size(), stdout);
-    fflush(stdout);
-  }
-  protect_managed(true);
-  in_flight = here;
-  record(error);
-  sticky |= fatal;
-  return error;
+  *out = [function, request = packet.data(), here] { return run(function, request, here); };
+  return cudaSuccess;
+}
+
+cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
+                   void **arguments, bool cooperative = false, bool may_begin_early = false) {
+  std::lock_guard lock(guard);
+  const cudaStream_t here = stream ? stream : cudaStreamLegacy;
+  Work work;
+  const bool early = may_begin_early && in_flight == here;
+  if (const cudaError_t error =
+          prepare(function, grid, block, cluster, shared, arguments, cooperative, &work, here, early))
+    return error;
+  if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
+  return capture(stream, work, cudaGraphNodeTypeKernel) ? cudaSuccess : work();
 }
 
 cudaError_t synchronised() {
@@ -737,6 +778,10 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
 cudaError_t release(void *address, bool pinned, const char *call) {
   in_flight = nullptr;
   if (!address) return cudaSuccess;
+  if (const auto lent = from_pools().find(address); lent != from_pools().end()) {
+    lent->second.first->used -= lent->second.second;
+    from_pools().erase(lent);
+  }
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
@@ -894,6 +939,13 @@ cudaError_t copy_symbol(const char *call, bool to_symbol, const void *host_symbo
   return to_symbol ? copy(call, at, data, bytes, kind) : copy(call, const_cast<void *>(data), at, bytes, kind);
 }
 
+}  // namespace
+
+#include "arrays.h"
+#include "graphs.h"
+
+namespace {
+
 // ---- error texts -------------------------------------------------------------------------------------------------
 
 struct ErrorText {
@@ -929,6 +981,12 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     ERROR(cudaErrorInvalidClusterSize, "a kernel launch error has occurred due to cluster misconfiguration"),
+    ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    ERROR(cudaErrorInvalidChannelDescriptor, "invalid channel descriptor"),
+    ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    ERROR(cudaErrorGraphExecUpdateFailure,
+          "the graph update was not performed because it included changes which violated constraints specific to "
+          "instantiated graph update"),
     ERROR(cudaErrorNotPermitted, "operation not permitted"),
     ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorUnknown, "unknown error"),
@@ -1014,8 +1072,8 @@ void __cudaUnregisterFatBinary(void **) {}
 
 char __cudaInitModule(void **) { return 1; }
 
-void __cudaRegisterFunction(void **file, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
-                            int *) {
+void __cudaRegisterFunction(void **file, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *,
+                            dim3 *, int *) {
   functions()[host].name = name_in(file, name);
 }
 
@@ -1023,8 +1081,7 @@ void __cudaRegisterVar(void **file, char *host, char *, const char *name, int, s
   variables()[host] = {name_in(file, name), size};
 }
 
-void __cudaRegisterManagedVar(
-    void **file, void **host, char *shadow, const char *name, int, size_t size, int, int) {
+void __cudaRegisterManagedVar(void **file, void **host, char *shadow, const char *name, int, size_t size, int, int) {
   variables()[shadow] = {name_in(file, name), size};
   if (channel < 0) return;
   const uint64_t at = ask(Request::SYMBOL, Packet().text(name_in(file, name))).take<uint64_t>();
@@ -1260,6 +1317,7 @@ cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = cudaDeviceMapH
 
 cudaError_t cudaDeviceSynchronize() {
   CALL(cudaDeviceSynchronize);
+  if (!captures().empty()) return forbidden_in_capture("cudaDeviceSynchronize");
   return synchronised();
 }
 
@@ -1393,6 +1451,21 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrTexturePitchAlignment:
       *value = 32;
       break;
+    case cudaDevAttrMaxTexture1DWidth:
+    case cudaDevAttrMaxTexture2DWidth:
+      *value = 131072;
+      break;
+    case cudaDevAttrMaxTexture2DHeight:
+      *value = 65536;
+      break;
+    case cudaDevAttrMaxTexture3DWidth:
+    case cudaDevAttrMaxTexture3DHeight:
+    case cudaDevAttrMaxTexture3DDepth:
+      *value = 16384;
+      break;
+    case cudaDevAttrSurfaceAlignment:
+      *value = 512;
+      break;
     case cudaDevAttrClockRate:
       *value = 1000000;
       break;  // kHz: of no GPU, but a rate to divide by
@@ -1430,7 +1503,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
       break;
     default:
       if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
-      *value = 0;  // what the emulated device does not have: textures, peers, ...
+      *value = 0;  // what the emulated device does not have: mipmaps, peers, ...
   }
   return cudaSuccess;
 }
@@ -1486,6 +1559,78 @@ cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *properties, int or
   return cudaGetDeviceProperties(properties, ordinal);
 }
 
+// --- memory pools ---------------------------------------------------------------------------------------------------
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int ordinal) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return *pool = reinterpret_cast<cudaMemPool_t>(&default_pool), cudaSuccess;
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int ordinal) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return *pool = reinterpret_cast<cudaMemPool_t>(pool_of_device), cudaSuccess;
+}
+cudaError_t cudaDeviceSetMemPool(int ordinal, cudaMemPool_t pool) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return pool_of_device = reinterpret_cast<MemoryPool *>(pool), cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *) {
+  CALL(cudaMemPoolCreate);
+  return *pool = reinterpret_cast<cudaMemPool_t>(new MemoryPool), cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (pool == &default_pool)
+    return refuse(cudaErrorInvalidValue, "cudaMemPoolDestroy: the device's default pool cannot be destroyed");
+  if (pool == pool_of_device) pool_of_device = &default_pool;
+  return cudaSuccess;  // what is allocated from it still counts there
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, void *value) {
+  CALL(cudaMemPoolSetAttribute);
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (attribute >= cudaMemPoolReuseFollowEventDependencies && attribute <= cudaMemPoolReuseAllowInternalDependencies)
+    pool->reuse[attribute - cudaMemPoolReuseFollowEventDependencies] = *static_cast<int *>(value);
+  else if (attribute == cudaMemPoolAttrReleaseThreshold)
+    pool->threshold = *static_cast<uint64_t *>(value);
+  else if (attribute == cudaMemPoolAttrUsedMemHigh || attribute == cudaMemPoolAttrReservedMemHigh)
+    pool->high = pool->used;  // only 0 may be given
+  else
+    return record(cudaErrorInvalidValue);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, void *value) {
+  CALL(cudaMemPoolGetAttribute);
+  const MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (attribute >= cudaMemPoolReuseFollowEventDependencies && attribute <= cudaMemPoolReuseAllowInternalDependencies) {
+    *static_cast<int *>(value) = pool->reuse[attribute - cudaMemPoolReuseFollowEventDependencies];
+    return cudaSuccess;
+  }
+  if (attribute < cudaMemPoolAttrReleaseThreshold || attribute > cudaMemPoolAttrUsedMemHigh)
+    return record(cudaErrorInvalidValue);
+  const bool high = attribute == cudaMemPoolAttrUsedMemHigh || attribute == cudaMemPoolAttrReservedMemHigh;
+  *static_cast<uint64_t *>(value) =
+      attribute == cudaMemPoolAttrReleaseThreshold ? pool->threshold
+      : high                                       ? pool->high
+                                                   : pool->used;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const struct cudaMemAccessDesc *, size_t) { return cudaSuccess; }
+
+// --- hints, which change nothing here -------------------------------------------------------------------------------
+
+cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID, const cudaLaunchAttributeValue *) {
+  return check(stream, "cudaStreamSetAttribute");
+}
+cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaLaunchAttributeID, cudaLaunchAttributeValue *value) {
+  *value = {};
+  return check(stream, "cudaStreamGetAttribute");
+}
+cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+  if (const cudaError_t error = check(from, "cudaStreamCopyAttributes")) return error;
+  return check(to, "cudaStreamCopyAttributes");
+}
+
 // --- streams and events: each call is done when it returns, so that every order is kept ----------------------------
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
@@ -1511,6 +1656,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread &&
       !streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: the stream does not exist (or no longer)");
+  if (captures().count(stream)) return forbidden_in_capture("cudaStreamSynchronize");
   return synchronised();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
@@ -1520,18 +1666,15 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
   return *priority = stream ? reinterpret_cast<Stream *>(stream)->priority : 0, cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
-}
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!events().count(reinterpret_cast<Event *>(event))) return record(cudaErrorInvalidResourceHandle);
+  if (const auto captured = captured_events().find(event); captured != captured_events().end())
+    captures()[stream] = captured->second;  // the stream joins
   return stream ? check(stream, "cudaStreamWaitEvent") : cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
-  if (const cudaError_t error = check(stream, "cudaLaunchHostFunc")) return error;
-  function(data);
-  return cudaSuccess;
+  return in_stream(stream, "cudaLaunchHostFunc", [=] { return function(data), cudaSuccess; }, cudaGraphNodeTypeHost);
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned) {
   if (const cudaError_t error = check(stream, "cudaStreamAddCallback")) return error;
@@ -1561,6 +1704,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (stream) {
     if (const cudaError_t error = check(stream, "cudaEventRecord")) return error;
   }
+  captured_events().erase(event);
+  if (const auto captured = captures().find(stream); captured != captures().end())
+    return captured_events()[event] = captured->second, cudaSuccess;
   *reinterpret_cast<Event *>(event) = {true, std::chrono::steady_clock::now(), reinterpret_cast<Event *>(event)->flags};
   return sticky ? last_error : cudaSuccess;
 }
@@ -1594,8 +1740,17 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
 }
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   CALL(cudaMallocAsync);
+  return cudaMallocFromPoolAsync(address, bytes, reinterpret_cast<cudaMemPool_t>(pool_of_device), stream);
+}
+cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t handle, cudaStream_t stream) {
+  CALL(cudaMallocFromPoolAsync);
   if (const cudaError_t error = check(stream, "cudaMallocAsync")) return error;
-  return allocate(address, bytes, DEVICE);
+  if (const cudaError_t error = allocate(address, bytes, DEVICE)) return error;
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  pool->used += bytes;
+  pool->high = std::max(pool->high, pool->used);
+  from_pools()[*address] = {pool, bytes};
+  return cudaSuccess;
 }
 cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
   CALL(cudaMallocManaged);
@@ -1621,6 +1776,7 @@ cudaError_t cudaFree(void *address) {
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
   CALL(cudaFreeAsync);
   if (const cudaError_t error = check(stream, "cudaFreeAsync")) return error;
+  if (captures().count(stream)) return cudaSuccess;  // the graph needs it at each of its launches
   return release(address, false, "cudaFreeAsync");
 }
 cudaError_t cudaFreeHost(void *address) {
@@ -1671,8 +1827,7 @@ cudaError_t cudaMemset(void *address, int value, size_t bytes) {
 }
 cudaError_t cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t stream) {
   CALL(cudaMemsetAsync);
-  if (const cudaError_t error = check(stream, "cudaMemsetAsync")) return error;
-  return fill("cudaMemsetAsync", address, value, bytes);
+  return in_stream(stream, "cudaMemsetAsync", [=] { return fill("cudaMemsetAsync", address, value, bytes); });
 }
 cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, size_t height) {
   CALL(cudaMemset2D);
@@ -1682,8 +1837,7 @@ cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, s
   return error;
 }
 cudaError_t cudaMemset2DAsync(void *address, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  if (const cudaError_t error = check(stream, "cudaMemset2DAsync")) return error;
-  return cudaMemset2D(address, pitch, value, width, height);
+  return in_stream(stream, "cudaMemset2DAsync", [=] { return cudaMemset2D(address, pitch, value, width, height); });
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -1694,8 +1848,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyAsync")) return error;
-  return copy("cudaMemcpyAsync", to, from, bytes, kind);
+  return in_stream(stream, "cudaMemcpyAsync", [=] { return copy("cudaMemcpyAsync", to, from, bytes, kind); });
 }
 cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t bytes) {
   return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
@@ -1713,8 +1866,9 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpy2DAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpy2DAsync")) return error;
-  return copy_2d("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+  return in_stream(stream, "cudaMemcpy2DAsync", [=] {
+    return copy_2d("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+  });
 }
 
 #if CUDART_VERSION >= 13000
@@ -1725,6 +1879,12 @@ cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, struct cu
 #else
 cudaError_t cudaMemPrefetchAsync(const void *, size_t, int, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, int) { return cudaSuccess; }
+cudaError_t cudaMemPrefetchAsync_v2(const void *, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaMemAdvise_v2(const void *, size_t, enum cudaMemoryAdvise, struct cudaMemLocation) {
+  return cudaSuccess;
+}
 #endif
 
 cudaError_t cudaGetSymbolAddress(void **address, const void *host) {
@@ -1745,8 +1905,9 @@ cudaError_t cudaMemcpyToSymbol(
 cudaError_t cudaMemcpyToSymbolAsync(
     const void *host, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyToSymbolAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyToSymbolAsync")) return error;
-  return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
+  return in_stream(stream, "cudaMemcpyToSymbolAsync", [=] {
+    return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
+  });
 }
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
   CALL(cudaMemcpyFromSymbol);
@@ -1755,8 +1916,9 @@ cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_
 cudaError_t cudaMemcpyFromSymbolAsync(
     void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyFromSymbolAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyFromSymbolAsync")) return error;
-  return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);
+  return in_stream(stream, "cudaMemcpyFromSymbolAsync", [=] {
+    return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);
+  });
 }
 
 // --- the driver ---------------------------------------------------------------------------------------------------

@@ -252,6 +252,7 @@ static const Registry &registry() {
     register_mbarrier(r);
     register_wgmma(r);
     register_bulk(r);
+    register_texture(r);
     return r;
   }();
   return all;
