@@ -113,7 +113,7 @@ def compile_host(
     def build(out: Path) -> None:
         (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
-        (out / "hide").write_text("{ local: cuda*; __cuda*; cuTensorMap*; };\n")
+        (out / "hide").write_text("{ local: cuda*; __cuda*; cu[A-Z]*; };\n")
         kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", "read.d"]
         compiled = [(number, file) for number, file in enumerate(more, 1) if file.suffix in COMPILED]
         try:

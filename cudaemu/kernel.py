@@ -88,15 +88,15 @@ class KernelInfo:
     @cached_property
     def flops(self) -> np.ndarray:
         """Of each instruction that tensor cores execute, what it does for one warp: 2·M·N·K, in integers and bits as
-        well; 0 of others. Four warps share a wgmma, and wmma counts as two instructions."""
+        well; 0 of others. Four warps share a wgmma, and wmma counts as two instructions, but for doubles."""
         shapes = [
             re.search(r"\bm(\d+)n(\d+)k(\d+)", place.text) if place.category in ("mma", "wgmma") else None
             for place in self.instructions
         ]
-        shared = {"wgmma": 4, "wmma": 2}
+        shared = {"wgmma": 4, "wmma": 2, "wmma of doubles": 1}
         return np.array(
             [
-                2 * math.prod(map(int, shape.groups())) // shared.get(place.text.split(".")[0], 1) if shape else 0
+                2 * math.prod(map(int, shape.groups())) // shared.get(_instruction(place.text), 1) if shape else 0
                 for place, shape in zip(self.instructions, shapes, strict=True)
             ],
             np.uint64,
@@ -112,3 +112,8 @@ class KernelInfo:
         starts = np.searchsorted(np.array(number)[order], every)
         has_generic, firsts = bool(generic.any()), every * len(SPACES)
         return Groups(np.array(number, np.int64), list(numbers), generic, has_generic, order, starts, firsts)
+
+
+def _instruction(text: str) -> str:
+    name = text.split(".")[0]
+    return "wmma of doubles" if name == "wmma" and ".m8n8k4." in text else name

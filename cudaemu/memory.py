@@ -247,18 +247,15 @@ class Arena(AddressMap):
         misalignment.
 
         ValueError if it is not on the CPU or not contiguous."""
+        _check_place(name, array)
+        address = _address(array)
         if isinstance(array, np.ndarray):
-            if not array.flags.c_contiguous:
-                raise ValueError(f"{name} is not a contiguous array")
             owner = array
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
-            address = array.ctypes.data
             start = address - owner.ctypes.data  # where NumPy put the owner is chance
         else:
-            if array.device.type != "cpu" or not array.is_contiguous():
-                raise ValueError(f"{name} is not a contiguous tensor on the CPU")
-            address, start = array.data_ptr(), int(array.storage_offset()) * array.element_size()
+            start = int(array.storage_offset()) * array.element_size()
         data = raw_bytes(array)
         for known in self.allocations:
             same = known.array is not None and _address(known.array) == address
@@ -270,6 +267,18 @@ class Arena(AddressMap):
         allocation.array = array
         allocation.data[:] = data
         allocation.marks[0] = initialised
+        return allocation
+
+    def share(self, name: str, memory: Array | tuple[int, int]) -> Allocation:
+        """Memory of this process, where it is: an array, a CPU tensor, or an address and how many bytes. It counts as
+        written. ValueError if an array is not contiguous or not on the CPU."""
+        if isinstance(memory, tuple):
+            allocation = Allocation(name, *memory)
+        else:
+            _check_place(name, memory)
+            data = raw_bytes(memory)
+            allocation = Allocation(name, _address(memory), data.size, memory, data=data)
+        self._enter(allocation)
         return allocation
 
     def download(self) -> None:
@@ -307,6 +316,15 @@ class Arena(AddressMap):
 
 def _bytes(address: int, size: int) -> np.ndarray:
     return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+
+
+def _check_place(name: str, array: Array) -> None:
+    """ValueError if an array or a tensor is none that can be reached as plain bytes."""
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not a contiguous array")
+    elif array.device.type != "cpu" or not array.is_contiguous():
+        raise ValueError(f"{name} is not a contiguous tensor on the CPU")
 
 
 def _address(array: Array) -> int:

@@ -35,7 +35,7 @@ from cudaemu.memory import Arena
 # One name for it, and so one build, also in notebooks, which find this by way of "..".
 HERE = Path(__file__).resolve().with_name("host")
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
-SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
+SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is
 _NAME = 64  # bytes of the name of the last call
@@ -64,6 +64,7 @@ class Request(IntEnum):
     SHARED_ROOM = 17
     UNWRITTEN = 18
     REMARK = 19
+    MODULE = 20
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ class Device(Protocol):
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         """Address and size of a variable of the module."""
+        ...
+
+    def load(self, ptx: str) -> int:
+        """The number of one more module, whose names are then "module1:name". UserError if it cannot be read."""
         ...
 
     def found(self, finding: HostFinding) -> None: ...
@@ -445,6 +450,13 @@ class Host:
 
     def _symbol(self, reader: _Reader) -> bytes:
         return struct.pack("=QQ", *(self.device.symbol(reader.text()) or (0, 0)))
+
+    def _module(self, reader: _Reader) -> bytes:
+        try:
+            return struct.pack("=I", self.device.load(reader.text()))
+        except UserError as error:
+            self._refuse(INVALID_PTX, f"the module cannot be loaded: {error}")
+            return struct.pack("=I", 0)
 
     def _memory(self, reader: _Reader) -> bytes:
         return struct.pack("=Q", memory.available_memory())

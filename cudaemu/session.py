@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,6 +90,7 @@ class Session(Device):
         defines: Mapping[str, str] | None = None,
     ):
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
+        self.loaded: list[engine.Module] = []  # by the program, while it ran
         self.options: dict[str, Any] = {
             "counters": counters,
             "sanitize": sanitize,
@@ -139,15 +140,29 @@ class Session(Device):
 
     # ---- what host code asks -----------------------------------------------------------------------------------------
 
-    def _known(self, name: str, names: Container[str]) -> str:
-        """The name that a file's kernel or variable has in the module: its own, unless an earlier file has it."""
-        return name if OF_FILE not in name or name in names else name.partition(OF_FILE)[0]
+    def _module(self, name: str, what: str) -> tuple[engine.Module, str]:
+        """The module of a kernel or a variable, and its name there: its own, unless an earlier file has it."""
+        number, colon, own = name.partition(":")
+        module = self.loaded[int(number.removeprefix("module")) - 1] if colon else self.module
+        name = own if colon else name
+        there = module.kernel_names if what == "kernel" else module.variables
+        return module, name if OF_FILE not in name or name in there else name.partition(OF_FILE)[0]
+
+    def load(self, ptx: str) -> int:
+        def place(name: str, size: int, align: int) -> int:
+            made = self.arena.allocate(readable(name), max(size, align), initialised=True)
+            if made is None:
+                raise UserError(f"there is no room for {readable(name)}, {size:,} bytes")
+            return made.base
+
+        self.loaded.append(engine.Module(ptx, place))
+        return len(self.loaded)
 
     def describe(self, kernel: str) -> KernelDescription | None:
-        kernel = self._known(kernel, self.module.kernel_names)
-        if kernel not in self.module.kernel_names:
+        module, kernel = self._module(kernel, "kernel")
+        if kernel not in module.kernel_names:
             return None
-        info = self.module.kernel(kernel)
+        info = module.kernel(kernel)
         if info.static_shared > STATIC_SHARED_LIMIT:
             raise UserError(
                 f"{self.source}: {readable(kernel)} declares {info.static_shared} bytes of shared memory; more than "
@@ -156,25 +171,27 @@ class Session(Device):
         params = [(offset, size) for _, size, _, offset in info.params]
         return KernelDescription(
             *(info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes),
-            *(self.module.ptx_version, params, info.cluster, readable(kernel)),
+            *(module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
     def launch(self, request: HostLaunch) -> Served:
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
-        kernel = self._known(request.kernel, self.module.kernel_names)
+        module, kernel = self._module(request.kernel, "kernel")
         result = self.execute(
             *(kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
             cluster=request.cluster,
             keep=keep,
             before=before,
+            module=module,
         )
         self.before = result.past
         return Served(result.code, result.code != 0, result.output)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
-        variable = self.module.variables.get(self._known(name, self.module.variables))
+        module, name = self._module(name, "variable")
+        variable = module.variables.get(name)
         return (variable.base, variable.size) if variable else None
 
     def found(self, finding: Finding | HostFinding) -> None:
@@ -200,10 +217,12 @@ class Session(Device):
         cluster: Dim | None = None,
         keep: bool = False,
         before: engine.Past | None = None,
+        module: engine.Module | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`: of Module.launch."""
-        info = self.module.kernel(kernel)
+        `before`: of Module.launch; `module`: if it is another one than the program's."""
+        module = module or self.module
+        info = module.kernel(kernel)
         traced = None
         if self.trace is not None:
             left = self.trace.max_rows - sum(map(len, self.rows))
@@ -217,7 +236,7 @@ class Session(Device):
             "cluster": cluster or info.cluster,
         }
         options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
-        result = self.module.launch(kernel, grid, block, shared, params, self._regions(), **options)
+        result = module.launch(kernel, grid, block, shared, params, self._regions(), **options)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
@@ -239,7 +258,7 @@ class Session(Device):
         """All memory but the module's variables, which the engine enters by itself: the same list until it changes."""
         if self._memory[0] != self.arena.version:
             regions = [
-                Region(a.base, a.size, a.name, a.marks[1:], a.marks[:1])
+                Region(a.base, a.size, a.name, *((a.marks[1:], a.marks[:1]) if len(a.marks) else ()))
                 for a in self.arena.allocations
                 if not a.variable
             ]

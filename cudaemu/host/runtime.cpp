@@ -88,6 +88,7 @@ enum class Request : uint32_t {
   SHARED_ROOM,
   UNWRITTEN,
   REMARK,
+  MODULE,
 };
 
 struct Device {
@@ -434,13 +435,11 @@ const std::pair<const uint64_t, Mapped> *host_memory(uint64_t address) {
 
 // ---- launches ----------------------------------------------------------------------------------------------------
 
-Function *find(const void *host) {
-  const auto found = functions().find(host);
-  if (found == functions().end()) return nullptr;
-  Function &function = found->second;
+// What the other process knows of a kernel; false if it does not.
+bool learn(Function &function) {
   if (!function.known && channel >= 0) {
     Answer answer = ask(Request::KERNEL, Packet().text(function.name));
-    if (answer.empty()) return nullptr;
+    if (answer.empty()) return false;
     function.known = true;
     function.static_shared = answer.take<uint64_t>();
     function.local = answer.take<uint64_t>();
@@ -456,7 +455,12 @@ Function *find(const void *host) {
       *size = answer.take<uint32_t>();
     function.readable = answer.rest();
   }
-  return &function;
+  return true;
+}
+
+Function *find(const void *host) {
+  const auto found = functions().find(host);
+  return found != functions().end() && learn(found->second) ? &found->second : nullptr;
 }
 
 cudaError_t unknown_function(const char *call) {
@@ -728,12 +732,7 @@ CUresult CUDAAPI replace_address(CUtensorMap *map, void *address) {
 }
 
 // The driver's functions that there are, by name, and the version of CUDA that brought them.
-void *driver_function(const char *name, unsigned *since) {
-  *since = 12000;
-  if (!strcmp(name, "cuTensorMapEncodeTiled")) return reinterpret_cast<void *>(encode_tiled);
-  if (!strcmp(name, "cuTensorMapReplaceAddress")) return reinterpret_cast<void *>(replace_address);
-  return nullptr;
-}
+void *driver_function(const char *name, unsigned *since);
 
 cudaError_t entry_point(const char *call, const char *name, void **function, unsigned version, unsigned long long flags,
                         enum cudaDriverEntryPointQueryResult *status) {
@@ -1185,10 +1184,7 @@ const char *cudaGetErrorString(cudaError_t code) {
 
 // --- kernels ------------------------------------------------------------------------------------------------------
 
-cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) {
-  CALL(cudaFuncSetAttribute);
-  Function *function = find(host);
-  if (!function) return unknown_function("cudaFuncSetAttribute");
+static cudaError_t set_attribute(Function *function, enum cudaFuncAttribute attribute, int value) {
   switch (attribute) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize:
       if (value < 0 || function->static_shared + value > size_t(device.shared_per_block))
@@ -1206,6 +1202,12 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attrib
     default:
       return record(cudaErrorInvalidValue);
   }
+}
+
+cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) {
+  CALL(cudaFuncSetAttribute);
+  Function *function = find(host);
+  return function ? set_attribute(function, attribute, value) : unknown_function("cudaFuncSetAttribute");
 }
 
 cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache) {
@@ -1956,3 +1958,39 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(
 CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap *map, void *address) { return replace_address(map, address); }
 
 }  // extern "C"
+
+#include "driver.h"
+
+namespace {
+
+void *driver_function(const char *name, unsigned *since) {
+  *since = 12000;
+  if (!strcmp(name, "cuTensorMapEncodeTiled")) return reinterpret_cast<void *>(encode_tiled);
+  if (!strcmp(name, "cuTensorMapReplaceAddress")) return reinterpret_cast<void *>(replace_address);
+  *since = 2000;
+  static const std::map<std::string, void *> all = {
+#define X(function) {#function, reinterpret_cast<void *>(&::function)}
+      // clang-format off
+      X(cuInit), X(cuDriverGetVersion), X(cuDeviceGetCount), X(cuDeviceGet), X(cuDeviceGetName), X(cuDeviceTotalMem),
+      X(cuDeviceGetAttribute), X(cuDeviceComputeCapability), X(cuCtxGetCurrent), X(cuCtxSetCurrent),
+      X(cuCtxPushCurrent), X(cuCtxPopCurrent), X(cuCtxDestroy), X(cuCtxGetDevice), X(cuCtxSynchronize),
+      X(cuDevicePrimaryCtxRetain), X(cuDevicePrimaryCtxRelease), X(cuDevicePrimaryCtxSetFlags), X(cuModuleLoadData),
+      X(cuModuleLoadDataEx), X(cuModuleLoad), X(cuModuleUnload), X(cuModuleGetFunction), X(cuModuleGetGlobal),
+      X(cuFuncGetAttribute), X(cuFuncSetAttribute), X(cuFuncSetCacheConfig),
+      X(cuOccupancyMaxActiveBlocksPerMultiprocessor), X(cuLaunchKernel), X(cuLaunchCooperativeKernel), X(cuMemAlloc),
+      X(cuMemAllocManaged), X(cuMemAllocPitch), X(cuMemAllocAsync), X(cuMemFree), X(cuMemFreeAsync),
+      X(cuMemAllocHost), X(cuMemHostAlloc), X(cuMemFreeHost), X(cuMemGetInfo), X(cuMemcpy), X(cuMemcpyAsync),
+      X(cuMemcpyHtoD), X(cuMemcpyDtoH), X(cuMemcpyDtoD), X(cuMemcpyHtoDAsync), X(cuMemcpyDtoHAsync),
+      X(cuMemcpyDtoDAsync), X(cuMemsetD8), X(cuMemsetD8Async), X(cuMemsetD16), X(cuMemsetD32), X(cuMemsetD32Async),
+      X(cuStreamCreate), X(cuStreamCreateWithPriority), X(cuStreamDestroy), X(cuStreamSynchronize), X(cuStreamQuery),
+      X(cuStreamWaitEvent), X(cuEventCreate), X(cuEventDestroy), X(cuEventRecord), X(cuEventSynchronize),
+      X(cuEventQuery), X(cuEventElapsedTime), X(cuGetErrorString), X(cuGetErrorName),
+      {"cuCtxCreate", reinterpret_cast<void *>(&cuCtxCreate_v2)},
+#undef X
+      // clang-format on
+  };
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
+}  // namespace
