@@ -163,12 +163,13 @@ class Launch:
     grid: Dim
     block: Dim
     shared: int  # bytes per block, static and dynamic
-    sums: Sums = field(repr=False)
+    _sums: Sums = field(repr=False)
     code: Sequence[Place] = field(repr=False)
 
     @property
     def counters(self) -> Counters:
-        return self.sums.total
+        """What it has executed and moved."""
+        return self._sums.total
 
 
 @dataclass(frozen=True)

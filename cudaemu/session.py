@@ -155,7 +155,10 @@ class Session(Device):
                 raise UserError(f"there is no room for {readable(name)}, {size:,} bytes")
             return made.base
 
-        self.loaded.append(engine.Module(ptx, place))
+        module = engine.Module(ptx, place)
+        if not module.ptx_version:
+            raise UserError("it has no .target, which every module of PTX has")
+        self.loaded.append(module)
         return len(self.loaded)
 
     def describe(self, kernel: str) -> KernelDescription | None:

@@ -170,7 +170,7 @@ std::string describe(const cudaResourceDesc &resource, Texture *t) {
     t->pitch = array->width(), t->slice = t->pitch * array->height();
     t->size[0] = array->extent.width, t->size[1] = array->height();
     (array->layered() ? t->layers : t->size[2]) = array->depth();
-    t->surface = (array->flags & cudaArraySurfaceLoadStore) != 0;
+    t->surface = 1;  // also without cudaArraySurfaceLoadStore, as on an H200
   } else if (resource.resType == cudaResourceTypeLinear) {
     texel = resource.res.linear.desc;
     t->base = reinterpret_cast<uint64_t>(resource.res.linear.devPtr);
@@ -199,19 +199,23 @@ std::string describe(const cudaResourceDesc &resource, Texture *t) {
   return wrong;
 }
 
-std::string look_up(const cudaTextureDesc &how, Texture *t) {
+cudaError_t look_up(const char *call, const cudaTextureDesc &how, Texture *t) {
   const bool integers = t->kind != Texture::FLOAT;
   t->linear_filter = how.filterMode == cudaFilterModeLinear;
   t->normalized = how.normalizedCoords != 0;
   t->normalized_read = how.readMode == cudaReadModeNormalizedFloat && integers;
   for (int axis = 0; axis < 3; ++axis) t->address[axis] = how.addressMode[axis];
   memcpy(t->border, how.borderColor, sizeof t->border);
-  if (how.readMode == cudaReadModeNormalizedFloat && t->channel_bytes == 4 && integers)
-    return "readMode must be cudaReadModeElementType for integers of 32 bits";
+  if (t->normalized_read && t->channel_bytes == 4)
+    return refuse(cudaErrorInvalidNormSetting,
+                  format("%s: readMode must be cudaReadModeElementType for integers of 32 bits", call));
   if (t->linear_filter && integers && !t->normalized_read)
-    return "filterMode must be cudaFilterModePoint for integers that are read as such";
-  if (how.sRGB || how.maxAnisotropy > 1) return "the emulator has no sRGB conversion and no anisotropic filtering";
-  return "";
+    return refuse(cudaErrorInvalidFilterSetting,
+                  format("%s: filterMode must be cudaFilterModePoint for integers that are read as such", call));
+  if (how.sRGB || how.maxAnisotropy > 1)
+    return refuse(cudaErrorNotSupported,
+                  format("%s: the emulator has no sRGB conversion and no anisotropic filtering", call));
+  return cudaSuccess;
 }
 
 cudaError_t make_object(const char *call, unsigned long long *out, const cudaResourceDesc *resource,
@@ -371,9 +375,9 @@ cudaError_t cudaCreateTextureObject(cudaTextureObject_t *object, const struct cu
         cudaErrorNotSupported,
         "cudaCreateTextureObject: the emulator has no resource views: give the array the format that is read");
   Texture made{};
-  std::string wrong = describe(*resource, &made);
-  if (wrong.empty()) wrong = look_up(*how, &made);
+  const std::string wrong = describe(*resource, &made);
   if (!wrong.empty()) return refuse(cudaErrorInvalidValue, "cudaCreateTextureObject: " + wrong);
+  if (const cudaError_t error = look_up("cudaCreateTextureObject", *how, &made)) return error;
   return make_object("cudaCreateTextureObject", object, resource, how, made);
 }
 cudaError_t cudaDestroyTextureObject(cudaTextureObject_t object) {
@@ -385,7 +389,7 @@ cudaError_t cudaCreateSurfaceObject(cudaSurfaceObject_t *object, const struct cu
   if (!object || !resource) return refuse(cudaErrorInvalidValue, "cudaCreateSurfaceObject: its arguments are null");
   Texture made{};
   std::string wrong = describe(*resource, &made);
-  if (wrong.empty() && !made.surface) wrong = "the resource must be an array made with cudaArraySurfaceLoadStore";
+  if (wrong.empty() && !made.surface) wrong = "the resource must be an array";
   if (!wrong.empty()) return refuse(cudaErrorInvalidValue, "cudaCreateSurfaceObject: " + wrong);
   return make_object("cudaCreateSurfaceObject", object, resource, nullptr, made);
 }

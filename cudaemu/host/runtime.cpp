@@ -962,6 +962,8 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
     ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
+    ERROR(cudaErrorInvalidFilterSetting, "linear filtering not supported for non-float type"),
+    ERROR(cudaErrorInvalidNormSetting, "read as normalized float not supported for 32-bit non float type"),
     ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
     ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
     ERROR(cudaErrorMissingConfiguration, "__global__ function call is not configured"),

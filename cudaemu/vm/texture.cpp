@@ -2,7 +2,9 @@
 //
 // Filtering is the Programming Guide's ("Texture Fetching"): with linear filtering, texel i = floor(x - 0.5) and the one
 // after it are weighted by the fraction of x - 0.5, which the hardware holds in fixed point with 8 bits behind the point.
-// Rounding to it is to the nearest. The counters know textures as instructions only.
+// What the guide leaves open is as on an H200 (2026-11-23, tests/cudaemu/texture_probe.cu): rounding to that fraction is to
+// the nearest; bytes that are read as floats are mixed to 16 bits; a line is a plane of one row, looked at on that row's
+// edge; layers count as unsigned. The counters know textures as instructions only.
 #include "texture.h"
 
 #include <algorithm>
@@ -107,7 +109,7 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
     u64 layer[LANES] = {};
     for (u32 rest = here; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      if (f.layered) layer[lane] = std::clamp<s64>(w.reg<s32>(i.o[2])[lane], 0, t->layers ? t->layers - 1 : 0);
+      if (f.layered) layer[lane] = std::min<u64>(w.reg<u32>(i.o[2])[lane], std::max<u64>(t->layers, 1) - 1);
       for (u32 axis = 0; axis < axes; ++axis) {
         if (f.integer) {
           low[axis][lane] = w.reg<s32>(i.o[3 + axis])[lane];
@@ -164,11 +166,16 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
         }
       }
     }
+    const bool on_edge = axes == 1 && t->address[1] == Texture::BORDER;
+    const bool of_bytes = t->normalized_read && t->kind == Texture::UNSIGNED && t->channel_bytes == 1;
     if (filter && !f.gather)
       for (u32 n = 0; n < 4; ++n)
         for (u32 rest = here; rest; rest &= rest - 1) {
           const int lane = __builtin_ctz(rest);
-          result[n][lane] = as<u32>(sum[n][lane]);
+          float x = sum[n][lane];
+          if (of_bytes) x = float(std::floor(double(x) * 65535 + 0.5) / 65535);
+          if (on_edge) x = (x + t->border[n]) / 2;
+          result[n][lane] = as<u32>(x);
         }
   }
   if (w.block->launch.count) ++w.block->counters[i.pc].requests;

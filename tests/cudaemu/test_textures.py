@@ -30,6 +30,11 @@ def said():
     return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
 
 
+def test_it_is_what_a_gpu_said(said):
+    recorded = PROBE.with_suffix(".txt").read_text().splitlines()
+    assert [f"{name}: {text}" for name, text in said.items()] == recorded
+
+
 def numbers(text: str) -> list[float]:
     return [float(word) for word in text.split()]
 
@@ -68,6 +73,8 @@ def sampled(values: np.ndarray, place: tuple[float, ...], linear: bool, *how) ->
 def test_address_modes_and_filters_along_a_line(said, units, filtering, mode):
     line = np.array(LINE)
     expected = [sampled(line, (x,), filtering == "linear", mode, units == "normalized", 7.0) for x in PLACES]
+    if (filtering, mode) == ("linear", "border"):  # a line is the edge of a plane
+        expected = [(x + 7) / 2 for x in expected]
     assert numbers(said[f"1d {units} {filtering} {mode}"]) == expected
 
 
@@ -101,11 +108,11 @@ def test_fractions_have_eight_bits(said):
 
 
 def test_formats_layers_and_plain_memory(said):
-    assert numbers(said["layers"]) == [4 + 32, 4 + 32, 64 + 32, 1024 + 32, 1024 + 32, 1024 + 32]
+    assert numbers(said["layers"]) == [1024 + 32, 4 + 32, 64 + 32, 1024 + 32, 1024 + 32, 1024 + 32]
     colours = np.array([[0, 1, 127, 255], [128, 64, 32, 16], [255, 255, 0, 0], [3, 5, 7, 9]]) / 255
-    between = np.array([colours[0] + colours[1], 2 * (0.25 * colours[1] + 0.75 * colours[2])]) / 2
-    between[1] = 0.25 * colours[1] + 0.75 * colours[2]
+    between = [(colours[0] + colours[1]) / 2, 0.25 * colours[1] + 0.75 * colours[2]]
     wanted = np.concatenate([colours, between]).ravel()
+    wanted[16:] = np.floor(wanted[16:] * 65535 + 0.5) / 65535
     assert np.allclose(numbers(said["uchar4 as float"]), wanted, rtol=0, atol=1e-7)
     shorts = np.array([-32768, 32767, 1, -1, 100, -100, 0, 16384]) / 32767
     assert np.allclose(numbers(said["short2 as float"]), np.maximum(shorts, -1), rtol=0, atol=1e-7)
@@ -121,8 +128,9 @@ def test_surfaces_read_zeros_outside_or_the_edge(said):
 
 def test_what_is_refused(said):
     assert said["three channels"] == "cudaErrorInvalidChannelDescriptor"
-    refused = ("surface of a plain array", "filtered integers", "normalized 32 bits", "beyond the array")
-    assert {said[name] for name in refused} == {"cudaErrorInvalidValue"}
+    assert said["filtered integers"] == "cudaErrorInvalidFilterSetting"
+    assert said["normalized 32 bits"] == "cudaErrorInvalidNormSetting"
+    assert said["beyond the array"] == "cudaErrorInvalidValue"
 
 
 KERNELS = r"""
