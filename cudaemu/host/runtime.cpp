@@ -1382,6 +1382,26 @@ cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSI
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
+// Texels along each axis, and layers: an H200's.
+static const std::pair<cudaDeviceAttr, int> TEXTURE_LIMITS[] = {
+    {cudaDevAttrMaxTexture1DWidth, 131072},        {cudaDevAttrMaxTexture2DWidth, 131072},
+    {cudaDevAttrMaxTexture2DHeight, 65536},        {cudaDevAttrMaxTexture3DWidth, 16384},
+    {cudaDevAttrMaxTexture3DHeight, 16384},        {cudaDevAttrMaxTexture3DDepth, 16384},
+    {cudaDevAttrMaxTexture3DWidthAlt, 8192},       {cudaDevAttrMaxTexture3DHeightAlt, 8192},
+    {cudaDevAttrMaxTexture3DDepthAlt, 32768},      {cudaDevAttrMaxTexture1DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture1DLayeredLayers, 2048},  {cudaDevAttrMaxTexture2DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture2DLayeredHeight, 32768}, {cudaDevAttrMaxTexture2DLayeredLayers, 2048},
+    {cudaDevAttrMaxTexture2DGatherWidth, 32768},   {cudaDevAttrMaxTexture2DGatherHeight, 32768},
+    {cudaDevAttrMaxTexture1DLinearWidth, 1 << 28}, {cudaDevAttrMaxTexture2DLinearWidth, 131072},
+    {cudaDevAttrMaxTexture2DLinearHeight, 65000},  {cudaDevAttrMaxTexture2DLinearPitch, 2097120},
+    {cudaDevAttrMaxSurface1DWidth, 32768},         {cudaDevAttrMaxSurface2DWidth, 131072},
+    {cudaDevAttrMaxSurface2DHeight, 65536},        {cudaDevAttrMaxSurface3DWidth, 16384},
+    {cudaDevAttrMaxSurface3DHeight, 16384},        {cudaDevAttrMaxSurface3DDepth, 16384},
+    {cudaDevAttrMaxSurface1DLayeredWidth, 32768},  {cudaDevAttrMaxSurface1DLayeredLayers, 2048},
+    {cudaDevAttrMaxSurface2DLayeredWidth, 32768},  {cudaDevAttrMaxSurface2DLayeredHeight, 32768},
+    {cudaDevAttrMaxSurface2DLayeredLayers, 2048},
+};
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal) {
   if (ordinal) return record(cudaErrorInvalidDevice);
   switch (attribute) {
@@ -1455,18 +1475,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrTexturePitchAlignment:
       *value = 32;
       break;
-    case cudaDevAttrMaxTexture1DWidth:
-    case cudaDevAttrMaxTexture2DWidth:
-      *value = 131072;
-      break;
-    case cudaDevAttrMaxTexture2DHeight:
-      *value = 65536;
-      break;
-    case cudaDevAttrMaxTexture3DWidth:
-    case cudaDevAttrMaxTexture3DHeight:
-    case cudaDevAttrMaxTexture3DDepth:
-      *value = 16384;
-      break;
     case cudaDevAttrSurfaceAlignment:
       *value = 512;
       break;
@@ -1507,6 +1515,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
       break;
     default:
       if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
+      for (const auto &[which, most] : TEXTURE_LIMITS)
+        if (attribute == which) return *value = most, cudaSuccess;
       *value = 0;  // what the emulated device does not have: mipmaps, peers, ...
   }
   return cudaSuccess;

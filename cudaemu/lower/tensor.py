@@ -179,8 +179,9 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     operand = {"a": 0, "b": 1, "c": 2, "d": 2}[form.choose("a", "b", "c", "d")]
     space, type_ = form.space, form.parts[-1]
     element = ELEMENTS.get({"f32": "tf32", "s32": "tf32"}.get(type_, type_), len(ELEMENTS))
-    known = ("f16", "f32", "s32") if operand == 2 else ("f16", "bf16", "tf32", "s8", "u8")
-    known = ("f64",) if name == "m8n8k4" else known
+    known = ["f16", "f32", "s32"] if operand == 2 else ["f16", "bf16", "tf32", "s8", "u8"]
+    if name == "m8n8k4":
+        known = ["f64"]
     if (type_ if operand == 2 else {"f32": "tf32"}.get(type_, type_)) not in known:
         raise Unsupported("wmma of this type is not known")
     base, offset, wide = lowering.address(where, space)

@@ -126,7 +126,9 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
         }
       }
     }
-    float sum[4][LANES] = {};
+    // Sums are of floats, and of bytes that are read as floats in 1/65535.
+    const bool of_bytes = t->normalized_read && t->kind == Texture::UNSIGNED && t->channel_bytes == 1;
+    double sum[4][LANES] = {};
     for (u32 corner = 0; corner < (corners_wanted ? 1u << axes : 1u); ++corner) {
       u64 address[LANES];
       u32 inside = 0;
@@ -159,7 +161,7 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
           if (f.gather) {
             if (n == f.gather - 1) result[GATHERED[corner]][lane] = value;
           } else if (filter) {
-            sum[n][lane] += share * as<float>(value);
+            sum[n][lane] += share * (of_bytes ? std::round(as<float>(value) * 65535.0) : as<float>(value));
           } else {
             result[n][lane] = value;
           }
@@ -167,15 +169,12 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
       }
     }
     const bool on_edge = axes == 1 && t->address[1] == Texture::BORDER;
-    const bool of_bytes = t->normalized_read && t->kind == Texture::UNSIGNED && t->channel_bytes == 1;
     if (filter && !f.gather)
       for (u32 n = 0; n < 4; ++n)
         for (u32 rest = here; rest; rest &= rest - 1) {
           const int lane = __builtin_ctz(rest);
-          float x = sum[n][lane];
-          if (of_bytes) x = float(std::floor(double(x) * 65535 + 0.5) / 65535);
-          if (on_edge) x = (x + t->border[n]) / 2;
-          result[n][lane] = as<u32>(x);
+          const double x = of_bytes ? std::floor(sum[n][lane] + 0.5) / 65535 : sum[n][lane];
+          result[n][lane] = as<u32>(float(on_edge ? (x + t->border[n]) / 2 : x));
         }
   }
   if (w.block->launch.count) ++w.block->counters[i.pc].requests;
