@@ -56,6 +56,12 @@ class Accuracy:
     def ok(self) -> bool:
         return self.wrong == 0 and self.error <= self.limit
 
+    @property
+    def ratio(self) -> float:
+        """The error as a multiple of what is allowed; infinite if it is no number."""
+        ratio = self.error / self.limit if self.limit else self.error
+        return math.inf if math.isnan(ratio) else ratio
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -82,9 +88,9 @@ class Instance:
         wanted = self.references[: len(names)], self.tolerances[: len(names)]
         return [_accuracy(*each) for each in zip(names, outputs, *wanted, strict=True)]
 
-    def overwritten(self) -> list[str]:
-        """The inputs that are no longer what they were, as sentences; they are put right again."""
-        said = []
+    def overwritten(self) -> dict[str, str]:
+        """The inputs that are no longer what they were, each with a sentence; they are put right again."""
+        said = {}
         for name, tensor, copy in zip(self.spec.input_names, self.inputs, self.copies):
             changed = tensor.view(torch.uint8) != copy.view(torch.uint8)  # bytes: NaN is equal to itself
             if changed.any():
@@ -92,7 +98,7 @@ class Instance:
                 first = _unravel(int(changed.flatten().nonzero()[0]) // tensor.element_size(), tensor.shape)
                 index = ", ".join(map(str, first))
                 elements = "1 element" if count == 1 else f"{count} elements"
-                said.append(f"the kernel writes to its input {name}: {elements} changed, the first {name}[{index}]")
+                said[name] = f"the kernel writes to its input {name}: {elements} changed, the first {name}[{index}]"
                 tensor.copy_(copy)
         return said
 
@@ -177,22 +183,42 @@ def _unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Result:
-    """One run of a kernel, judged: `report` says what is wrong, and is empty if nothing is.
+class Complaint:
+    """Something that is wrong in a check: `text`, of the check that `title` names. What has the same `key` in several
+    checks is one mistake."""
 
-    `lines` are the numbers of the source's lines that ran (None: not asked for)."""
+    title: str
+    text: str
+    key: tuple[object, ...]
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a kernel, judged: `complaints` are what is wrong with it.
+
+    `broken`: the sanitizer found something. `lines` are the numbers of the source's lines that ran (None: not asked
+    for)."""
 
     kernel: Kernel
     shape: Shape
     device: str
     accuracies: tuple[Accuracy, ...]
-    report: str
+    complaints: tuple[Complaint, ...]
     why: str = ""
     lines: frozenset[int] | None = None
+    broken: bool = False
 
     @property
     def ok(self) -> bool:
-        return not self.report
+        return not self.complaints
+
+    @property
+    def report(self) -> str:
+        """All that is wrong; nothing if all is right."""
+        return "\n".join(map(str, self.complaints))
 
 
 def check(
@@ -206,8 +232,9 @@ def check(
 
     A kernel that cannot be launched or that breaks a rule has failed; UserError if it cannot be built."""
     spec = kernel.stage.spec
-    title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
     where, _, arch = device.partition(" ")
+    title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
+    title += f", compute capability {arch}" if arch else ""
     place = torch.device("cpu" if where == "emulator" else "cuda")
     launch = partial(_emulate, arch=arch or kernel.stage.arch) if where == "emulator" else _launch
     if device == "gpu":
@@ -218,7 +245,7 @@ def check(
             with gpu.errors(kernel.label):
                 instance = make(kernel, shape, place, seed, pattern)
         except UserError as error:
-            return Result(kernel, shape, device, (), f"{title}: {error}")
+            return Result(kernel, shape, device, (), _stopped(title, error))
     else:
         kernel.check_shape(*shape)
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
@@ -232,7 +259,11 @@ def check(
 
 
 def _badness(result: Result) -> tuple[bool, float]:
-    return not result.ok, max((each.error / (each.limit or 1) for each in result.accuracies), default=math.inf)
+    return not result.ok, max((each.ratio for each in result.accuracies), default=math.inf)
+
+
+def _stopped(title: str, why: object) -> tuple[Complaint, ...]:
+    return (Complaint(title, str(why), ("stopped", str(why))),)
 
 
 def _launch(
@@ -247,9 +278,9 @@ def _launch(
             kernel.bind(instance.inputs, outputs, changed)()
             torch.cuda.synchronize()
     except UserError as error:
-        return Result(kernel, instance.shape, "gpu", (), f"{title}: {error}")
-    accuracies, reports = _judge(kernel, instance, outputs + _extras(instance, changed), title)
-    return Result(kernel, instance.shape, "gpu", accuracies, "\n".join(reports))
+        return Result(kernel, instance.shape, "gpu", (), _stopped(title, error))
+    accuracies, complaints = _judge(kernel, instance, outputs + _extras(instance, changed), title)
+    return Result(kernel, instance.shape, "gpu", accuracies, tuple(complaints))
 
 
 def _emulate(
@@ -257,6 +288,7 @@ def _emulate(
 ) -> Result:
     """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
     outputs = instance.outputs()
+    refusals: list[str] = []
     report = kernel.emulate(
         instance.inputs,
         outputs,
@@ -265,18 +297,22 @@ def _emulate(
         refused_is_error=False,
         arch=arch,
         multiprocessors=hardware.SLICE,
+        on_refusal=lambda code, why: refusals.append(f"{code}: {why}"),
     )
     lines = None
     if counters:
         source = str(kernel.source.resolve())
         ran = (number for (file, number), c in report.lines.items() if file == source and c["instructions"])
         lines = frozenset(ran) - {0}
-    broken = [f"{title}: the sanitizer found\n{report}"] if report.findings else []
+    found = [Complaint(title, f"the sanitizer found\n{each}", each.source) for each in report.findings]
     if report.status:  # stopped half-way: there is no result to judge
-        refused = f"{title}: CUDA error {report.status}: {report.error}"
-        return Result(kernel, instance.shape, "emulator", (), "\n".join(broken or [refused]), lines=lines)
-    accuracies, reports = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
-    return Result(kernel, instance.shape, "emulator", accuracies, "\n".join([*broken, *reports]), lines=lines)
+        broken = tuple(found) or _stopped(title, f"CUDA error {report.status}: {report.error}")
+        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found))
+    accuracies, wrong = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
+    if wrong and refusals:
+        unseen = f"the launcher returned cudaSuccess, though cudaGetLastError() has CUDA error {refusals[0]}"
+        wrong.insert(0, Complaint(title, unseen, ("refused", refusals[0])))
+    return Result(kernel, instance.shape, "emulator", accuracies, (*found, *wrong), lines=lines, broken=bool(found))
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
@@ -286,13 +322,15 @@ def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
 
 def _judge(
     kernel: Kernel, instance: Instance, outputs: Tensors, title: str, multiprocessors: int | None = None
-) -> tuple[tuple[Accuracy, ...], list[str]]:
+) -> tuple[tuple[Accuracy, ...], list[Complaint]]:
     """The accuracy of each output, and what is wrong with them and with the inputs."""
     accuracies = tuple(instance.judge(outputs))
-    reports = [f"{title}: {said}" for said in instance.overwritten()]
+    complaints = [Complaint(title, said, ("overwritten", name)) for name, said in instance.overwritten().items()]
     if not all(accuracy.ok for accuracy in accuracies):
-        reports.append(explain(kernel, instance.shape, accuracies, title, multiprocessors))
-    return accuracies, reports
+        text = explain(kernel, instance.shape, accuracies, multiprocessors)
+        wrong = (accuracy.name for accuracy in accuracies if not accuracy.ok)
+        complaints.append(Complaint(title, text, ("wrong result", kernel.short, *wrong)))
+    return accuracies, complaints
 
 
 def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accuracy]:
@@ -301,20 +339,18 @@ def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accurac
     said = instance.overwritten()
     title = f"{kernel.label}, {instance.spec.format(instance.shape)}"
     if said:
-        raise CheckFailed(f"{title}: {'; '.join(said)}")
+        raise CheckFailed(f"{title}: {'; '.join(said.values())}")
     if not all(accuracy.ok for accuracy in found):
-        raise CheckFailed(explain(kernel, instance.shape, found, title))
+        raise CheckFailed(f"{title}: {explain(kernel, instance.shape, found)}")
     return found
 
 
-def explain(
-    kernel: Kernel, shape: Shape, found: Sequence[Accuracy], title: str, multiprocessors: int | None = None
-) -> str:
+def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiprocessors: int | None = None) -> str:
     """What is wrong with which elements, and which blocks and threads they belong to, on a GPU with that many
     multiprocessors (None: on a whole one)."""
     spec = kernel.stage.spec
     owners = _owners(kernel, shape, multiprocessors)
-    lines = [f"{title}: wrong result"]
+    lines = ["wrong result"]
     for accuracy, axes in zip(found, spec.output_axes(kernel.variants)[: len(found)], strict=True):
         if accuracy.ok:
             continue

@@ -39,6 +39,24 @@ def check_tensors(owner: str, tensors: Mapping[str, object]) -> None:
             raise UserError(f"{owner}: {name} must be a dense tensor, got the layout {tensor.layout}")
 
 
+def check_memory(owner: str, tensors: Mapping[str, Tensor]) -> None:
+    """UserError if one has elements and no memory: its storage was emptied, or it only stands for values, as fake
+    tensors do."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor.device.type == "meta" or not tensor.numel():
+            continue
+        try:
+            missing = not tensor.data_ptr()
+        except RuntimeError:
+            missing = True
+        if missing:
+            plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            what = "one whose storage has been emptied" if plain else f"a {type(tensor).__name__}"
+            raise UserError(f"{owner}: {name} must be a tensor with memory, got {what}")
+
+
 def check_grad(owner: str, tensors: Mapping[str, Tensor]) -> None:
     """UserError if autograd would record the call: there is no backward."""
     import torch
@@ -59,7 +77,7 @@ def check_places(owner: str, tensors: Mapping[str, Tensor], device_types: Sequen
     device = tensors[first].device
     for name, tensor in tensors.items():
         if torch_private.is_transformed(tensor):
-            raise UserError(f"{owner} has no rule for torch.func: {name} is inside a vmap, grad or jvp")
+            raise UserError(f"{owner} has no rule for torch.func: {name} is inside a vmap, grad, jvp or functionalize")
         if tensor.device.type not in device_types:
             raise UserError(f"{owner}: {name} must be a CUDA or CPU tensor, got one on {tensor.device}")
         if tensor.device != device:

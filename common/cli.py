@@ -4,8 +4,11 @@ A verb is a module of common/verbs with two functions, imported when it is calle
     add_arguments(parser)           its options, for which common/verbs/options.py has the common ones
     run(stage, args) -> int         the exit status
 and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --help: what may stand behind the verb; a
-comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage) and
-run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other).
+comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage),
+run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other),
+add_ladder_arguments(parser) (where the ladder's verb takes other words than names of stages) and PARTS: words that may
+follow the ladder's verb and are commands of their own, each with the module that has its SUMMARY,
+add_arguments(parser) and run(args) -> int.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from rich.padding import Padding
@@ -37,9 +42,10 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
+    "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
-LADDER_VERBS = ("list", "test", "bench", "profile")
+LADDER_VERBS = ("list", "test", "bench", "profile", "practice")
 
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
@@ -63,6 +69,8 @@ def _dispatch(package: str, argv: list[str]) -> int:
         terminal.out.print(_list(stages))
         return 0
     module = importlib.import_module(f"common.verbs.{verb}")
+    if ladder and (part := getattr(module, "PARTS", {}).get(next(iter(argv[1:]), ""))):
+        return _part(f"{program} {verb} {argv[1]}", importlib.import_module(part), argv[2:])
     templates = ("", *getattr(module, "LADDER_EXAMPLES" if ladder else "EXAMPLES", ()))
     examples = "".join(_example(f"{program} {verb}", template, stages[0]) for template in templates)
     parser = _Parser(
@@ -72,6 +80,9 @@ def _dispatch(package: str, argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    if ladder and hasattr(module, "add_ladder_arguments"):
+        module.add_ladder_arguments(parser)
+        return module.run_ladder(stages, parser.parse_args(argv[1:]))
     if ladder:
         parser.add_argument("stages", nargs="*", metavar="STAGE", help="only these, such as 01 03 (default: all)")
     module.add_arguments(parser)
@@ -86,6 +97,13 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)
     return max(module.run(stage, args) for stage in chosen)
+
+
+def _part(program: str, module: ModuleType, argv: list[str]) -> int:
+    """A command that follows a verb of the ladder."""
+    parser = _Parser(prog=program, description=module.SUMMARY, allow_abbrev=False)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(argv))
 
 
 def _example(program: str, template: str, stage: Stage) -> str:
@@ -114,6 +132,7 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
     if ladder:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
+        out.print(f"{program} practice [EXERCISE]                        exercises: you write", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:
         (stage,) = stages
@@ -156,4 +175,7 @@ def _two_columns() -> Table:
 
 
 def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    with suppress(OSError):  # the current folder is gone
+        if path.is_relative_to(here := Path.cwd()):
+            return path.relative_to(here)
+    return path

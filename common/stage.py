@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
-from common.calls import Kept, check_grad, check_places, check_tensors
+from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
 from cudaemu import cpp
 from cudaemu.compiler.toolchain import read
@@ -71,6 +71,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ladder", self.ladder or self.problem)
+
+    def __hash__(self) -> int:
+        return hash(self.package)
 
     @property
     def name(self) -> str:
@@ -212,13 +215,26 @@ class Stage:
         """Run the stage: on CUDA tensors on the current stream of their GPU, on CPU tensors in the emulator.
 
         Returns a new tensor, or a tuple of them if the problem has several outputs. The kernel is built at the first
-        call. UserError for tensors that the stage cannot take."""
+        call. UserError for tensors that the stage cannot take. torch.compile leaves the call out of its graphs."""
+        from common import torch_private
+
+        if torch_private.is_compiling():
+            return torch_private.outside_graphs(self._run, inputs, variants)
+        if torch_private.known_modes():
+            raise UserError(
+                f"{self.name} is no operator of torch: call it outside make_fx, fake tensors and other modes"
+            )
+        return self._run(inputs, variants)
+
+    def _run(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensor | Tensors:
         kind: tuple = ()
         addresses: list[int] = []
         try:
             bits, kinds = 0, []
             for t in inputs:
                 address = t.data_ptr()
+                if not address or t.is_neg():
+                    return self._run_unusual(inputs, variants)
                 bits |= address
                 addresses.append(address)
                 kinds.append((t.dtype, t.device, t.shape, t.stride(), t.requires_grad and _grad_enabled()))
@@ -231,6 +247,11 @@ class Stage:
             call = self._calls[kind] = self._prepare(inputs, variants)
         outputs = call(inputs, addresses)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _run_unusual(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensor | Tensors:
+        """A call with tensors of which some have no memory, which is refused, or are views that negate theirs."""
+        self._prepare(inputs, variants)
+        return self._run([each.resolve_neg() for each in inputs], variants)
 
     def _prepare(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Prepared:
         """A call with such inputs. UserError for tensors, variants or a shape that the stage cannot take."""
@@ -267,6 +288,7 @@ class Stage:
         tensors = dict(zip(spec.input_names, inputs))
         check_tensors(self.name, tensors)
         check_places(self.name, tensors, ("cpu", "cuda"))
+        check_memory(self.name, tensors)
         check_grad(self.name, tensors)
         for name, tensor in tensors.items():
             spec.check_layout(name, tensor)
@@ -399,6 +421,13 @@ class Kernel:
     def _rules(self) -> tuple[int, ...]:
         return tuple(self.multiples.get(axis, 1) for axis in self.stage.spec.axes)
 
+    @cached_property
+    def _all_variants(self) -> dict[str, int]:
+        """Every variant of the stage; those that a reader's source does not declare as our own has them."""
+        if len(self.variants) == len(self.stage.variants):
+            return dict(self.variants)
+        return {**self.stage.kernel(self.dtype).variants, **self.variants}
+
     def check_shape(self, *shape: int) -> None:
         """UserError with the rule and the nearest sizes that work, if this kernel cannot take the shape."""
         for size, multiple in zip(shape, self._rules, strict=True):
@@ -443,7 +472,7 @@ class Kernel:
         launch = self.stage.launch
         return {
             **self.variants,
-            **(launch.choose(shape, self.variants, self._multiprocessors(device)) if launch else {}),
+            **(launch.choose(shape, self._all_variants, self._multiprocessors(device)) if launch else {}),
         }
 
     def other_launches(self, shape: Shape, device: torch.device) -> dict[str, Mapping[str, Any]]:
@@ -451,7 +480,7 @@ class Kernel:
         by what they are, as `changed` of `arguments`."""
         spec, launch = self.stage.spec, self.stage.launch
         found = dict(spec.other_launches(shape, self.dtype, self.variants, device))
-        others = launch.others(shape, self.variants, self._multiprocessors(device)) if launch else {}
+        others = launch.others(shape, self._all_variants, self._multiprocessors(device)) if launch else {}
         for what, chosen in others.items():
             scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
             changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}

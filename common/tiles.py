@@ -75,7 +75,7 @@ def save(stage: Stage, entry: Mapping[str, Any], *, record: bool = False) -> Pat
         file = tuned_path(stage)
         table = {**_read(file), entry["gpu"]: entry}
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".tiles-")
-    with os.fdopen(handle, "w") as out:
+    with os.fdopen(handle, "w", encoding="utf-8") as out:
         out.write(json.dumps(table, indent=2) + "\n")
     os.replace(temporary, file)
     _read.cache_clear()
@@ -85,7 +85,7 @@ def save(stage: Stage, entry: Mapping[str, Any], *, record: bool = False) -> Pat
 @lru_cache
 def _read(file: Path) -> dict[str, Any]:
     try:
-        table = json.loads(file.read_text())
+        table = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

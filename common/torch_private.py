@@ -48,11 +48,20 @@ def _is_transformed(tensor: Tensor) -> bool:
     return False
 
 
+@torch.compiler.disable
+def outside_graphs(call: Callable[..., Any], *args: Any) -> Any:
+    """A call that torch.compile leaves out of its graphs."""
+    return call(*args)
+
+
+is_compiling = torch.compiler.is_compiling
 # The index of the current GPU.
 current_device: Callable[[], int] = _private("_C._cuda_getDevice") or torch.cuda.current_device
 # The handle of the current stream of a GPU, by its index. The public function makes an object for each call.
 current_stream: Callable[[int], int] = _private("_C._cuda_getCurrentRawStream") or _current_stream
 # How many dispatch modes, such as that of fake tensors, want to see operators. Without it: there may always be one.
 dispatch_modes: Callable[[], int] = _private("_C._len_torch_dispatch_stack") or (lambda: 1)
+# The same, of those that there are for certain.
+known_modes: Callable[[], int] = _private("_C._len_torch_dispatch_stack") or (lambda: 0)
 # Whether a tensor is inside a vmap, grad or jvp of torch.func, and so has no memory of its own.
 is_transformed: Callable[[Tensor], bool] = _private("_C._functorch.is_functorch_wrapped_tensor") or _is_transformed

@@ -17,6 +17,7 @@ from cudaemu.library import Library, load
 from cudaemu.options import Options
 from cudaemu.process import HostFinding
 from cudaemu.report import METRICS, Counters, Finding, Launch, Report, Trace
+from cudaemu.timeline import Events, Span, Timeline
 
 __version__ = "0.2.0"
 
@@ -24,12 +25,15 @@ __all__ = [
     "METRICS",
     "CheckFailed",
     "Counters",
+    "Events",
     "Finding",
     "HostFinding",
     "Launch",
     "Library",
     "Options",
     "Report",
+    "Span",
+    "Timeline",
     "Trace",
     "UserError",
     "__version__",

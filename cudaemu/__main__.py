@@ -19,14 +19,18 @@ import cudaemu
 from cudaemu import calls, engine, hardware
 from cudaemu.build import COMPILED, LINKED
 from cudaemu.compiler import cache, toolchain
+from cudaemu.compiler.symbols import apart
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
 from cudaemu.session import Session
 from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
+from cudaemu.timeline import Events
 
+FIRST_WORD = 10  # seconds of a launch without a word where stderr is no terminal; then twice as many, and so on
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
+NOT_RUN_STATUS = 98  # if there is no program that could be run: a status that programs have no use for
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
 ARGS are passed to the program; options of cudaemu go before FILE.cu. Files of
@@ -36,7 +40,7 @@ Findings are printed after the launch that made them, a summary of all kernels
 at the end, both on standard error. The program's own output is left alone."""
 EXAMPLES = f"""exit status:
   the program's own (128 + N if signal N ended it); {FINDINGS_STATUS} if anything was found;
-  2 if the program cannot be compiled or run; 130 after Ctrl-C
+  {NOT_RUN_STATUS} if the program cannot be compiled or run; 130 after Ctrl-C
 
 examples:
   cudaemu saxpy.cu                     run a program
@@ -56,7 +60,7 @@ From Python: import cudaemu; help(cudaemu)"""
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    leave(lambda: _run(_parse(sys.argv[1:] if argv is None else argv)))
+    leave(lambda: _run(_parse(sys.argv[1:] if argv is None else argv)), NOT_RUN_STATUS)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -166,6 +170,9 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
     add("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
     add("--trace-rows", type=int, default=4_000_000, metavar="N", help="how many at most (default: 4,000,000)")
+    events = "write who waited for whom, copies and products to FILE, for ui.perfetto.dev or chrome://tracing"
+    add("--trace-events", metavar="FILE", help=events)
+    add("--trace-blocks", type=int, default=4, metavar="N", help="... of the first N blocks of a launch (default: 4)")
     return parser
 
 
@@ -184,6 +191,7 @@ def _options(args: argparse.Namespace) -> Options:
         sanitize=not args.no_sanitize,
         leaks=args.leaks,
         trace=Trace(max_rows=args.trace_rows) if args.trace else None,
+        events=Events(range(args.trace_blocks)) if args.trace_events else None,
         threads=args.threads,
         timeout=args.timeout,
         on_finding=_tell,
@@ -218,26 +226,35 @@ def _run(args: argparse.Namespace) -> int:
         _write_json(args, report)
     if args.trace:
         _write_trace(Path(args.trace), report)
+    if args.trace_events:
+        report.timeline.write(args.trace_events)
+        for left_out in report.timeline.left_out:
+            say(f"{args.trace_events} leaves out {left_out}")
     return FINDINGS_STATUS if report.findings else report.status
 
 
 class _Bar:
-    """Progress of a launch that takes its time, on a terminal."""
+    """Progress of a launch that takes its time: on a terminal a line that changes, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._next = FIRST_WORD
         self._shown = False
 
     def __call__(self, done: int, blocks: int) -> None:
         now = time.monotonic()
         self._since = self._since or now
         if done >= blocks:
-            self._since = None
+            self._since, self._next = None, FIRST_WORD
             self.clear()
-        elif now - self._since > 1 and is_watched():
-            sys.stderr.write(f"{CLEAR_LINE}emulating: {done:,} of {blocks:,} blocks")
-            sys.stderr.flush()
-            self._shown = True
+        elif is_watched():
+            if now - self._since > 1:
+                sys.stderr.write(f"{CLEAR_LINE}emulating: {done:,} of {blocks:,} blocks")
+                sys.stderr.flush()
+                self._shown = True
+        elif now - self._since > self._next:  # a log: few lines
+            say(f"emulating: {done:,} of {blocks:,} blocks after {self._next} s; Ctrl-C ends it")
+            self._next *= 2
 
     def clear(self) -> None:
         if self._shown:
@@ -271,11 +288,12 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
     say()
     for note in report.notes:
         say(f"note: {note}\n")
+    shorts = apart(kernels)
     for name, launches in kernels.items():
         total = _total(launches)
         grid, block = ("x".join(map(str, _trimmed(size))) for size in (launches[-1].grid, launches[-1].block))
         crowd = f"{len(launches):,} launches, the last " if len(launches) > 1 else ""
-        say(f"{_short(name)}: {crowd}<<<{grid}, {block}>>>", "bold")
+        say(f"{shorts[name]}: {crowd}<<<{grid}, {block}>>>", "bold")
         if not args.no_counters:
             say(f"    {_sentence(total)}")
     if args.counters:
@@ -295,14 +313,6 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
         f"{report.seconds:.1f} s{', exit status ' + str(report.status) if report.status else ''}",
         "red" if found else None,
     )
-
-
-def _short(name: str) -> str:
-    """A kernel's name without long template arguments and the namespaces of libraries."""
-    if len(name) <= 40:
-        return name
-    bare = name.partition("<")[0]
-    return bare.rpartition("::")[2] + ("<...>" if "<" in name else "")
 
 
 def _sentence(total: Counters) -> str:
@@ -366,7 +376,7 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
         sys.stdout.write(text)
         return
     try:
-        Path(args.json).write_text(text)
+        Path(args.json).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {args.json}: {error.strerror}") from error
 

@@ -175,6 +175,6 @@ def parameter_names(source: str, function: str, count: int) -> list[str]:
 
 def source_text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -62,7 +62,7 @@ class _Source:
 @lru_cache(maxsize=16)
 def _read(path: str, _changed: float) -> _Source:
     try:
-        text = Path(path).read_text(errors="replace")
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _Source()
     found = _Source(constants=cpp.defines(text))
@@ -216,21 +216,37 @@ def member(path: str, kernel: str, name: str, offset: int, defines: Mapping[str,
     layout = _layout(source, type_, constants)
     if layout is None:
         return None
-    members, size = layout
-    index, offset = divmod(offset, size)
+    index, offset = divmod(offset, layout.size)
     if whole and index:
         return None
-    for first, last, called, shape_ in members:
-        if first <= offset < last:
-            return f"{variable}{'' if whole else f'[{index}]'}.{called}{shape_.index(offset - first)}"
-    return None
+    inner = layout.member(offset)
+    return f"{variable}{'' if whole else f'[{index}]'}.{inner}" if inner else None
 
 
-def _layout(
-    source: _Source, type_: str, constants: Mapping[str, str | int]
-) -> tuple[list[tuple[int, int, str, Shape]], int] | None:
-    """The members of a structure, arrays all: first byte, last, name and shape; and its size. None if there is anything
-    in it that is not understood."""
+@dataclass(frozen=True)
+class _Layout:
+    """A structure, or (no members) an element of an array."""
+
+    size: int
+    alignment: int
+    members: tuple[tuple[int, int, str, Shape, _Layout], ...] = ()  # arrays: first byte, last, name, shape, element
+
+    def member(self, offset: int) -> str:
+        """What is at a byte of it, "" for a gap."""
+        for first, last, called, shape_, element in self.members:
+            if first <= offset < last:
+                within = (offset - first) % element.size
+                if not element.members:
+                    return called + shape_.index(offset - first)
+                return f"{called}{shape_.index(offset - first - within)}.{element.member(within)}".removesuffix(".")
+        return ""
+
+
+def _layout(source: _Source, type_: str, constants: Mapping[str, str | int]) -> _Layout | None:
+    """A type's layout, if it is a structure of arrays of such or of numbers, or a number. None if there is anything in
+    it that is not understood."""
+    if size := size_of(_type(type_, constants)):
+        return _Layout(size, size)
     name, _, arguments = _type(type_, constants).partition("<")
     if len(source.structures.get(name.strip(), ())) != 1:
         return None
@@ -239,20 +255,21 @@ def _layout(
     if kind == "union" or len(values) != len(parameters) or None in values:
         return None
     known: dict[str, str | int] = {**constants, **{key: n for key, n in zip(parameters, values) if n is not None}}
-    members: list[tuple[int, int, str, Shape]] = []
+    members: list[tuple[int, int, str, Shape, _Layout]] = []
     end, alignment = 0, 1
     for statement in filter(None, map(str.strip, body.split(";"))):
         if statement.startswith("static "):
             continue  # its constants are those of the file
         match = _MEMBER.fullmatch(statement)
-        element = size_of(_type(match[2], known)) if match else None
+        element = _layout(source, match[2], known) if match else None
         extents = [_evaluate(extent, known) for extent in re.findall(r"\[([^\[\]]*)\]", match[4])] if match else []
-        align = _evaluate(match[1], known) if match and match[1] else element
+        align = _evaluate(match[1], known) if match and match[1] else 1
         if not match or not element or not align or not extents or not all(extents):
             return None
         sizes = [extent for extent in extents if extent]
-        first = -(-end // max(align, element)) * max(align, element)
-        end = first + element * math.prod(sizes)
-        alignment = max(alignment, align, element)
-        members.append((first, end, match[3], Shape(tuple(sizes[1:]), element)))
-    return (members, -(-end // alignment) * alignment) if members else None
+        align = max(align, element.alignment)
+        first = -(-end // align) * align
+        end = first + element.size * math.prod(sizes)
+        alignment = max(alignment, align)
+        members.append((first, end, match[3], Shape(tuple(sizes[1:]), element.size), element))
+    return _Layout(-(-end // alignment) * alignment, alignment, tuple(members)) if members else None

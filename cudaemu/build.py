@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cudaemu import extension, link
+from cudaemu import cpp, extension, link
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
@@ -73,7 +73,7 @@ def compile_host(
     that shall be called from outside, `instances` are kernels of templates to be compiled though nothing in the source
     launches them ("scale<float>"); `flags` and `include` folders go to nvcc.
     UserError with the compiler's own message if it does not compile."""
-    nvcc, cxx, source = nvcc or toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
+    cxx, nvcc, source = toolchain.find_cxx(), nvcc or toolchain.find_nvcc(), source.resolve()
     arch = Arch.of(arch)
     if '"' in str(source) or "\n" in str(source):
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")
@@ -111,9 +111,9 @@ def compile_host(
         toolchain.run([nvcc.path, "-ccbin", cxx, *words, *kept, "-c", unit, "-o", f"{number}.o"], cwd=out)
 
     def build(out: Path) -> None:
-        (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n")
+        (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n", encoding="utf-8", errors="surrogateescape")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
-        (out / "hide").write_text("{ local: cuda*; __cuda*; cu[A-Z]*; };\n")
+        (out / "hide").write_text("{ local: cuda*; __cuda*; cu[A-Z]*; };\n", encoding="ascii")
         kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", "read.d"]
         compiled = [(number, file) for number, file in enumerate(more, 1) if file.suffix in COMPILED]
         try:
@@ -164,7 +164,7 @@ def compile_host(
 @lru_cache(maxsize=8)  # megabytes each
 def _ptx(product: Path) -> str:
     """The PTX of a product: one object for all its runs, which dictionaries find without another look at the text."""
-    return (product / "kernel.ptx").read_text(errors="replace")
+    return (product / "kernel.ptx").read_text(encoding="utf-8", errors="replace")
 
 
 def _files(others: Sequence[Path | str]) -> list[Path]:
@@ -205,6 +205,15 @@ def _folders(include: Sequence[Path | str]) -> list[Path]:
     return folders
 
 
+# nvcc's options that say what it is to make, of what, or that it is only to answer something.
+_OUTPUTS = (
+    r"-(c|o|ptx|cubin|fatbin|dc|dw|dlink|rdc.*|lib|link|run|E|M|MM|MD|MMD|MF|MT|x|h|V|optix-ir|ltoir|dryrun|keep|clean)$|"
+    r"--(relocatable-device-code|device-c|device-w|device-link|device-debug-link|compile|output-file|ptx|cubin|fatbin|"
+    r"optix-ir|ltoir|lib|link|run|preprocess|generate-dependencies|generate-nonsystem-dependencies|x|help|version|"
+    r"dryrun|keep|clean-targets)\b"
+)
+
+
 def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch, folders: Sequence[Path]) -> list[str]:
     """nvcc's options. What the user sets is not set again: nvcc takes -std and the like only once."""
     for flag in flags:
@@ -212,7 +221,7 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
             raise UserError(
                 f"{flag}: the compute capability is chosen by arch (--arch 9.0), not by the compiler's flags"
             )
-        if re.match(r"-(c|o|ptx|cubin|fatbin|dlink)$", flag):
+        if re.match(_OUTPUTS, flag) and not _RELOCATABLE.fullmatch(flag):
             raise UserError(f"{flag}: the emulator says itself what nvcc is to make of a file")
     standard = [] if any(re.match(r"--?std\b", flag) for flag in flags) else ["-std=c++17"]
     # Of the host's code alone: with -O3 its compiler takes half as long again, for code that launches kernels.
@@ -249,6 +258,9 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     if call is not None and re.search(rf'{WRAPPER}\.cu\(\d+\): error: (identifier|.*has no member) "', said):
         return _not_exported(source, call)
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
+        code = cpp.code(toolchain.read(source))
+        if re.search(rf"\btemplate\s*<[^;{{}}]*\b{re.escape(call)}\s*\(", code):
+            return ToolFailed(f"{call} of {source} must be a function, got a template: which instance is to be called?")
         return ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
     if "separate compilation mode" in said:
         return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
@@ -258,17 +270,23 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
 
 
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
-    missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", str(error))))
+    places: dict[str, str] = {}
+    for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
+        here = f"line {line}" if Path(file) == source else f"{Path(file).name}:{line}"
+        places.setdefault(name, f"{name} ({here})" if line else name)
+    missing = sorted(places)
     cuda = [
         name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
     ]
     if cuda:
-        said = f"{source} calls {', '.join(cuda)}, which the emulator does not have"
+        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have"
     elif missing:
         said = (
-            f"{source} uses {', '.join(missing)}, which it does not define: name the program's other files as well, as "
-            "in cudaemu a.cu b.cu c.cpp, and libraries of the host with -l in flags"
+            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "
+            "program's other files as well, as in cudaemu a.cu b.cu c.cpp, and libraries of the host with -l in flags"
         )
+    elif "relocation truncated" in str(error):
+        said = f"{source}: its __device__ variables must take less than 2 GB together; larger ones need cudaMalloc"
     else:
         return error
     return UserError(said) if libraries else ToolFailed(said)  # another version of a library may have it
@@ -276,6 +294,8 @@ def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserE
 
 # ---- inline PTX: what nvcc copies unseen, ptxas must accept ----------------------------------------------------------
 
+
+CHECK_SECONDS, CHECK_BYTES = 300, 8 << 30  # what ptxas may take for it: a thousandth is usual
 
 _accepted: set[Path] = set()  # builds that this process has asked about before
 
@@ -320,10 +340,10 @@ def check_ptx(build: Build) -> None:
     for text in build.parts or [build.ptx]:
 
         def assemble(out: Path, text: str = text) -> None:
-            (out / "kernel.ptx").write_text(text)
+            (out / "kernel.ptx").write_text(text, encoding="utf-8")
             words = [ptxas, *separately, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull]
             try:
-                toolchain.run(words, cwd=out)
+                toolchain.run(words, cwd=out, seconds=CHECK_SECONDS, memory=CHECK_BYTES)
             except ToolFailed as error:
                 raise ToolFailed(_in_source(str(error), text)) from error
             (out / "kernel.ptx").unlink()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cudaemu import engine, extension
+from cudaemu import engine, extension, terminal
 from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
-from cudaemu.options import DEFAULTS, Options
+from cudaemu.options import DEFAULTS, Options, check_text, check_words
 from cudaemu.process import Ended, Host, ParameterType, runner
 from cudaemu.report import Report
 from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, check_launch, dimension, loaded
@@ -45,6 +46,7 @@ def run(
 
     UserError if the source does not compile, has no such launcher, does not take such arguments, or uses an instruction
     that the emulator does not know."""
+    check_text("symbol", symbol, "the name of a launcher")
     options = options.replace(**changes)
     return call_launcher(compiled(Path(source), options, call=symbol), symbol, args, options, names, outputs)
 
@@ -81,6 +83,7 @@ def _session(ptx: str, options: Options, source: Path | str = "the source") -> I
             counters=options.counters,
             sanitize=options.sanitize,
             trace=options.trace,
+            events=options.events,
             progress=options.progress,
             threads=options.threads,
             on_finding=options.on_finding,
@@ -98,7 +101,7 @@ def call_launcher(
     outputs: Sequence[str] = (),
 ) -> Report:
     """`run` with a source that is compiled already."""
-    _check_names(names, args)
+    _check_names(names, args, outputs)
     with PtxCheck(build), _session(build.ptx, options, build.source) as session:
 
         def pack(types: list[ParameterType]) -> bytes:
@@ -150,7 +153,12 @@ def call_extension(
         return report
 
 
-def _check_names(names: Sequence[str] | None, args: Sequence[Any]) -> None:
+def _check_names(names: Sequence[str] | None, args: Sequence[Any], outputs: Sequence[str]) -> None:
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise UserError(f"args must be a list of arguments, got {args!r}")
+    check_words("outputs", outputs, "a list of names of arguments")
+    if names is not None:
+        check_words("names", names, "a list of names, one for each argument")
     if names is not None and len(names) != len(args):
         raise ValueError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
 
@@ -177,8 +185,9 @@ def program(
     program reads and writes this process's streams. `options` and `changes` are as in `run`.
 
     UserError if the source does not compile, has no `main`, or uses an instruction that the emulator does not know."""
+    check_words("argv", argv, "a list of the program's arguments, each a text or a path", str, os.PathLike)
     source, options = Path(source), options.replace(**changes)
-    command = (str(source.with_suffix("")), *argv)
+    command = (str(source.with_suffix("")), *map(str, argv))
     return run_program(compiled(source, options), command, options, own_terminal)
 
 
@@ -227,6 +236,8 @@ def run_ptx(
     addresses, in `args` or within structures, are whole numbers. So a framework's runtime can hand over the buffers
     that it has made. The rest is as in `run`, but for the options of compiling.
     UserError for a launch that no GPU of compute capability `arch` takes."""
+    check_text("ptx", ptx, "the text of a PTX module")
+    check_text("kernel", kernel, "the name of a kernel")
     changed = options.replace(**changes)
     return launch_kernel(ptx, kernel, grid, block, args, changed, names, shared, outputs, memory)
 
@@ -244,7 +255,7 @@ def launch_kernel(
     memory: Mapping[str, Any] | None = None,
 ) -> Report:
     """`run_ptx` with settled options."""
-    _check_names(names, args)
+    _check_names(names, args, outputs)
     grids, blocks = dimension(grid, "grid", MAX_GRID), dimension(block, "block", MAX_BLOCK)
     with _session(ptx, options) as session:
         info = session.module.kernel(kernel)
@@ -260,8 +271,7 @@ def launch_kernel(
         packed = session.pack(args, types, called, outputs, label)
         for (_, size, _, offset), value in zip(info.params, packed):
             params[offset : offset + size] = value.ljust(size, b"\0")
-        result = session.execute(kernel, grids, blocks, shared, bytes(params))
-        print(result.output, end="")
+        result = session.execute(kernel, grids, blocks, shared, bytes(params), printed=terminal.show)
         session.arena.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)

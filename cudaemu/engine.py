@@ -6,7 +6,9 @@ The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. 
 
 from __future__ import annotations
 
+import codecs
 import ctypes
+import math
 import os
 import re
 import struct
@@ -27,8 +29,8 @@ from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.lower.tensor import ELEMENTS
-from cudaemu.ptx import PtxError
-from cudaemu.trace import TRACE, Access, Space
+from cudaemu.ptx import Location, PtxError
+from cudaemu.trace import EVENT, TRACE, Access, EventKind, Space
 
 SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
@@ -45,7 +47,9 @@ FLAGS = [
     "-fno-strict-aliasing",
 ]
 
-_NO_TRACE = np.zeros(0, TRACE)
+_NO_TRACE, _NO_EVENTS = np.zeros(0, TRACE), np.zeros(0, EVENT)
+MOST_BLOCKS = 1 << 28  # of a launch: even empty ones would take the machine a quarter of an hour
+CONSTANT_BYTES = 64 << 10  # of a module; ptxas refuses more on every GPU
 HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
 
 _FINDING = np.dtype({
@@ -55,6 +59,9 @@ _FINDING = np.dtype({
     ],
     "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8"],
 })  # fmt: skip
+
+
+_NO_FINDINGS = np.zeros(0, _FINDING)
 
 
 class _Spec(ctypes.Structure):
@@ -74,6 +81,9 @@ class _Spec(ctypes.Structure):
         ("trace_first", ctypes.c_uint64),
         ("trace_end", ctypes.c_uint64),
         ("trace_limit", ctypes.c_uint64),
+        ("event_first", ctypes.c_uint64),
+        ("event_end", ctypes.c_uint64),
+        ("event_limit", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
         ("resident", ctypes.c_uint64),
         ("multiprocessors", ctypes.c_uint32),
@@ -88,7 +98,7 @@ class _Spec(ctypes.Structure):
     def packer(cls) -> struct.Struct:
         """What packs the fields, some times as fast as ctypes does."""
         letters = {ctypes.c_uint32: "I", ctypes.c_uint32 * 3: "3I", ctypes.c_uint64: "Q", ctypes.c_void_p: "P"}
-        return struct.Struct("@" + "".join(letters[kind] for _, kind in cls._fields_))
+        return struct.Struct("@" + "".join(letters[each[1]] for each in cls._fields_))
 
 
 @lru_cache
@@ -124,6 +134,7 @@ def library() -> ctypes.CDLL:
         ("vm_counters", pointer, [pointer]),
         ("vm_findings", number, [pointer, pointer, number]),
         ("vm_trace", pointer, [pointer, pointer]),
+        ("vm_events", pointer, [pointer, pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
         ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
         ("vm_free_launch", None, [pointer]),
@@ -145,9 +156,10 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
     enums: dict[str, Mapping[str, int]] = {
         "Space": dict(Space.__members__),
         "TraceKind": dict(Access.__members__),
+        "EventKind": dict(EventKind.__members__),
         "Element": elements,
     }
-    layouts = {"Finding": _FINDING, "Counters": COUNTERS, "TraceRow": TRACE}
+    layouts = {"Finding": _FINDING, "Counters": COUNTERS, "TraceRow": TRACE, "Event": EVENT}
     ours = {f"{enum}.{name}": int(value) for enum, members in enums.items() for name, value in members.items()}
     for structure, dtype in layouts.items():
         offsets = {name: field[1] for name, field in (dtype.fields or {}).items()}
@@ -210,13 +222,16 @@ class Past:
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
-    `trace`: dtype TRACE, in the order of blocks. `output`: what device code printed. `code`: cudaError_t of the launch,
-    0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
+    `trace`: dtype TRACE, in the order of blocks. `events`: dtype EVENT, those of a cluster together, in the order in
+    which they came; `events_left_out`: how many were too many. `output`: what device code printed. `code`: cudaError_t
+    of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
 
     counters: np.ndarray
     findings: list[Violation]
     notes: list[Violation]
     trace: np.ndarray
+    events: np.ndarray
+    events_left_out: int
     output: str
     code: int
     blocks: int
@@ -227,11 +242,17 @@ class LaunchResult:
 class Module:
     """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
-    `place(name, size, align)` gives the addresses of its variables; without, they lie in memory of its own."""
+    `place(name, size, align)` gives the addresses of its variables, and `zero(address, size)` fills one with zeros;
+    without, they lie in memory of its own."""
 
-    def __init__(self, text: str, place: Callable[[str, int, int], int] | None = None):
+    def __init__(
+        self,
+        text: str,
+        place: Callable[[str, int, int], int] | None = None,
+        zero: Callable[[int, int], None] = lambda address, size: None,
+    ):
         self._ptx = ptx.parse(text, lazily=True)
-        self._place = place
+        self._place, self._zero = place, zero
         target = re.search(r"sm_(\d+)", self._ptx.target)
         self.ptx_version = int(target[1]) if target else 0  # 80: for compute capability 8.0
         self._storage: list[np.ndarray] = []
@@ -241,6 +262,11 @@ class Module:
         self._memory: tuple[Sequence[Region], Sequence[Region], np.ndarray, int] | None = None
         self.vm = library()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
+        constant = sum(each.size for each in self._ptx.variables.values() if each.space == "const" and not each.extern)
+        if constant > CONSTANT_BYTES:
+            raise PtxError(
+                f"the __constant__ variables must take at most {CONSTANT_BYTES:,} bytes together, got {constant:,}"
+            )
         self._place_variables()
         self.heap: Region | None = None
         self._heap = None
@@ -298,6 +324,7 @@ class Module:
     def _write_variables(self) -> None:
         for name, place in self.variables.items():
             data = ptx.initial_bytes(self._ptx.variables[name], lambda name: self._addresses.get(name, 0))
+            self._zero(place.base, place.size)
             ctypes.memmove(place.base, data, len(data))
 
     def reset(self) -> None:
@@ -325,13 +352,15 @@ class Module:
         self._handles.append(handle)
         files = self._ptx.files
         places: list[Place] = []
-        location, at = None, ("", 0, "", 0, 0)
+        location: Location | None = None
+        at: tuple[str, int, str, int, int, tuple[tuple[str, int], ...]] = ("", 0, "", 0, 0, ())
         for pc, lowered in enumerate(program.instructions):
             if lowered.location is not location:
                 location = lowered.location
                 if location and location.line:  # line 0: the compiler moved it; then its neighbour's
                     outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
-                    at = (outer, location.call_line, inner, location.line, location.own_line)
+                    chain = tuple((files.get(number, ""), line) for number, line in location.chain)
+                    at = (outer, location.call_line, inner, location.line, location.own_line, chain)
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
             places.append(Place(pc, lowered.text, lowered.category, *at, problem))
         return KernelInfo(
@@ -361,9 +390,12 @@ class Module:
         sanitize: bool = True,
         trace: range | None = None,
         trace_rows: int = 1_000_000,
+        events: range | None = None,
+        most_events: int = 1_000_000,
         threads: int | None = None,
         instructions: int = 400_000_000,
         progress: Callable[[int, int], None] | None = None,
+        printed: Callable[[str], None] | None = None,
         multiprocessors: int = 132,
         resident: int | None = None,
         cooperative: bool = False,
@@ -374,10 +406,12 @@ class Module:
         """Run a grid to its end, or to the first finding that is fatal.
 
         `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
-        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them. `instructions`:
-        how many the warps of a block may execute together before it counts as an endless loop. `progress(done,
-        blocks)` is called some times per second. `resident`: how many blocks the GPU holds at a time (default: 16 on
-        each of its `multiprocessors`), so that one may wait for another; `cooperative`: for grid.sync(). `keep`: the
+        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them; `events`: those
+        whose events are, with their clusters, at most `most_events`. `instructions`: how many the warps of a block may
+        execute together before it counts as an endless loop. `progress(done, blocks)` is called some times per second,
+        and so is `printed` with what device code has printed since, which is then not in the result. `resident`: how
+        many blocks the GPU holds at a time (default: 16 on each of its `multiprocessors`), so that one may wait for
+        another; `cooperative`: for grid.sync(). `keep`: the
         result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
         blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
         ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
@@ -388,6 +422,11 @@ class Module:
         together = (*(cluster or ()), 1, 1, 1)[:3]
         if cluster and any(blocks % each for blocks, each in zip(grid, together)):
             raise PtxError(f"{kernel}: the grid must be a multiple of the cluster {together}, got {grid}")
+        total = math.prod(grid)
+        if total > MOST_BLOCKS:
+            raise PtxError(
+                f"{readable(kernel)}: the grid must have at most {MOST_BLOCKS:,} blocks in the emulator, got {total:,}"
+            )
         regions, table = self._table(memory)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         spec = _Spec.packer().pack(
@@ -404,6 +443,9 @@ class Module:
             trace.start if trace else 0,
             trace.stop if trace else 0,
             trace_rows,
+            events.start if events else 0,
+            events.stop if events else 0,
+            most_events,
             instructions,
             resident or 16 * multiprocessors,
             multiprocessors,
@@ -413,15 +455,26 @@ class Module:
             keep,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
-        total = grid[0] * grid[1] * grid[2]
+        said: list[str] = []
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end within a character
+
+        def take_output() -> None:
+            if text := decoder.decode(vm.vm_output(running)):
+                (printed or said.append)(text)
+
         running, kept = vm.vm_launch(info.handle, spec, params), False
         try:
             while not vm.vm_wait(running, 0.1, ctypes.byref(done)):
+                take_output()
                 if progress:
                     progress(done.value, total)
+            take_output()
             if progress:
                 progress(done.value, total)
-            result = self._result(running, info, block, grid, regions, counters, done.value, start, before)
+            result = self._result(
+                running, info, block, grid, regions, counters, done.value, start, before, dynamic_shared
+            )
+            result.output = "".join(said)
             if keep:
                 result.past, kept = Past(self, running, info, grid, block, before), True
             return result
@@ -451,6 +504,7 @@ class Module:
         done: int,
         start: float,
         before: Past | None,
+        dynamic_shared: int,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -466,18 +520,24 @@ class Module:
             trace = np.zeros(rows.value, TRACE)
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
-        output = vm.vm_output(running).decode(errors="replace")
-        found = vm.vm_findings(running, None, 0)
-        if not found:
-            return LaunchResult(table, [], [], trace, output, 0, done, time.perf_counter() - start)
-        raw = np.zeros(found, _FINDING)
-        vm.vm_findings(running, raw.ctypes.data, len(raw))
+        left_out = ctypes.c_uint64()
+        address = vm.vm_events(running, ctypes.byref(rows), ctypes.byref(left_out))
+        events = _NO_EVENTS
+        if rows.value:
+            events = np.zeros(rows.value, EVENT)
+            ctypes.memmove(events.ctypes.data, address, events.nbytes)
+        raw = _NO_FINDINGS
+        if found := vm.vm_findings(running, None, 0):
+            raw = np.zeros(found, _FINDING)
+            vm.vm_findings(running, raw.ctypes.data, len(raw))
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_violation(row, info, block, grid, Memory(info, regions), before) for row in raw]
+        findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         notes = [finding for finding in findings if finding.kind == HARMLESS]
         findings = [finding for finding in findings if finding.kind != HARMLESS]
-        return LaunchResult(table, findings, notes, trace, output, code, done, time.perf_counter() - start)
+        return LaunchResult(
+            table, findings, notes, trace, events, left_out.value, "", code, done, time.perf_counter() - start
+        )
 
     def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):
@@ -495,19 +555,27 @@ def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _violation(
-    row: np.void, info: KernelInfo, block: Sequence[int], grid: Sequence[int], memory: Memory, before: Past | None
+    row: np.void,
+    info: KernelInfo,
+    block: Sequence[int],
+    grid: Sequence[int],
+    memory: Memory,
+    before: Past | None,
+    dynamic_shared: int,
 ) -> Violation:
     problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
     other = before.ago(launches_ago) if before and launches_ago else None
     other_info, other_grid, other_dim = (other.info, other.grid, other.block) if other else (info, grid, block)
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
+    place = info.instructions[int(row["pc"])]
+    constant = problem.name == "GLOBAL_BOUNDS" and place.text.startswith("ld.const")
     found = Violation(
         problem=problem.name,
-        kind=problem.kind,
+        kind="out of bounds constant" if constant else problem.kind,
         kernel=info.name,
         block=_thread(int(row["block"]), grid),
         thread=_thread(int(row["thread"]), block),
-        place=info.instructions[int(row["pc"])],
+        place=place,
         count=int(row["count"]),
         address=int(row["address"]),
         size=int(row["size"]),
@@ -517,5 +585,6 @@ def _violation(
         other_place=None if other_pc == NOBODY else other_info.instructions[other_pc],
         other_kernel=other.info.name if other else "",
         launches_ago=launches_ago,
+        dynamic_shared=dynamic_shared,
     )
     return replace(found, message=explain(found, memory))

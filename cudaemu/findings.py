@@ -13,6 +13,7 @@ NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
 HARMLESS = "same value written"  # the kind of those that are notes, not findings
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
+WINDOW_MASK = 0xFF << 56
 RANK_SHIFT, MOST_RANKS = 24, 255  # Cluster in block.h: what an address of another block's shared memory has above this
 
 
@@ -48,6 +49,7 @@ class Violation:
     other_place: Place | None
     other_kernel: str = ""
     launches_ago: int = 0
+    dynamic_shared: int = 0  # bytes that the launch gave each block
     message: str = ""
 
     def __str__(self) -> str:
@@ -126,9 +128,13 @@ class Memory:
     def shared(self, offset: int) -> str:
         """A byte of shared memory: the block's own, or that of a block of its cluster."""
         offset, whose = placed(offset)
-        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
-        known = self.variable(*found, offset) if found else ""
+        known = self.named(offset)
         return f"byte {offset} of {'the ' * bool(whose)}shared memory{whose}" + (f" ({known})" if known else "")
+
+    def named(self, offset: int) -> str:
+        """The variable at an offset of shared memory, "" if there is none."""
+        found = next((variable for variable in reversed(self.kernel.shared) if variable[1] <= offset), None)
+        return self.variable(*found, offset) if found else ""
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         """That byte, as one of the variable that begins at `start`."""
@@ -136,15 +142,19 @@ class Memory:
 
     def generically(self, address: int, size: int) -> str:
         """`size` bytes at a generic address."""
-        if address & SHARED_WINDOW:
+        if address & WINDOW_MASK == SHARED_WINDOW:
             return f"{count(size)} at {self.shared(address & ~SHARED_WINDOW)}"
-        if address & LOCAL_WINDOW:
+        if address & WINDOW_MASK == LOCAL_WINDOW:
             return f"{count(size)} at offset {signed(address & ~LOCAL_WINDOW)} of the thread's local memory"
         return self.globally(address, size)
 
     def at(self, address: int) -> str:
         """Whatever lies at an address of shared (generic) or global memory."""
-        return self.shared(address - SHARED_WINDOW) if address & SHARED_WINDOW else self.globally(address, 1)
+        return (
+            self.shared(address - SHARED_WINDOW)
+            if address & WINDOW_MASK == SHARED_WINDOW
+            else self.globally(address, 1)
+        )
 
 
 def _waiting(f: Violation, at: Memory) -> str:
@@ -195,10 +205,16 @@ def _outside(f: Violation, what: str) -> str:
     return f"{count(f.size)} at offset {signed(f.address)}, {where} {what}"
 
 
-def _outside_shared(f: Violation) -> str:
+def _given(f: Violation, at: Memory) -> str:
+    """How much shared memory the block has, as an ending."""
+    static = at.kernel.static_shared
+    return f": {static} bytes that the kernel declares, and {f.dynamic_shared} dynamic ones that the launch gives it"
+
+
+def _outside_shared(f: Violation, at: Memory) -> str:
     offset, whose = placed(f.address)
     if not whose:
-        return _outside(f, "the block's shared memory")
+        return _outside(f, "the block's shared memory") + _given(f, at)
     return f"{count(f.size)} at offset {offset}, beyond the shared memory{whose}; or there is no block of that rank"
 
 
@@ -220,16 +236,21 @@ def _swizzle(size: int) -> str:
     return f"with a swizzle of {size} bytes" if size > 16 else "with no swizzle"
 
 
+def in_groups(place: Place) -> bool:
+    """Whether the code is CUDA's own of co-operative groups."""
+    return "/cooperative_groups" in place.inner_file
+
+
 def _block(f: Violation) -> str:
     return f"block {f.other_block}" if f.other_block else "the block itself"
 
 
 MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_BOUNDS": lambda f, at: at.globally(f.address, f.size),
-    "SHARED_BOUNDS": lambda f, at: _outside_shared(f),
+    "SHARED_BOUNDS": lambda f, at: _outside_shared(f, at),
     "SHARED_PAST_END": lambda f, at: (
-        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory; hardware does not "
-        "notice, for it gives blocks shared memory in units of 128 bytes"
+        f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory{_given(f, at)}; "
+        "hardware does not notice, for it gives blocks shared memory in units of 128 bytes"
     ),
     "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
     "NO_TEXTURE": lambda f, at: (
@@ -423,7 +444,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "this loop never ends: it comes back with the same values in all registers, and reads no memory"
     ),
     "WATCHDOG": lambda f, at: (
-        f"the block has executed {f.address} instructions: it never ends, or is too much work for the emulator"
+        f"the block has done as much as {f.address:,} instructions take: it never ends, or is too much work for the "
+        "emulator"
     ),
     "UNKNOWN_INSTRUCTION": lambda f, at: f"the emulator cannot execute it: {f.place.problem}",
     "STACK_OVERFLOW": lambda f, at: (
@@ -436,7 +458,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BAD_FREE": lambda f, at: f"free of {at.globally(f.address, f.size)}: no memory that malloc gave begins there",
     "ASSERTION": lambda f, at: "an assertion does not hold",
-    "TRAP": lambda f, at: "the kernel trapped",
+    "TRAP": lambda f, at: (
+        "the kernel trapped"
+        + ("; grid.sync() needs a co-operative launch (cudaLaunchCooperativeKernel)" if in_groups(f.place) else "")
+    ),
     "COPY_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the cp.async of {f.someone}{f.there} is still in flight"
     ),

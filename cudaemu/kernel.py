@@ -40,7 +40,8 @@ class Place(NamedTuple):
 
     `pc`: its index. `category`: the kind under which it is counted. `file` and `line`: the place in the outermost
     function (through inlined calls); `own_line`: that in its own code, lambdas included; `inner_file` and `inner_line`:
-    where the code stands; line 0 if the PTX has no line information. `problem`: why the machine cannot execute it, and
+    where the code stands; line 0 if the PTX has no line information. `chain`: all places from that to the outermost
+    function, if it was inlined. `problem`: why the machine cannot execute it, and
     what to do instead."""
 
     pc: int
@@ -51,6 +52,7 @@ class Place(NamedTuple):
     inner_file: str
     inner_line: int
     own_line: int = 0
+    chain: tuple[tuple[str, int], ...] = ()
     problem: str = ""
 
 

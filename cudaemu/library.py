@@ -16,7 +16,7 @@ from cudaemu.build import Build, PtxCheck
 from cudaemu.compiler import cache
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import UserError
-from cudaemu.options import COMPILING, DEFAULTS, Options
+from cudaemu.options import COMPILING, DEFAULTS, Options, check_text
 from cudaemu.report import Report
 
 
@@ -25,6 +25,8 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
 
     `options` say how it is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
     UserError if there is no such file or it does not compile."""
+    if not isinstance(source, (str, os.PathLike)):
+        raise UserError(f"source must be a path or the text of a CUDA source, got {source!r}")
     path = _text_file(source) if isinstance(source, str) and ("\n" in source or "{" in source) else Path(source)
     if not path.is_file():
         raise UserError(f"cannot read {path}: " + ("it is a folder" if path.is_dir() else "there is no such file"))
@@ -33,12 +35,12 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
 
 def _text_file(text: str) -> Path:
     """A file of the cache with that text: what is compiled from it is found again."""
-    folder = cache.folder() / "sources" / hashlib.sha256(text.encode()).hexdigest()[:20]
+    folder = cache.folder() / "sources" / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
     path = folder / "source.cu"
-    if not path.is_file() or path.read_text() != text:
+    if not path.is_file() or path.read_text(encoding="utf-8", errors="surrogatepass") != text:
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
             file.write(text)
         os.replace(temporary, path)
     return path
@@ -102,6 +104,7 @@ class Library:
         """Call a host function of the source, such as a launcher, in a process of its own: see `run`. `changes` are
         fields of Options for this call."""
         options = self._changed(changes)
+        check_text("function", function, "the name of a function")
         build = self._build(function)
         if build.extension and not build.exports_launcher:
             return calls.call_extension(build, function, args, options, outputs)
@@ -114,6 +117,7 @@ class Library:
         return self.options.replace(**changes)
 
     def _find(self, kernel: str) -> tuple[Build, str]:
+        check_text("kernel", kernel, "the name of a kernel")
         build = self._build()
         wanted = _squeezed(kernel)
         symbols = _entries(build.ptx)

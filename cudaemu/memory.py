@@ -12,6 +12,7 @@ says that all of it is written, and then nobody touches the others.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -39,6 +40,8 @@ POISON = 0xFF  # what uninitialised memory holds: NaN in every floating type
 FIRST_ADDRESS, ARENA_BYTES, ARENAS = 1 << 44, 1 << 38, 256
 RESERVE = 256 << 20  # bytes of the machine's memory that are not the device's
 
+NEAR_NULL = 1 << 16  # bytes around address 0 at which nothing lies: what is there was made of a null pointer
+
 _NONE = np.empty(0, np.uint8)  # the bytes of memory that is gone
 
 
@@ -52,9 +55,8 @@ class Allocation:
     array: Array | None = None  # what was copied in, and is copied back
     variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
     data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
-    marks: np.ndarray = field(
-        default_factory=lambda: _NONE, repr=False
-    )  # uint8: of all of it, then per byte; 0 = never
+    # Of all of it, then of each byte: 0 = never written, of a variable never.
+    marks: np.ndarray = field(default_factory=lambda: _NONE, repr=False)
     called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
 
     @property
@@ -70,6 +72,8 @@ class Allocation:
 
     def unwritten(self, where: slice) -> np.ndarray:
         """Which of these bytes nobody has written."""
+        if not len(self.marks):
+            return np.zeros(len(self.data[where]), bool)
         return (self.marks[1:][where] == 0) & (self.marks[0] == 0)
 
     def describe(self, address: int) -> str:
@@ -107,13 +111,15 @@ class AddressMap:
 
     def describe(self, address: int) -> str:
         """An address in words."""
+        if address < NEAR_NULL:
+            return f"a null pointer + {address} bytes" if address else "a null pointer"
+        if (before := (1 << 64) - address) <= NEAR_NULL:
+            return f"{before} bytes before a null pointer"
         for allocation in self.freed:
             if allocation.base <= address < allocation.base + allocation.size and self.find(address) is None:
                 return f"{allocation.describe(address)}, which was freed"
         near = self.nearest(address)
         if near is None:
-            if address < PAGE:
-                return "a null pointer"
             device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
             return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
         return near.describe(address)
@@ -198,8 +204,17 @@ class Arena(AddressMap):
         """Room for a variable of the module, which stays when the arena is cleared: its address."""
         address = self._take(size, max(align, PAGE))
         self._first = self._next
+        if not address:
+            raise UserError(f"{name} has {size:,} bytes, and there is no room for so many in the emulator")
         self._enter(Allocation(name, address, size, None, True, *self._views(address, size, True)))
         return address
+
+    def zero(self, address: int, size: int) -> None:
+        """Fill a variable of the module, which begins a page, with zeros: whole pages by taking them away."""
+        whole = size // PAGE * PAGE
+        if whole:
+            _libc.madvise(address, whole, _REMOVE)
+        ctypes.memset(address + whole, 0, size - whole)
 
     def allocate(self, name: str, size: int, offset: int = 0, initialised: bool = False) -> Allocation | None:
         """`size` bytes of memory that start `offset` bytes after an aligned address; None if there is not enough.
@@ -282,7 +297,15 @@ class Arena(AddressMap):
         return allocation
 
     def download(self) -> None:
-        """Copy every tensor and array back, but those that cannot be written."""
+        """Copy every tensor and array back, but those that cannot be written. UserError if memory that several share
+        was written: each of them is a copy of its own here."""
+        given = [a for a in self.allocations if a.array is not None and a.size]
+        for one, other in itertools.combinations(given, 2):
+            if _overlap(one, other) and (_changed(one) or _changed(other)):
+                raise UserError(
+                    f"{one.name} and {other.name} overlap in memory, and the kernel has written to them: the emulator "
+                    "copies each for itself; pass one array for both, or a copy of one"
+                )
         for allocation in self.allocations:
             array = allocation.array
             if array is not None and not (isinstance(array, np.ndarray) and not array.flags.writeable):
@@ -325,6 +348,20 @@ def _check_place(name: str, array: Array) -> None:
             raise ValueError(f"{name} is not a contiguous array")
     elif array.device.type != "cpu" or not array.is_contiguous():
         raise ValueError(f"{name} is not a contiguous tensor on the CPU")
+
+
+def _overlap(one: Allocation, other: Allocation) -> bool:
+    assert one.array is not None
+    assert other.array is not None
+    begins = _address(one.array), _address(other.array)
+    return begins[0] < begins[1] + other.size and begins[1] < begins[0] + one.size
+
+
+def _changed(allocation: Allocation) -> bool:
+    """Whether an allocation's memory is no longer that of the array that was copied in, where it was written."""
+    assert allocation.array is not None
+    differs = allocation.data != raw_bytes(allocation.array)
+    return bool((differs & ~allocation.unwritten(slice(None))).any())
 
 
 def _address(array: Array) -> int:

@@ -14,6 +14,7 @@ from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HostFinding
 from cudaemu.report import Finding, Trace
+from cudaemu.timeline import Events
 
 Progress = Callable[[int, int], None]  # blocks done, blocks in all
 
@@ -50,6 +51,8 @@ class Options:
     """Memory that a program has not freed when it ends is a finding, too."""
     trace: Trace | None = None
     """Which memory accesses to record. None: none of them."""
+    events: Events | None = None
+    """Of which blocks to make a time line, `Report.timeline`: waits, copies, products. None: of none."""
     threads: int | None = None
     """How many cores to use. None: all of them."""
     timeout: float | None = None
@@ -78,6 +81,8 @@ class Options:
                 raise _wrong(name, "a whole number, at least 1, or None", value)
         if self.trace is not None and not isinstance(self.trace, Trace):
             raise _wrong("trace", "a Trace or None", self.trace)
+        if self.events is not None and not isinstance(self.events, Events):
+            raise _wrong("events", "Events or None", self.events)
         if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise _wrong("timeout", "a number of seconds above 0, or None", self.timeout)
         for name in ("progress", "on_finding", "on_refusal"):
@@ -119,6 +124,22 @@ class Options:
 
 # Fields that are settled when a source is compiled.
 COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")
+
+
+def check_text(name: str, value: object, what: str) -> None:
+    """UserError unless an argument is a str; `what` says of which kind it must be."""
+    if not isinstance(value, str):
+        raise _wrong(name, what, value)
+
+
+def check_words(name: str, value: object, what: str, *kinds: type) -> None:
+    """UserError unless an argument is a sequence of such, str by default, that hold no NUL."""
+    wanted = kinds or (str,)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(name, what, value)
+    for word in value:
+        if not isinstance(word, wanted) or "\0" in str(word):
+            raise _wrong(name, what, word)
 
 
 def _wrong(name: str, wanted: str, value: object) -> UserError:

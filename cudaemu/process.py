@@ -7,6 +7,7 @@ here, through a socket: one request, one answer. Device memory is a file that bo
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import linecache
 import os
@@ -19,22 +20,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from cudaemu import cpp, hardware, memory
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
 from cudaemu.hardware import Gpu
 from cudaemu.memory import Arena
+from cudaemu.terminal import hold_standard_descriptors
 
 # One name for it, and so one build, also in notebooks, which find this by way of "..".
 HERE = Path(__file__).resolve().with_name("host")
+LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
+GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that runs on, besides 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is
@@ -65,6 +70,7 @@ class Request(IntEnum):
     UNWRITTEN = 18
     REMARK = 19
     MODULE = 20
+    DONE = 21
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,10 @@ class HostFinding:
 
     @property
     def where(self) -> tuple[object, ...]:
+        """What makes two findings one: the kind, and the line of the source."""
         return self.kind, self.file, self.line or self.message
+
+    source = where
 
     def more(self, count: int) -> HostFinding:
         """This finding, met `count` times more."""
@@ -142,11 +151,10 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class Served:
-    """What a launch came to: a cudaError_t, whether the device is lost by it, what the kernel printed."""
+    """What a launch came to: a cudaError_t, and whether the device is lost by it."""
 
     code: int
     fatal: bool
-    output: str
 
 
 class Device(Protocol):
@@ -157,7 +165,12 @@ class Device(Protocol):
 
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
-    def launch(self, request: HostLaunch) -> Served: ...
+    def launch(
+        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+    ) -> Served:
+        """Run it; `printed` takes what the kernel prints, as it runs; `where` asks for file, line and function of the
+        learner's code that launched it."""
+        ...
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         """Address and size of a variable of the module."""
@@ -223,10 +236,14 @@ class Host:
         self.ended = Ended()
         self._kinds = {0: "cudaMalloc", 1: "cudaMallocManaged", 2: "cudaMallocHost"}
         self._allocated = 0
+        self._streams: dict[Any, _Passed] = {}  # of the program, to be passed on
+        self._open = True  # the channel
+        self._heard, self._known_calls = 0.0, 0
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
 
     def run(self) -> Ended:
         """Run the host code to its end, serving its requests. What a request raises ends it, and comes out here."""
+        hold_standard_descriptors()
         ours, theirs = socket.socketpair()
         arena = self.device.arena
         command = [str(runner()), str(self.so), *self.argv]
@@ -238,64 +255,76 @@ class Host:
             with ours, theirs:
                 process = subprocess.Popen(command, env=environment, pass_fds=(theirs.fileno(), arena.file), **pipes)
                 theirs.close()
+                self._channel, self._process, self._heard = ours, process, time.monotonic()
+                if not self.own_terminal:
+                    self._streams = {process.stdout: _Passed(sys.stdout), process.stderr: _Passed(sys.stderr)}
                 try:
-                    self._serve(ours, process)
+                    self._serve()
                 except BaseException:
                     process.kill()
                     raise
                 finally:
                     self._finish(process)
         except OSError as error:
-            raise UserError(f"the host code's process does not start: {error.strerror}") from error
+            where = f"; CUDAEMU_CACHE must be a folder from which programs can be run, it is {cache.folder()}"
+            said = f"the host code's process does not start: {error.strerror}"
+            raise UserError(said + (where if isinstance(error, PermissionError) else "")) from error
         self._say_how_it_ended(process.returncode)
         return self.ended
 
     # ---- the conversation --------------------------------------------------------------------------------------------
 
-    def _serve(self, channel: socket.socket, process: subprocess.Popen) -> None:
-        streams: dict[Any, Any] = {}
-        if not self.own_terminal:
-            streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
-        waiting: list[Any] = [channel, *streams]
-        heard, calls = time.monotonic(), 0
-        while waiting:
-            ready, _, _ = select.select(waiting, [], [], 0.5)
-            for source in ready:
-                if source is not channel:
-                    if not self._pump(source, streams[source]):
-                        waiting.remove(source)
-                    continue
-                asked = _receive(channel)
-                if not asked:
-                    waiting.remove(channel)
-                    if self.own_terminal:
-                        return
-                    continue
-                answer = self._answer(Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD))
-                heard = time.monotonic()
-                try:
-                    channel.sendall(struct.pack("=I", len(answer)) + answer)
-                except BrokenPipeError:
-                    waiting.remove(channel)
-            if self.timeout and channel in waiting and time.monotonic() - heard > self.timeout:
-                if calls != (calls := self._calls()):  # those that needed nothing from here
-                    heard = time.monotonic()
+    def _serve(self) -> None:
+        while (asked := self._hear()) is not None:
+            request, reader = asked
+            answer = self._answer(request, reader)
+            self._heard = time.monotonic()
+            self._send(answer)
+
+    def _send(self, answer: bytes) -> None:
+        with suppress(BrokenPipeError):  # the other side is gone: the next look says so
+            self._channel.sendall(struct.pack("=I", len(answer)) + answer)
+
+    def _hear(self) -> tuple[Request, _Reader] | None:
+        """The next request, with what the program prints passed on meanwhile; None if there will be none."""
+        while True:
+            waiting = [*([self._channel] if self._open else []), *self._streams]
+            ready = select.select(waiting, [], [], 0.5)[0] if waiting else []
+            for stream in ready:
+                if stream is not self._channel and not self._streams[stream].take(stream):
+                    del self._streams[stream]
+            if self._channel in ready:
+                if asked := _receive(self._channel):
+                    return Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD)
+                self._open = False
+            if not waiting or (self.own_terminal and not self._open):
+                return None
+            if not ready and self._process.poll() is not None:
+                return None  # whoever has inherited its channel and its streams may run on
+            if self.timeout and self._open and time.monotonic() - self._heard > self.timeout:
+                if self._known_calls != (calls := self._calls()):  # those that needed nothing from here
+                    self._heard, self._known_calls = time.monotonic(), calls
                     continue
                 self.ended.crashed = True
                 self._found("endless host code", KILLED_FOR_SILENCE.format(self.timeout) + self._after())
-                process.kill()
+                self._process.kill()
                 self.timeout = None
-            if channel not in waiting and process.poll() is not None:
-                for stream, to in streams.items():  # a grandchild may hold the pipe open: take what is there
-                    while select.select([stream], [], [], 0)[0] and self._pump(stream, to):
-                        pass
-                return
 
-    @staticmethod
-    def _pump(stream: Any, to: Any) -> bool:
-        piece = os.read(stream.fileno(), 1 << 16)
-        to.write(piece.decode(errors="replace"))
-        return bool(piece)
+    def _print(self, text: str) -> None:
+        """Have the program print, among what it prints itself, what a kernel that runs has printed."""
+        self._tell(GO_PRINT, text.encode(errors="replace"))
+
+    def _where(self) -> tuple[str, int, str]:
+        """File, line and function of the learner's code that waits for a kernel."""
+        return self._locate(self._tell(GO_LOOK).offsets())
+
+    def _tell(self, what: int, data: bytes = b"") -> _Reader:
+        """Have the program, which waits for a kernel, do something; its answer."""
+        self._send(struct.pack("=I", what) + data)
+        asked = self._hear()
+        if asked is not None and asked[0] is not Request.DONE:
+            raise RuntimeError(f"a program that waits for a kernel asks for {asked[0].name}")
+        return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen) -> None:
         while True:
@@ -372,9 +401,12 @@ class Host:
             HostLaunch(
                 *(kernel, sizes[:3], sizes[3:6], sizes[6:] if sizes[6] else None),
                 *(shared, params, bool(cooperative), bool(early)),
-            )
+            ),
+            self._print,
+            self._where,
         )
-        return struct.pack("=iI", served.code, served.fatal) + served.output.encode(errors="replace")
+        self._heard = time.monotonic()
+        return struct.pack("=IiI", 0, served.code, served.fatal)
 
     def _allocate(self, reader: _Reader) -> bytes:
         size, kind = reader.take("QQ")
@@ -562,6 +594,20 @@ class _Reader:
         return self.take(f"{count}Q")
 
 
+class _Passed:
+    """A stream of the program, passed on to one of this process (None: it has none) as text."""
+
+    def __init__(self, to: TextIO | None):
+        self.to, self.decoder = to, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, stream: Any) -> bool:
+        """Pass on what is there; False if the stream has ended."""
+        piece = os.read(stream.fileno(), 1 << 16)
+        if self.to is not None:
+            self.to.write(self.decoder.decode(piece, final=not piece))
+        return bool(piece)
+
+
 def _receive(channel: socket.socket) -> bytes:
     """A whole request: one is made at a time. Nothing if the other side is gone."""
     got, size = b"", _HEAD
@@ -595,6 +641,16 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
         if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
             return file, int(line), function.partition("(")[0]
     return "", 0, ""
+
+
+def library_of(file: str) -> str:
+    """The library of the toolkit that a source file belongs to; nothing if it is of none."""
+    path = os.path.normpath(file)
+    headers = TOOLKIT.search(path)
+    if not headers:
+        return ""
+    names = path[headers.end() :].split(os.sep)
+    return next((told for name, told in LIBRARIES.items() if name in names), "the CUDA toolkit")
 
 
 def _source_line(file: str, line: int) -> str:

@@ -110,6 +110,7 @@ class Location(NamedTuple):
     call_file: int = 0  # the place in the outermost function into which this was inlined
     call_line: int = 0
     own_line: int = 0  # in the same file: the place in that function's own code, through the lambdas that it calls
+    chain: tuple[tuple[int, int], ...] = ()  # file and line, from here out to that function, if it was inlined
 
 
 class Pattern:
@@ -353,7 +354,7 @@ class _Parser:
             label
             for label, data in (_STRING.findall(self.text, debug) if debug >= 0 else ())
             if _LAMBDA.search(
-                bytes(int(x) for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace")
+                bytes(int(x) & 255 for x in re.findall(r"\d+", data.replace(".b8", ""))).decode(errors="replace")
             )
         }
 
@@ -678,7 +679,7 @@ class _Parser:
             if function not in self.lambdas or file_ != own[0]:
                 break
             own = (file_, line_)
-        return Location(file, line, *place, own[1])
+        return Location(file, line, *place, own[1], (*((file_, line_) for file_, line_, _ in chain), place))
 
     @staticmethod
     def usual(match: re.Match[str], scope: Scope, location: Location | None) -> Instruction | None:
@@ -857,7 +858,8 @@ def shared_bytes(module: PtxModule, function: Function) -> int:
 
 
 def initial_bytes(variable: Variable, address_of) -> bytes:
-    """The bytes that a variable starts with; `address_of(name)` gives the address of a symbol that it points to."""
+    """The bytes that a variable starts with, but for the zeros that follow; `address_of(name)` gives the address of a
+    symbol that it points to."""
     out = bytearray()
     width = BYTES[variable.type]
     for value in variable.initial:
@@ -875,4 +877,4 @@ def initial_bytes(variable: Variable, address_of) -> bytes:
             shift = (mask & -mask).bit_length() - 1
             address = (address & mask) >> shift
         out += (address & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-    return bytes(out[: variable.size]).ljust(variable.size, b"\0")
+    return bytes(out[: variable.size])

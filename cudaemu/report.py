@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from cudaemu import arrays, cpp, findings
-from cudaemu.compiler.symbols import readable
+from cudaemu.compiler.symbols import readable, short
 from cudaemu.errors import CheckFailed
 from cudaemu.kernel import COUNTERS, SPACES, KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
-from cudaemu.process import HostFinding
+from cudaemu.process import HostFinding, library_of
+from cudaemu.timeline import Timeline
 from cudaemu.trace import Access, Space
 
 Dim = tuple[int, int, int]
@@ -127,18 +128,26 @@ class Finding:
     ptx: str
     count: int = 1
     call_line: int = 0  # of the lambda, if the line is in one
-    inner_line: int = 0  # where the code stands, if it was inlined from another function of that file
+    inner_line: int = 0  # where the code stands, if it was inlined from another function
+    inner_file: str = ""  # ... of another file
+    caller_file: str = ""  # of a kernel of a library: the place in the host code that called it
+    caller_line: int = 0
 
     def __str__(self) -> str:
         where = f"{Path(self.file).name}:{self.line}" if self.file else "PTX"
         called = f" (called at line {self.call_line})" if self.call_line else ""
-        called += f" (in a function, line {self.inner_line})" if self.inner_line else ""
+        inner = f"{Path(self.inner_file).name}:" if self.inner_file else "line "
+        called += f" (in a function, {inner}{self.inner_line})" if self.inner_line else ""
         lines = [
             f"{self.kind}: {self.message}",
-            f"    at {where}{called}, {self.kernel}, block {self.block} thread {self.thread}",
+            f"    at {where}{called}, {short(self.kernel)}, block {self.block} thread {self.thread}",
         ]
-        for line in filter(None, (self.call_line, self.line, self.inner_line)):
-            if text := linecache.getline(self.file, line).strip():
+        if library := library_of(self.file):
+            called = f", called at {Path(self.caller_file).name}:{self.caller_line}" if self.caller_line else ""
+            lines.append(f"    in {library}{called}")
+        quoted = [(self.caller_file, self.caller_line), (self.file, self.call_line), (self.file, self.line)]
+        for file, line in [*quoted, (self.inner_file or self.file, self.inner_line)]:
+            if line and (text := linecache.getline(file, line).strip()):
                 lines.append(f"    {line:>4} | {text}")
         lines.append(f"     PTX | {self.ptx}")
         if self.count > 1:
@@ -146,9 +155,15 @@ class Finding:
         return "\n".join(lines)
 
     @property
+    def source(self) -> tuple[object, ...]:
+        """The kind and the line of the source, which all instances of a template share."""
+        return self.kind, self.file, self.call_line, self.line or self.ptx
+
+    @property
     def where(self) -> tuple[object, ...]:
-        """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line."""
-        return self.kind, self.kernel, self.file, self.call_line, self.line or self.ptx
+        """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line, and a template
+        in many instances."""
+        return (*self.source, self.kernel.partition("<")[0])
 
     def more(self, count: int) -> Finding:
         """This finding, met `count` times more."""
@@ -203,6 +218,7 @@ class Report:
     tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
     arena: AddressMap = field(repr=False)
     notes: list[Finding | HostFinding] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline, repr=False)  # of the blocks that Options.events names
     outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 
@@ -367,19 +383,42 @@ class _Memory(findings.Memory):
         return super().at(address) if address & findings.SHARED_WINDOW else self.arena.describe(address)
 
 
+def shared_names(
+    kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+) -> Callable[[int, int], str]:
+    """What the source calls an offset in shared memory ("" if it does not tell), at the instruction `pc`."""
+    return lambda offset, pc: _Memory(kernel, arena, kernel.instructions[pc].file, defines or {}).named(offset)
+
+
 def explain(
-    found: findings.Violation, kernel: KernelInfo, arena: AddressMap, defines: Mapping[str, str] | None = None
+    found: findings.Violation,
+    kernel: KernelInfo,
+    arena: AddressMap,
+    defines: Mapping[str, str] | None = None,
+    caller: tuple[str, int] = ("", 0),
 ) -> Finding:
-    """A finding of the machine in the words of the source, which was compiled with these macros."""
+    """A finding of the machine in the words of the source, which was compiled with these macros. `caller`: the place in
+    the host code that launched the kernel, if that is a library's."""
     place = found.place
     memory = _Memory(kernel, arena, place.file, defines or {})
-    inner = place.inner_line if place.inner_file == place.file and place.inner_line != place.own_line else 0
+    file, inner = _inner(place)
     return Finding(
         *(found.kind, findings.explain(found, memory), readable(found.kernel), found.block, found.thread),
         *(place.file, place.own_line, place.text, found.count),
         place.line if place.line != place.own_line else 0,
-        0 if _in_assembly(place.file, inner) else inner,
+        *(inner, "" if file == place.file else file),
+        *(caller if library_of(place.file) else ("", 0)),
     )
+
+
+def _inner(place: Place) -> tuple[str, int]:
+    """Where an instruction's code stands in the learner's own functions, if that is not in the kernel itself."""
+    for file, line in place.chain:
+        if (file, line) == (place.file, place.own_line):
+            break
+        if not library_of(file) and not _in_assembly(file, line):
+            return file, line
+    return "", 0
 
 
 def _in_assembly(file: str, line: int) -> bool:

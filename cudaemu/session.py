@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import engine
+from cudaemu import engine, timeline
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, occupancy
-from cudaemu.kernel import Region
+from cudaemu.kernel import KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
-from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served
-from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain
+from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
+from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain, shared_names
+from cudaemu.timeline import Events
 
 Dim = tuple[int, int, int]
 
@@ -33,7 +34,7 @@ class _Loaded:
 
     def __init__(self, ptx: str):
         self.arena = Arena()
-        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size))
+        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size), self.arena.zero)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
             self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
@@ -83,6 +84,7 @@ class Session(Device):
         counters: bool = True,
         sanitize: bool = True,
         trace: Trace | None = None,
+        events: Events | None = None,
         progress: Progress | None = None,
         threads: int | None = None,
         on_finding: Callable[[Finding | HostFinding], None] | None = None,
@@ -97,7 +99,8 @@ class Session(Device):
             "threads": threads,
             "progress": progress,
         }
-        self.trace, self.on_finding, self.source, self.defines = trace, on_finding, source, defines
+        self.trace, self.events, self.on_finding = trace, events, on_finding
+        self.source, self.defines = source, defines
         self.stubs = frozenset(map(qualified, self.module.kernel_names))
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
@@ -106,6 +109,7 @@ class Session(Device):
         self.sums: dict[object, Sums] = {}  # what launches have counted
         self._memory: tuple[int, list[Region]] = (-1, [])
         self.rows: list[np.ndarray] = []
+        self.timeline = timeline.Timeline()
         self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
 
@@ -177,7 +181,9 @@ class Session(Device):
             *(module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
-    def launch(self, request: HostLaunch) -> Served:
+    def launch(
+        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+    ) -> Served:
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
@@ -187,10 +193,12 @@ class Session(Device):
             cluster=request.cluster,
             keep=keep,
             before=before,
+            printed=printed,
+            where=where,
             module=module,
         )
         self.before = result.past
-        return Served(result.code, result.code != 0, result.output)
+        return Served(result.code, result.code != 0)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         module, name = self._module(name, "variable")
@@ -220,10 +228,13 @@ class Session(Device):
         cluster: Dim | None = None,
         keep: bool = False,
         before: engine.Past | None = None,
+        printed: Callable[[str], None] | None = None,
+        where: Callable[[], tuple[str, int, str]] | None = None,
         module: engine.Module | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`: of Module.launch; `module`: if it is another one than the program's."""
+        `before`, `printed`: of Module.launch; `where` asks for the place in the host code; `module`: if it is another
+        one than the program's."""
         module = module or self.module
         info = module.kernel(kernel)
         traced = None
@@ -238,20 +249,26 @@ class Session(Device):
             "cooperative": cooperative,
             "cluster": cluster or info.cluster,
         }
-        options = {**self.options, **(traced or {}), **room, "keep": keep, "before": before}
+        noted = {"events": self.events.blocks, "most_events": self.events.most} if self.events else {}
+        ours = {**noted, **room, "keep": keep, "before": before, "printed": printed}
+        options = {**self.options, **(traced or {}), **ours}
         result = module.launch(kernel, grid, block, shared, params, self._regions(), **options)
+        told = [*result.findings, *result.notes]
+        caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
         for finding in result.findings:
             if finding.kind == "unknown instruction":
                 place = finding.place
-                where = f"{place.file}:{place.own_line}: " if place.file else ""
-                raise UserError(f"{where}the emulator cannot execute `{place.text}`: {place.problem}")
-            self.found(explain(finding, info, self.arena, self.defines))
+                at = f"{place.file}:{place.own_line}: " if place.file else ""
+                raise UserError(f"{at}the emulator cannot execute `{place.text}`: {place.problem}")
+            self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
-            self.noted(explain(note, info, self.arena, self.defines))
+            self.noted(explain(note, info, self.arena, self.defines, caller))
         sums = add_up(result.counters, info, self.sums)
         if len(result.trace):
             result.trace["launch"] = len(self.launches)
             self.rows.append(result.trace)
+        if self.events:
+            self.note_events(result, info, self.events)
         self.launches.append(
             Launch(readable(kernel), grid, block, info.static_shared + shared, sums, info.instructions)
         )
@@ -267,6 +284,15 @@ class Session(Device):
             ]
             self._memory = self.arena.version, regions
         return self._memory[1]
+
+    def note_events(self, result: engine.LaunchResult, info: KernelInfo, events: Events) -> None:
+        name = shared_names(info, self.arena, self.defines)
+        spans = timeline.read(result.events, len(self.launches), info.instructions, name)
+        unseen = result.blocks - len(np.unique(result.events["block"]))
+        left_out = [f"{unseen:,} of {result.blocks:,} blocks"] if unseen else []
+        if result.events_left_out:
+            left_out.append(f"the last {result.events_left_out:,} events of these blocks")
+        self.timeline.add(readable(info.name), spans, left_out)
 
     def report(self, status: int, error: str, outcome: str = "") -> Report:
         """What the run came to; call it while the memory is still there."""
@@ -291,6 +317,7 @@ class Session(Device):
             {name: by_base[allocation.base] for name, allocation in self.tensors.items()},
             places,
             list(self.notes.values()),
+            self.timeline,
             outcome,
         )
 

@@ -36,6 +36,16 @@ def prepare() -> None:
             stream.reconfigure(errors="nearest")
 
 
+def hold_standard_descriptors() -> None:
+    """Open those of the descriptors 0 to 2 that are closed (`>&-`) to nowhere: what is opened next is not to get their
+    numbers, which every program that is started takes for its streams."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
 def finish() -> None:
     """Write out what is left. OSError if stdout does not take it."""
     if sys.stdout is not None:
@@ -45,6 +55,12 @@ def finish() -> None:
 def abandon() -> None:
     """Send the rest of the output to nowhere: stdout takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def show(text: str) -> None:
+    """Write to stdout, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
 
 
 def is_watched() -> bool:
@@ -82,8 +98,9 @@ def if_slow(text: str, after: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def leave(run: Callable[[], int]) -> NoReturn:
-    """Exit with the status that `run` gives, or with the one for what it raises, said in words."""
+def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
+    """Exit with the status that `run` gives, or with the one for what it raises, said in words: `unusable` for what the
+    user can mend."""
     prepare()
     try:
         try:
@@ -93,7 +110,7 @@ def leave(run: Callable[[], int]) -> NoReturn:
         finish()
     except UserError as error:
         complain(error)
-        status = 2
+        status = unusable
     except CheckFailed as failure:
         say(str(failure))
         status = 1
@@ -108,5 +125,5 @@ def leave(run: Callable[[], int]) -> NoReturn:
         abandon()
         where = f" {error.filename}" if error.filename else ""
         say(f"error: cannot write{where}: {error.strerror}")
-        status = 2
+        status = unusable
     raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""What a row of a trace says: the memory that an instruction accessed, and how."""
+"""What a row of a trace says: the memory that an instruction accessed, and how; and what an event is."""
 
 from __future__ import annotations
 
@@ -41,4 +41,38 @@ class Access(IntEnum):
 TRACE = np.dtype({
     "names": ["launch", "space", "kind", "block", "thread", "seq", "pc", "size", "addr"],
     "formats": ["u2", "u1", "u1", "u4", "u4", "u4", "u4", "u4", "u8"],
+})  # fmt: skip
+
+
+class EventKind(IntEnum):
+    """What orders warps, and what runs in the background: `kind` of an event, as EventKind of vm.h, which says more."""
+
+    BARRIER_ARRIVE = 0
+    BARRIER_PASS = 1
+    CLUSTER_ARRIVE = 2
+    CLUSTER_WAIT = 3
+    CLUSTER_PASS = 4
+    MBARRIER_INIT = 5
+    MBARRIER_ARRIVE = 6
+    MBARRIER_EXPECT = 7
+    MBARRIER_END = 8
+    MBARRIER_WAIT = 9
+    MBARRIER_PASS = 10
+    COPY = 11
+    LANDED = 12
+    BULK_STORE = 13
+    BULK_DONE = 14
+    CP_ASYNC = 15
+    CP_ASYNC_DONE = 16
+    WGMMA = 17
+    WGMMA_WAIT = 18
+    WGMMA_PASS = 19
+    STORE = 20
+    EXIT = 21
+
+
+# `step`: how many instructions the warp had executed, this one included.
+EVENT = np.dtype({
+    "names": ["step", "launch", "block", "warp", "pc", "kind", "there", "at", "number"],
+    "formats": ["u8", "u4", "u4", "u4", "u4", "u4", "u4", "u4", "u4"],
 })  # fmt: skip

@@ -3,7 +3,6 @@
 // Mean first, then the mean of the squared distances: E[x^2] - E[x]^2 would lose all digits where the mean is large.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -47,17 +46,17 @@ int main() {
   cudaMemcpy(d_gamma, gamma.data(), columns * 4, cudaMemcpyHostToDevice);
   cudaMemcpy(d_beta, beta.data(), columns * 4, cudaMemcpyHostToDevice);
   layer_norm<<<rows, 128>>>(d_in, d_gamma, d_beta, d_out, columns, epsilon);
-  double worst = cudaMemcpy(out.data(), d_out, out.size() * 4, cudaMemcpyDeviceToHost);
+  int wrong = cudaMemcpy(out.data(), d_out, out.size() * 4, cudaMemcpyDeviceToHost) != cudaSuccess;
   for (int row = 0; row < rows; ++row) {
     double mean = 0, variance = 0;
     for (int i = 0; i < columns; ++i) mean += in[row * columns + i] / double(columns);
     for (int i = 0; i < columns; ++i) variance += std::pow(in[row * columns + i] - mean, 2) / columns;
     for (int i = 0; i < columns; ++i) {
       const double expected = (in[row * columns + i] - mean) / std::sqrt(variance + epsilon) * gamma[i] + beta[i];
-      worst = std::max(worst, std::abs(out[row * columns + i] - expected));
+      wrong += !(std::abs(out[row * columns + i] - expected) < 2e-3);  // NaN is wrong, too
     }
   }
-  printf(worst < 2e-3 ? "PASS\n" : "FAIL: off by %g\n", worst);
+  printf(wrong ? "FAIL: %d elements are wrong\n" : "PASS\n", wrong);
   for (float *pointer : {d_in, d_gamma, d_beta, d_out}) cudaFree(pointer);
-  return !(worst < 2e-3);
+  return wrong != 0;
 }

@@ -4,7 +4,6 @@
 // the sum. Two such pairs merge by the same rule, which is how the lanes come together.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -38,17 +37,17 @@ int main() {
   cudaMalloc(&d_out, in.size() * sizeof(float));
   cudaMemcpy(d_in, in.data(), in.size() * sizeof(float), cudaMemcpyHostToDevice);
   softmax<<<(rows + 3) / 4, 128>>>(d_in, d_out, rows, columns);
-  double worst = cudaMemcpy(out.data(), d_out, out.size() * sizeof(float), cudaMemcpyDeviceToHost);
+  int wrong = cudaMemcpy(out.data(), d_out, out.size() * sizeof(float), cudaMemcpyDeviceToHost) != cudaSuccess;
   for (int row = 0; row < rows; ++row) {
     double sum = 0;
     for (int column = 0; column < columns; ++column) sum += std::exp(double(in[row * columns + column]));
     for (int column = 0; column < columns; ++column) {
       const double expected = std::exp(double(in[row * columns + column])) / sum;
-      worst = std::max(worst, std::abs(out[row * columns + column] - expected) / expected);
+      wrong += !(std::abs(out[row * columns + column] - expected) <= 1e-5 * expected);  // NaN is wrong, too
     }
   }
-  printf(worst < 1e-5 ? "PASS\n" : "FAIL: off by %g\n", worst);
+  printf(wrong ? "FAIL: %d elements are wrong\n" : "PASS\n", wrong);
   cudaFree(d_in);
   cudaFree(d_out);
-  return !(worst < 1e-5);
+  return wrong != 0;
 }

@@ -248,10 +248,10 @@ def test_references_are_those_of_the_inputs_as_they_were(dtype: str):
     c.copy_(summed(a, b))
     assert not judged(instance, c).ok
     changed = 96 * 63
-    assert instance.overwritten() == [
+    assert list(instance.overwritten().values()) == [
         f"the kernel writes to its input A: {changed} elements changed, the first A[0, 1]"
     ]
-    assert instance.overwritten() == [], "they are put right again"
+    assert instance.overwritten() == {}, "they are put right again"
     assert judged(instance, summed(*instance.inputs).to(a.dtype)).ok
 
 
@@ -260,11 +260,13 @@ def test_each_changed_input_is_named_and_nan_is_equal_to_itself():
     a, b = kernel.stage.spec.inputs(SHAPE, "fp32", {})
     a[0, 0] = torch.nan
     instance = accuracy.given(kernel, (a, b))
-    assert instance.overwritten() == []
+    assert instance.overwritten() == {}
     b[63, 79] = -b[63, 79]
-    assert instance.overwritten() == ["the kernel writes to its input B: 1 element changed, the first B[63, 79]"]
+    assert instance.overwritten() == {"B": "the kernel writes to its input B: 1 element changed, the first B[63, 79]"}
     b[7, 0], a[1, 2] = 0.0, torch.nan
-    assert [said[:37] for said in instance.overwritten()] == [f"the kernel writes to its input {x}: 1 e" for x in "AB"]
+    assert [said[:37] for said in instance.overwritten().values()] == [
+        f"the kernel writes to its input {x}: 1 e" for x in "AB"
+    ]
 
 
 def test_a_written_input_fails_even_if_the_result_is_right():

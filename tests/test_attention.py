@@ -19,9 +19,11 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
 from common.calls import Kept
+from common.gpu import signature
 from common.measure import contest, timing
 from common.stage import Kernel
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 from kernels import attention
 from tests.launches import Notes
 
@@ -118,6 +120,16 @@ def test_it_is_found_where_people_look():
         kernels.attentio  # noqa: B018
     with pytest.raises(AttributeError, match="Stage has no attribute 'attention'"):
         kernels.load("15").attention  # noqa: B018
+
+
+@pytest.mark.parametrize("capability, number", [("8.0", "16"), ("9.0", "h7"), ("10.0", "16")])
+def test_each_gpu_gets_the_stage_that_is_made_for_it(monkeypatch, capability, number):
+    """And the CPU stage 16. The launchers of both take the same arguments."""
+    monkeypatch.setattr(MODULE.gpu, "capability", lambda device=None: Arch.of(capability))
+    own = MODULE._stage(torch.device("cuda", 0))
+    assert own is kernels.load(number) and MODULE._stage(torch.device("cpu")) is STAGE
+    taken = [(signature(each.source, each.symbol), each.torch_dtypes, each.alignment) for each in (own, STAGE)]
+    assert taken[0] == taken[1] and own.variants["HEAD_DIM"] == STAGE.variants["HEAD_DIM"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -581,3 +593,15 @@ def test_graphs_streams_and_threads_on_the_gpu():
     for thread in threads:
         thread.join()
     assert len(found) == 200 and all(torch.equal(each, want) for each in found)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_views_that_negate_and_tensors_without_memory(warm):
+    q, k, v = (torch.randn(1, 1, 16, 64, generator=torch.Generator().manual_seed(n)).half() for n in range(3))
+    want = attention(q, k, v)
+    if not warm:
+        MODULE._plans.clear()
+    assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
+    q.untyped_storage().resize_(0)
+    with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
+        attention(q, k, v)

@@ -35,7 +35,7 @@ BROKEN = {
         "busy for about 37 minutes; try --sizes 256",
     ),
     "device": (("kernels.01_naive", "test", "--device", "tpu"), "invalid choice: 'tpu'"),
-    "missing source": (("kernels.01_naive", "test", "--source", "nowhere.cu"), "nowhere.cu: No such file"),
+    "missing source": (("kernels.01_naive", "test", "--source", "nowhere.cu"), "nowhere.cu: there is no such file"),
     "watch of no stage": (("kernels", "test", "--watch", "01"), "--watch is for one stage: python -m kernels.NN_name"),
     "source of no stage": (("kernels", "test", "--source", "my.cu"), "--source is a file of one stage"),
     "nothing before": (("kernels.01_naive", "diff"), "01_naive follows no stage"),

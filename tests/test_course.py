@@ -43,11 +43,12 @@ def test_a_stage_follows_the_one_before_it_in_its_ladder(second_part):
 
 
 def test_a_stage_may_follow_an_earlier_one():
-    """Stage 14 is a side branch: 15 goes on from 13. 16 and h5 compute another problem, in the same ladder."""
+    """Stage 14 is a side branch: 15 goes on from 13. 16 and h5 compute another problem, in the same ladder.
+    h6 changes h3 and computes attention, in a ladder of its own."""
     before = {stage.number: course.previous(stage) for stage in course.ladder()}
     assert {number: stage and stage.number for number, stage in before.items() if number > "11"} == {
         "12": None, "13": "12", "14": "13", "15": "13", "16": "15",
-        "h1": "09", "h2": "h1", "h3": "h2", "h4": "h3", "h5": "h4",
+        "h1": "09", "h2": "h1", "h3": "h2", "h4": "h3", "h5": "h4", "h6": "h3", "h7": "h6",
     }  # fmt: skip
 
 

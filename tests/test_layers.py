@@ -35,6 +35,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "figures": ("common/figures/",),
     "recorded runs": ("common/results/",),
     "measuring on a GPU": ("common/measure/",),
+    "practice": ("common/practice/",),
     "verbs": ("common/verbs/",),
     "front doors": ("common/cli.py", "common/notebook.py"),
     "the kernels": ("kernels/",),

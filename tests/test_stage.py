@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernels
 from common import accuracy, gpu, terminal, torch_private
@@ -130,7 +132,7 @@ def test_source_without_dtype_has_one_type(tmp_path):
 
 
 def test_source_that_is_not_there():
-    with pytest.raises(UserError, match="nowhere.cu: No such file"):
+    with pytest.raises(UserError, match="nowhere.cu: there is no such file"):
         BLOCK_TILE.kernel(source=Path("nowhere.cu"))
 
 
@@ -178,9 +180,53 @@ def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
 def test_tensors_inside_a_vmap(monkeypatch):
     monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
     for _ in range(2):
-        with pytest.raises(UserError, match="no rule for torch.func: A is inside a vmap, grad or jvp"):
+        with pytest.raises(UserError, match="no rule for torch.func: A is inside a vmap, grad, jvp or functionalize"):
             torch.func.vmap(NAIVE)(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4))
         NAIVE(SQUARE, SQUARE)
+
+
+def emptied() -> torch.Tensor:
+    """Four by four elements, and no memory."""
+    tensor = torch.zeros(4, 4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: NAIVE(emptied(), SQUARE), "A must be a tensor with memory, got one whose storage has been emptied"),
+        (lambda: NAIVE(SQUARE, FakeTensorMode().from_tensor(SQUARE)), "B must be a tensor with memory, got a FakeTen"),
+        (lambda: torch.func.functionalize(lambda a: NAIVE(a, SQUARE))(SQUARE), "no rule for torch.func"),
+        (lambda: make_fx(lambda a: NAIVE(a, SQUARE))(SQUARE), "call it outside make_fx"),
+        (lambda: NAIVE(torch.nested.nested_tensor([SQUARE, SQUARE]), SQUARE), "A must be a dense tensor, got a nested"),
+    ],
+    ids=["emptied", "fake", "functional", "traced", "nested"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_values_of_their_own(call, message, warm, monkeypatch):
+    """They gave numbers from nowhere, or errors of torch's insides."""
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    if warm:
+        NAIVE(SQUARE, SQUARE)
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+def test_views_that_negate_are_what_they_show(monkeypatch):
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    for a in (-SQUARE, torch._neg_view(SQUARE), -SQUARE):
+        assert torch.equal(NAIVE(a, torch.eye(4)), -SQUARE)
+
+
+def test_compiled_code_calls_a_stage_as_it_is():
+    double = torch.compile(lambda a, b: 2 * NAIVE(a, b), backend="eager")
+    assert torch.equal(double(SQUARE, torch.eye(4)), 2 * SQUARE)
+
+
+def test_stages_can_be_keys():
+    assert {NAIVE: 1}[kernels.load("01")] == 1
 
 
 def test_without_grad_what_requires_it_may_be_used():

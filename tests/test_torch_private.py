@@ -57,7 +57,7 @@ def public(monkeypatch) -> ModuleType:
             patch = monkeypatch if name.startswith("_empty_strided") else absent
             patch.delattr(reduce(getattr, owner.split("."), torch), name, raising=False)
         spec.loader.exec_module(module)
-    for name in ("empty_strided", "dispatch_modes", "is_transformed"):
+    for name in ("empty_strided", "dispatch_modes", "known_modes", "is_transformed"):
         monkeypatch.setattr(torch_private, name, getattr(module, name))
     return module
 

@@ -74,6 +74,22 @@ class Picture(Figure):
         return file.getvalue()
 
 
+class Beside:
+    """Pictures side by side, displayed as one."""
+
+    def __init__(self, *pictures: Picture):
+        self.pictures = pictures
+
+    def _repr_png_(self) -> bytes:
+        drawn = [Image.open(io.BytesIO(picture._repr_png_())).convert("RGB") for picture in self.pictures]
+        row = Image.new("RGB", (sum(each.width for each in drawn), max(each.height for each in drawn)), "white")
+        for number, each in enumerate(drawn):
+            row.paste(each, (sum(other.width for other in drawn[:number]), 0))
+        file = io.BytesIO()
+        row.quantize(64, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+        return file.getvalue()
+
+
 def picture(width: float, height: float, takeaway: str, source: str = "") -> Picture:
     """An empty picture of `width` x `height` inches; its headline is `takeaway`, below it a line of the `source`."""
     lines = textwrap.wrap(takeaway, int(width * 10.2))

@@ -57,6 +57,26 @@ def fragment(held, shape: tuple[int, int], registers: int) -> Fragment:
     return Fragment(lane.reshape(shape), register.reshape(shape))
 
 
+def mma(operand: str) -> Fragment:
+    """Who holds which element of an operand of mma.m16n8k16, from the PTX ISA: "A" (16 × 16), "B" (16 × 8, k by n) or
+    "C" (16 × 8, the same for D). A register of A or B has two elements of 16 bits, one of C an fp32 element."""
+    row, column = np.mgrid[0:16, 0 : 16 if operand == "A" else 8]
+    if operand == "B":
+        return Fragment(column * 4 + row % 8 // 2, row // 8)
+    register = row // 8 + column // 8 * 2 if operand == "A" else row // 8 * 2 + column % 2
+    return Fragment(row % 8 * 4 + column % 8 // 2, register)
+
+
+def accumulator(columns: int) -> Fragment:
+    """Who holds which element of the 64 × `columns` accumulator of a `wgmma`, from the PTX ISA: each warp has 16 rows,
+    and each 16 × 8 of them as in C of mma.m16n8k16. 'Lane' is the thread of the warpgroup, 0 to 127."""
+    row, column = np.mgrid[0:64, 0:columns]
+    tile = mma("C")
+    return Fragment(
+        row // 16 * layout.WARP + tile.lane[row % 16, column % 8], column // 8 * 4 + tile.register[row % 16, column % 8]
+    )
+
+
 def rows_given(addresses, lanes, row_bytes: int) -> Fragment:
     """Which lane's address brings which element, for a traced `ldmatrix` of a 16 × 16 tile whose rows are `row_bytes`
     apart: 'register' is then the number of the 8 × 8 matrix."""

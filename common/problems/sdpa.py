@@ -69,7 +69,7 @@ class Sdpa(Attention):
 
     def tune_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         long = ("1024", "4096")
-        decoding = () if variants["CAUSAL"] else ("1x32x8x1x8192", "16x32x8x1x8192")
+        decoding = () if variants.get("CAUSAL") else ("1x32x8x1x8192", "16x32x8x1x8192")
         return tuple(self.parse(text, variants) for text in (*long, *decoding))
 
     def emulator_shapes(self, variants: Variants) -> tuple[Shape, ...]:
@@ -179,9 +179,9 @@ class Sdpa(Attention):
             for head in range(q.shape[1]):
                 scores = (q[batch, head].float() @ k[batch, head].float().mT).masked_fill_(hidden, -torch.inf)
                 torch.logsumexp(scores.mul_(scale), dim=-1, out=lse[batch, head])
-        if q.is_cuda and not (variants["CAUSAL"] and q.shape[2] != k.shape[2]):
+        if q.is_cuda and not (variants.get("CAUSAL") and q.shape[2] != k.shape[2]):
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                o = torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants["CAUSAL"]))
+                o = torch_sdpa(q, k, v, scale=scale, is_causal=bool(variants.get("CAUSAL")))
             if o.isfinite().all():  # its kernels have NaN where all scores of a tile are -inf
                 return o, lse
         return flash((q.float() @ k.float().mT).masked_fill_(hidden, -torch.inf), v, scale, q.dtype), lse
@@ -208,7 +208,7 @@ class Sdpa(Attention):
 
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, _, n, n_kv, d = shape
-        return 4 * b * h * n * n_kv * d // (2 if variants["CAUSAL"] else 1)
+        return 4 * b * h * n * n_kv * d // (2 if variants.get("CAUSAL") else 1)
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, h_kv, n, n_kv, d = shape
@@ -235,7 +235,7 @@ def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:
     """[N, N_KV]: the scores that the causal mask hides."""
     n, n_kv = q.shape[2], k.shape[2]
     hidden = torch.zeros((n, n_kv), dtype=torch.bool, device=q.device)
-    return torch.ones_like(hidden).triu_(1) if variants["CAUSAL"] else hidden
+    return torch.ones_like(hidden).triu_(1) if variants.get("CAUSAL") else hidden
 
 
 def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor | None, Tensor | None]:

@@ -75,13 +75,8 @@ class Bound:
         return sorted(found.items(), key=lambda stall: -stall[1])[:count]
 
     def waits(self) -> dict[str, float]:
-        """What a resident warp's time goes into, as shares that make up 1: why it did not issue, and issuing.
-
-        ncu gives each reason in warps per issued instruction; the warp that issues is one more."""
-        metrics = self.profile.row["metrics"]
-        found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
-        whole = sum(found.values()) + 1
-        return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
+        """What a resident warp's time goes into: see `waits`."""
+        return waits(self.profile)
 
     @property
     def busy(self) -> dict[str, float]:
@@ -142,6 +137,16 @@ def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
     key = row["limit"] if row["limit"].startswith("wgmma") or tensor not in known else tensor
     rate = _per_clock(key)(row, known)
     return rate and record.operations / rate / ceilings["sms"]
+
+
+def waits(profile: Record) -> dict[str, float]:
+    """What a resident warp's time goes into, as shares that make up 1: why it did not issue, and issuing.
+
+    ncu gives each reason in warps per issued instruction; the warp that issues is one more."""
+    metrics = profile.row["metrics"]
+    found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
+    whole = sum(found.values()) + 1
+    return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
 
 
 def profiled_clocks(profile: Record) -> float | None:
@@ -267,7 +272,7 @@ class Bounds:
     def of(self, record: Record) -> Bound | None:
         """The bound of a row of a bench run; None where no profile of that kernel and size or no ceilings are."""
         profile, ceilings = self._profile(record), self._ceiling(record)
-        if profile is None or ceilings is None:
+        if profile is None or ceilings is None or not self._has_limit(record, ceilings):
             return None
         row = {**profile.row, "limit": record.row["limit"]}
         known = rates(ceilings)
@@ -304,11 +309,20 @@ class Bounds:
         clock = record.row.get("clock", {}).get("ghz")
         return clock * 1e9 if clock else profile.row["metrics"].get("SM clock") or ceilings["highest_mhz"] * 1e6
 
+    @staticmethod
+    def _has_limit(record: Record, ceilings: Mapping) -> bool:
+        """Whether the rate of its tensor instruction was measured. That of wgmma is not yet; nor is what TMA, which
+        feeds it, can fetch from L2: more than the loads that the ceiling was measured with."""
+        limit = record.row["limit"]
+        return not limit.startswith("wgmma") or limit in rates(ceilings)
+
     def missing(self, record: Record) -> str:
         """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""
         row = record.row
         if self._ceiling(record) is None:
             return f"No rates per clock of {record.run['gpu']} are recorded: {MEASURE}"
+        if not self._has_limit(record, self._ceiling(record) or {}):
+            return f"The rate of {row['limit']} on {record.run['gpu']} is not measured yet."
         if self._profile(record) is None:
             settings = "".join(f" --variant {name}={value}" for name, value in row["settings"].items())
             return (

@@ -10,6 +10,7 @@ What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is mad
     results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
+    results:first                           the first kernels of examples/ beside torch and the rate of device memory
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
@@ -198,9 +199,11 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
-def variant_records(name: str, macro: str, gpu: str | None = None, **settings: int) -> list[Record]:
+def variant_records(
+    name: str, macro: str, gpu: str | None = None, shown: Sequence[str] = (), **settings: int
+) -> list[Record]:
     """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
-    its values."""
+    its values at all of the sizes `shown`."""
     for run in runs(kind="bench", gpu=gpu):
         found = []
         for record in records(run, name=name):
@@ -208,7 +211,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None, **settings: i
             others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
             if macro in variants and not others and settings.items() <= record.row["settings"].items():
                 found.append(record)
-        if len({record.row["variants"][macro] for record in found}) > 1:
+        if len({record.row["variants"][macro] for record in found}) > 1 and set(shown) <= set(sizes(found)):
             return found
     return []
 
@@ -216,7 +219,7 @@ def variant_records(name: str, macro: str, gpu: str | None = None, **settings: i
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default; all of one run."""
-    found = variant_records(name, macro, gpu, **_settings(settings))
+    found = variant_records(name, macro, gpu, shown, **_settings(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
@@ -445,6 +448,29 @@ LEVELS = (  # of memory: name, the keys of its latency and of its rate
 def _bytes_per_clock(row: Mapping) -> float:
     """What a level delivers to an SM."""
     return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+
+
+@table("first")
+def first_table(gpu: str | None = None) -> str:
+    """The first kernels of examples/ beside torch: time, the least bytes per second, what share of the rate of device
+    memory that is. Of the newest such run."""
+    run = next(iter(runs(kind="first", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    ceilings = next(iter(runs(kind="ceiling", gpu=run["gpu"].split()[-1])), {"rows": []})
+    memory = next((row["value"] for row in ceilings["rows"] if row["key"] == "DRAM read"), None)
+    body: list[list[object]] = []
+    for row in run["rows"]:
+        mine, theirs = row["ms"]["median"], row["peer"]["ms"]["median"]
+        rate = row["bytes"] / mine / 1e9
+        share = number(memory and rate / memory, "{:.0%}")
+        cells = [f"{mine * 1e3:,.0f} µs", f"{rate:.2f}", share, f"`{row['peer']['name']}`", f"{theirs * 1e3:,.0f} µs"]
+        body.append([f"{row['name']}, {row['size']}", *cells, f"{theirs / mine:.2f}"])
+    head = ["kernel", "time", "TB/s", "% of device memory", "torch", "its time", "× torch"]
+    said = (
+        f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}, {run['date'][:10]}"
+    )
+    return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
 
 
 @table("levels")

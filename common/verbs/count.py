@@ -16,6 +16,7 @@ from common import counts, course, terminal
 from common.counts import DERIVED, Counts, change, number, rows
 from common.stage import Kernel, Stage
 from common.verbs import options
+from cudaemu import Events
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,18 +92,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_seed(parser)
     parser.add_argument("--lines", action="store_true", help="also the counters of each source line, quoted")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the counters")
+    events = "save when each warp of the first blocks waited, copied, multiplied: for ui.perfetto.dev, chrome://tracing"
+    parser.add_argument("--trace-events", type=Path, metavar="FILE", help=events)
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
-    for kernel in options.kernels(stage, args):
+    kernels = options.kernels(stage, args)
+    if args.trace_events and len(kernels) * len(args.sizes or [0]) > 1:
+        raise UserError("--trace-events takes one kernel and one size")
+    for kernel in kernels:
         for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator"):
             reports = []
             own = takes(compared(kernel), stage, shape)
             beside = list(own)
             for each in beside:
                 with terminal.progress(f"counting {each.label} {stage.spec.format(shape)}"):
-                    reports.append(counts.emulate(each, own[each], args.seed))
+                    noted = Events() if args.trace_events and each == kernel else None
+                    reports.append(counts.emulate(each, own[each], args.seed, events=noted))
+            if args.trace_events:
+                save_timeline(reports[-1], args.trace_events)
             counted = [report.counters.flat() for report in reports]
             terminal.out.print(table(beside, counted, shape, stage.counters))
             if args.lines:
@@ -113,10 +122,17 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             ]
     if args.json:
         try:
-            args.json.write_text(json.dumps(saved, indent=1) + "\n")
+            args.json.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {args.json}: {error.strerror}") from None
     return 0
+
+
+def save_timeline(report: Report, path: Path) -> None:
+    """Write the time line to a file; say what it leaves out."""
+    report.timeline.write(path)
+    for left_out in report.timeline.left_out:
+        terminal.out.print(f"{path} leaves out {left_out}")
 
 
 def takes(kernels: Sequence[Kernel], stage: Stage, shape: Shape) -> dict[Kernel, Shape]:

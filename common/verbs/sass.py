@@ -40,6 +40,8 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         for target in targets:
             with terminal.progress(f"compiling {kernel.label} for {target}"):
                 functions = sass.functions(kernel.source, kernel.defines, target)
+            if not functions:
+                raise UserError(f"{kernel.source} defines no kernel (a __global__ function), so it has no machine code")
             for name, instructions in functions.items():
                 title = f"{kernel.label}, {readable(name)} for {target}"
                 if args.full or args.grep:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import linecache
 import os
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -23,13 +21,12 @@ from rich.table import Table
 from common import terminal
 from common.stage import Kernel, Stage
 from common.verbs import options
+from common.verbs.watching import watch
 from cudaemu import hardware
-from cudaemu.compiler import toolchain
-from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
-    from common.accuracy import Result
+    from common.accuracy import Complaint, Result
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -39,7 +36,6 @@ EXAMPLES = (
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
 HEAD_START = 0.1  # seconds for the compiler to get going: importing torch holds Python's lock for several times as long
-POLL = 0.05  # seconds between looks at a source that is watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,36 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
     if args.watch:
-        _watch(stage, args)
+        watch(args.source or stage.source, lambda: _run(stage, args))
     return _run(stage, args)
-
-
-def _watch(stage: Stage, args: argparse.Namespace) -> NoReturn:
-    """Check now, and again after each change of the source or of what it includes, until Ctrl-C."""
-    source, again = args.source or stage.source, False
-    while True:
-        text, started = toolchain.source_texts(source.resolve()), time.monotonic()
-        try:
-            _run(stage, args)
-        except UserError as error:
-            if not again and not isinstance(error, ToolFailed):
-                raise  # of the command line, which no change of the source will mend
-            terminal.complain(error)
-        again = True
-        seconds = time.monotonic() - started
-        terminal.err.print(
-            f"\n{seconds:.1f} s; again when {source} changes (Ctrl-C ends)", markup=False, soft_wrap=True
-        )
-        while _texts(source) in (text, None):
-            time.sleep(POLL)
-
-
-def _texts(source: Path) -> list[str] | None:
-    """The source with what it includes; None while there is none, since an editor is writing it."""
-    try:
-        return toolchain.source_texts(source.resolve())
-    except UserError:
-        return None
 
 
 def _run(stage: Stage, args: argparse.Namespace) -> int:
@@ -130,8 +98,8 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
     failed = [result for result in results if not result.ok]
-    for result in failed:
-        terminal.out.print(f"\n{result.report}", markup=False, soft_wrap=True)
+    for text in complaints(failed):
+        terminal.out.print(f"\n{text}", markup=False, soft_wrap=True)
     if args.coverage:
         _print_coverage(results)
     verdict = f"{len(failed) or len(results)} of {len(results)} checks {'failed' if failed else 'passed'}"
@@ -194,13 +162,31 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
     for number, result in enumerate(results):
         groups.setdefault((result.kernel.short, result.device, number if details else 0), []).append(result)
     for (name, device, _), group in groups.items():
-        judged = [(a.error / a.limit if a.limit else a.error, a) for r in group for a in r.accuracies]
-        worst = max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
+        worst = max((a for r in group for a in r.accuracies), key=lambda a: a.ratio, default=None)
         first = group[0]
         size = (first.kernel.stage.spec.format(first.shape), escape(first.why)) if details else (str(len(group)),)
         error = (f"{worst.error:.1e}", f"{worst.limit:.1e}") if worst else ("–", "–")
         made.add_row(name, device, *size, *error, _verdict(group))
     return made
+
+
+def complaints(failed: Sequence[Result]) -> list[str]:
+    """What is wrong, each mistake once: as the first check has it, and in how many others it is."""
+    checks: dict[tuple, list[Complaint]] = {}
+    for result in failed:
+        for key, said in {each.key: each for each in reversed(result.complaints)}.items():
+            checks.setdefault(key, []).append(said)
+    texts, title = [], ""
+    for result in failed:
+        for first in result.complaints:
+            met = checks.pop(first.key, [])
+            if not met:  # told before
+                continue
+            text = str(first) if first.title != title else first.text
+            title = first.title
+            others = len(met) - 1
+            texts.append(text + (f"\n    also in {others} other check{'s' * (others > 1)}" if others else ""))
+    return texts
 
 
 def _verdict(group: Sequence[Result]) -> str:

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -171,7 +172,7 @@ def get(kind: str, key: Sequence[object], build: Callable[[Path], None], search:
     except OSError as error:
         raise _unusable(home.parent, error.strerror or error) from error
     try:
-        raise ToolFailed((product / FAILURE).read_text())
+        raise ToolFailed((product / FAILURE).read_text(encoding="utf-8"))
     except OSError:  # the usual case: it did not fail
         return product
 
@@ -181,7 +182,7 @@ def _find(home: Path) -> Path | None:
     with _lookups(home.parent, fcntl.LOCK_SH):
         for product in sorted(_products(home), key=_used, reverse=True):
             try:
-                manifest = json.loads((product / MANIFEST).read_text())
+                manifest = json.loads((product / MANIFEST).read_text(encoding="utf-8"))
                 read = {path: (digest, stat) for path, (digest, stat) in manifest["read"].items()}
                 states = _unchanged(read)
                 if states is None or not _whole(product, manifest["files"]):
@@ -234,11 +235,15 @@ def _build(build: Callable[[Path], None], out: Path) -> set[str]:
     depfiles = list(out.glob("*.d"))
     if failure is not None and not depfiles:
         raise failure
-    read = {os.path.join(out, name) for path in depfiles for name in parse_depfile(path.read_text(errors="replace"))}
+    read = {
+        os.path.join(out, name)
+        for path in depfiles
+        for name in parse_depfile(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    }
     for path in depfiles if failure is None else list(out.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     if failure is not None:
-        (out / FAILURE).write_text(str(failure))
+        (out / FAILURE).write_text(str(failure), encoding="utf-8", errors="replace")
     return {path for path in read if not os.path.normpath(path).startswith(f"{out}{os.sep}")}
 
 
@@ -251,7 +256,7 @@ def parse_depfile(text: str) -> list[str]:
 
 def _write_manifest(product: Path, read: States, files: Mapping[str, str]) -> None:
     temporary = product / f"{MANIFEST}-{os.getpid()}"
-    temporary.write_text(json.dumps({"read": read, "files": files}))
+    temporary.write_text(json.dumps({"read": read, "files": files}), encoding="utf-8")
     temporary.rename(product / MANIFEST)
 
 
@@ -318,17 +323,18 @@ def _settled(stat: Stat | None) -> Stat | None:
 
 # ---- the files of a product ------------------------------------------------------------------------------------------
 
-_verified: dict[Path, dict[str, int]] = {}  # products whose hashes this process has compared: file -> size
+# Products whose hashes this process has compared: file -> state.
+_verified: dict[Path, dict[str, tuple[int, bool]]] = {}
 
 
 def _whole(product: Path, files: Mapping[str, str]) -> bool:
-    """Whether a product is as it was built: every file by its hash once per process, then by its size."""
+    """Whether a product is as it was built: every file by its hash once per process, then by its state."""
     known = _verified.get(product)
     if known is None:
         if any(_file_hash(product / name) != wanted for name, wanted in files.items()):
             return False
-        _verified[product] = {name: os.stat(product / name).st_size for name in files}
-    elif any(os.stat(product / name).st_size != wanted for name, wanted in known.items()):
+        _verified[product] = {name: _file_state(product / name) for name in files}
+    elif any(_file_state(product / name) != wanted for name, wanted in known.items()):
         del _verified[product]
         return False
     return True
@@ -341,8 +347,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _file_hash(path: Path) -> str:
-    size = path.stat().st_size
-    return str(size) if size > LARGE else hashlib.sha256(path.read_bytes()).hexdigest()
+    """Of what is in a product's file, and of whether it can be executed."""
+    size, runs = _file_state(path)
+    return "x" * runs + (str(size) if size > LARGE else hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _file_state(path: Path) -> tuple[int, bool]:
+    """The size of a product's file, and whether it can be executed."""
+    found = os.stat(path)
+    return found.st_size, bool(found.st_mode & stat.S_IXUSR)
 
 
 # ---- locks -----------------------------------------------------------------------------------------------------------

@@ -44,10 +44,10 @@ def cubin(source: Path, defines: Mapping[str, str] | None = None, arch: str | Ar
     def build(out: Path) -> None:
         depfile = ["-MD", "-MF", "read.d"]
         log = toolchain.run([nvcc.path, "-ccbin", cxx, *flags, *depfile, source, "-o", "kernel.cubin"], cwd=out)
-        (out / "kernel.log").write_text(log)
+        (out / "kernel.log").write_text(log, encoding="utf-8")
 
     out = cache.get("cubin", [source, *toolchain.identity(cxx, nvcc), *flags], build, toolchain.search_folders(()))
-    return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text())
+    return Cubin(out / "kernel.cubin", (out / "kernel.log").read_text(encoding="utf-8"))
 
 
 def parse(log: str) -> list[Usage]:

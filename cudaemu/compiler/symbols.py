@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 from cudaemu import cpp
@@ -64,6 +66,40 @@ def readable(symbol: str) -> str:
             start = at + 2
         at += 1
     return text[start:]
+
+
+SHORT, SHORT_ARGUMENT = 60, 16  # characters of a kernel's name, and of one of its template arguments
+
+
+def short(name: str) -> str:
+    """A readable name for people: long template arguments without theirs and without their namespaces, and no more of
+    all than fits a line."""
+    if len(name) <= SHORT or "<" not in name:
+        return name
+    bare, arguments = name.partition("<")[0], cpp.arguments(name, name.index("<"))
+    told: list[str] = []
+    room = SHORT - len(bare)
+    for argument in arguments:
+        brief = re.sub(r"<.*", "<...>", argument, flags=re.DOTALL)
+        brief = re.sub(r"(\w+::|\(anonymous namespace\)::)+", "", brief)
+        brief = brief if len(brief) <= SHORT_ARGUMENT else f"{brief[: SHORT_ARGUMENT - 3]}..."
+        if sum(len(each) for each in told) + len(brief) > room:
+            return f"{bare}<{', '.join([*told, '...'])}>"
+        told.append(brief)
+    return f"{bare}<{', '.join(told)}>"
+
+
+def apart(names: Iterable[str]) -> dict[str, str]:
+    """Short names of kernels, by their readable ones: those that would be alike get a number."""
+    names = list(names)
+    alike = Counter(map(short, names))
+    met: Counter[str] = Counter()
+    told = {}
+    for name in names:
+        brief = short(name)
+        met[brief] += 1
+        told[name] = f"{brief} ({met[brief]} of {alike[brief]})" if alike[brief] > 1 else brief
+    return told
 
 
 def qualified(symbol: str) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from cudaemu.compiler import cache
 from cudaemu.errors import ToolFailed, UserError
+from cudaemu.terminal import hold_standard_descriptors
 
 NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed):
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
@@ -68,7 +73,7 @@ def describe_nvcc(path: Path) -> Nvcc:
     """The release and the toolkit of the nvcc at `path`, which may be a wrapper script or a symbolic link."""
     elsewhere = "Point CUDA_HOME to another toolkit, or take this one off the PATH"
     try:
-        said = run([path, "--version"])
+        said = run([path, "--version"], seconds=ASKED_SECONDS)
     except UserError as error:
         raise UserError(f"{path} --version fails: {error}\n{elsewhere}") from error
     release = re.search(r"release (\d+)\.(\d+)", said)
@@ -81,9 +86,18 @@ def describe_nvcc(path: Path) -> Nvcc:
         )
     home = path.resolve().parent.parent
     if not (home / "include" / "cuda_runtime.h").exists():
-        top = re.search(r"^#\$ TOP=(.+)$", run([path, "--dryrun", "-x", "cu", "-c", os.devnull]), re.MULTILINE)
+        top = re.search(r"^#\$ TOP=(.+)$", _dry_run(path), re.MULTILINE)
         home = Path(top[1]).resolve() if top else home
     return Nvcc(path, home, f"{release[1]}.{release[2]}", said)
+
+
+def _dry_run(nvcc: Path) -> str:
+    """What nvcc would do; UserError, which names the host compiler if that is what is missing."""
+    try:
+        return run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], seconds=ASKED_SECONDS)
+    except UserError:
+        find_cxx()
+        raise
 
 
 def find_cxx() -> str:
@@ -119,10 +133,10 @@ def _listing(cubin: Path, name: str, *flags: str) -> str:
     tool = find_tool(name)
 
     def build(out: Path) -> None:
-        (out / "listing").write_text(run([tool, *flags, cubin]))
+        (out / "listing").write_text(run([tool, *flags, cubin]), encoding="utf-8")
 
     key = [hashlib.sha256(cubin.read_bytes()).hexdigest(), tool, _version(tool)]
-    return (cache.get("listing", [*key, *flags], build) / "listing").read_text()
+    return (cache.get("listing", [*key, *flags], build) / "listing").read_text(encoding="utf-8")
 
 
 def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
@@ -159,7 +173,7 @@ def search_folders(flags: Sequence[str]) -> list[Path]:
 
 @lru_cache
 def _version(tool: str, flag: str = "--version") -> str:
-    return run([tool, flag])
+    return run([tool, flag], seconds=ASKED_SECONDS)
 
 
 def _size(path: Path) -> int:
@@ -175,29 +189,84 @@ def _host_processor(cxx: str) -> str:
 # A tool's word on its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3; error".
 _ABOUT_INPUT = re.compile(r"(\(\d+\)|:\d+|, line \d+)\s*[:;]\s*((fatal |catastrophic )?error\b|fatal\s*:)", re.I)
 # What a tool says when the trouble is not in its input, though a place may be named, too.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS,
+            errno.EACCES, errno.EPERM, errno.EINTR, errno.ETXTBSY, errno.ESTALE, errno.EFBIG)  # fmt: skip
 _TROUBLE = re.compile(
-    r"no space left|cannot allocate|out of memory|memory exhausted|internal (compiler )?error|signal \d|killed",
+    r"memory allocation|out of memory|memory exhausted|bad_alloc|internal (compiler )?error|signal \d|killed|"
+    r"time limit|" + "|".join(re.escape(os.strerror(number)) for number in _PASSING),
     re.IGNORECASE,
 )
 
+TOOL_SECONDS, TOOL_BYTES = 1800, 32 << 30  # what a tool may take of time and, if the machine has more, of memory
+ASKED_SECONDS = 60  # ... if it is only asked which one it is
+# A tool in a group of processes of its own, which ends when the pipe on its standard input does: this process has the
+# other end, and loses it with its life. $1: seconds of a processor; $2: KiB of addresses.
+_LIFELINE = """(ulimit -t "$1" && ulimit -v "$2") 2>/dev/null && ulimit -t "$1" && ulimit -v "$2"
+shift 2
+exec 3<&0 0</dev/null
+{ read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 &
+"$@" 3<&-
+status=$?
+kill -KILL $!
+exit $status"""
 
-def run(command: Sequence[object], cwd: Path | None = None) -> str:
-    """Run a tool; its output, stderr included.
+
+def run(
+    command: Sequence[object], cwd: Path | None = None, seconds: float = TOOL_SECONDS, memory: int = TOOL_BYTES
+) -> str:
+    """Run a tool with nothing to read, for so many `seconds` and with so many bytes of `memory` at most, and no longer
+    than this process lives; its output, stderr included.
 
     UserError with that output if it fails; ToolFailed if the output names a place in the input, and neither a signal
-    ended the tool nor did it lack memory or room on the disk."""
+    ended the tool nor did it lack time, memory or anything else that it may have the next time."""
     words = [str(word) for word in command]
+    memory = min(memory, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
+    if shutil.which(words[0]) is None:
+        raise UserError(f"{words[0]} does not run: there is no such program")
+    limits = [str(int(seconds)), str(memory >> 10)]
+    hold_standard_descriptors()
     try:
-        done = subprocess.run(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, cwd=cwd
-        )
+        with subprocess.Popen(
+            ["/bin/sh", "-c", _LIFELINE, "sh", *limits, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            cwd=cwd,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            timer = threading.Timer(seconds, _end_group, [process])
+            timer.daemon = True
+            timer.start()
+            try:
+                said = process.stdout.read()
+                status = process.wait()
+            except BaseException:
+                _end_group(process)
+                raise
+            finally:
+                timer.cancel()
     except (OSError, ValueError) as error:
         raise UserError(f"{words[0]} does not run: {getattr(error, 'strerror', None) or error}") from error
-    if done.returncode:
-        said = done.stdout.strip()
-        on_input = done.returncode > 0 and _ABOUT_INPUT.search(said) and not _TROUBLE.search(said)
-        raise (ToolFailed if on_input else UserError)(said or f"{words[0]} failed with exit status {done.returncode}")
-    return done.stdout
+    if status == 0:
+        return said
+    said = said.strip()
+    signalled = status < 0 or SIGNALLED < status < SIGNALLED + signal.NSIG
+    if signalled:
+        limited = f"it may take {seconds:.0f} s and {memory >> 20:,} MB"
+        said = f"{said}\n{words[0]} was ended by signal {abs(status) % SIGNALLED}; {limited}".strip()
+    on_input = not signalled and _ABOUT_INPUT.search(said) and not _TROUBLE.search(said)
+    raise (ToolFailed if on_input else UserError)(said or f"{words[0]} failed with exit status {status}")
+
+
+SIGNALLED = 128  # a shell's exit status for what a signal ended: this, and the signal's number
+
+
+def _end_group(process: subprocess.Popen) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def define_flags(defines: Mapping[str, str] | None) -> list[str]:
@@ -207,11 +276,20 @@ def define_flags(defines: Mapping[str, str] | None) -> list[str]:
 
 def read(source: Path) -> str:
     """The text of a source file; UserError if it cannot be read."""
+    check_file(source)
     try:
         return source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {source}: {reason}") from error
+
+
+def check_file(path: Path) -> None:
+    """UserError unless `path` is a file: reading a pipe empties it, and a device may have no end."""
+    if not path.is_file():
+        other = "it must be a plain file" if path.exists() else "there is no such file"
+        what = "it is a folder" if path.is_dir() else other
+        raise UserError(f"cannot read {path}: {what}")
 
 
 def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[Path] = ()) -> list[str]:
@@ -221,8 +299,9 @@ def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[
     if source in seen:
         return []
     seen.add(source)
+    check_file(source)
     try:
-        text = source.read_text(errors="replace")
+        text = source.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from error
     texts = [text]

@@ -89,7 +89,10 @@ enum class Request : uint32_t {
   UNWRITTEN,
   REMARK,
   MODULE,
+  DONE,
 };
+
+constexpr uint32_t GO_LOOK = 2;  // while a kernel runs: say where the program is (anything else: print this)
 
 struct Device {
   uint64_t base, bytes, total_memory, free_memory;  // the device's range of addresses, and what cudaMemGetInfo says
@@ -161,16 +164,23 @@ class Answer {
   size_t at_ = 0;
 };
 
-// Ask, and wait for the answer. When the other process is gone, this one has no business any more.
+// Nobody answers. If the other process is gone, this one has no business any more.
+[[noreturn]] void give_up() {
+  if (errno == EBADF || errno == ENOTSOCK)
+    fprintf(stderr, "the program has closed descriptor %d, by which CUDA calls reach the emulator\n", channel);
+  _exit(125);
+}
+
+// Ask, and wait for the answer.
 Answer ask(Request request, const Packet &packet = {}) {
   std::lock_guard lock(guard);
   uint32_t size = 0;
   Answer answer;
   Packet whole;
   whole.add(uint32_t(request)).text(packet.data());
-  if (!send_all(whole.data().data(), whole.data().size()) || !receive_all(&size, sizeof size)) _exit(125);
+  if (!send_all(whole.data().data(), whole.data().size()) || !receive_all(&size, sizeof size)) give_up();
   answer.data.resize(size);
-  if (!receive_all(&answer.data[0], size)) _exit(125);
+  if (!receive_all(&answer.data[0], size)) give_up();
   return answer;
 }
 
@@ -352,7 +362,7 @@ uint64_t stack_pointer(void *context) {
 
 void on_fault(int number, siginfo_t *info, void *context) {
   const uint64_t address = number == SIGSEGV || number == SIGBUS ? reinterpret_cast<uint64_t>(info->si_addr) : 0;
-  if (escape && address) siglongjmp(*escape, 1);
+  if (escape && (number == SIGSEGV || number == SIGBUS)) siglongjmp(*escape, 1);  // the address may be null
   bool early = false;
   if (number == SIGSEGV && managed_busy && in_arena(address))
     for (const auto &[base, memory] : mapped())
@@ -566,13 +576,18 @@ cudaError_t run(const Function *function, const std::string &request, cudaStream
   std::lock_guard lock(guard);
   if (sticky) return last_error;
   Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()));
-  const auto error = cudaError_t(answer.take<int32_t>());
-  const bool fatal = answer.take<uint32_t>();
-  const std::string printed = answer.rest();
-  if (!printed.empty()) {
+  while (const uint32_t wish = answer.take<uint32_t>()) {  // it runs on
+    if (wish == GO_LOOK) {
+      answer = ask(Request::DONE, where(nullptr));
+      continue;
+    }
+    const std::string printed = answer.rest();
     fwrite(printed.data(), 1, printed.size(), stdout);
     fflush(stdout);
+    answer = ask(Request::DONE);
   }
+  const auto error = cudaError_t(answer.take<int32_t>());
+  const bool fatal = answer.take<uint32_t>();
   protect_managed(true);
   in_flight = here;
   record(error);
@@ -857,6 +872,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
   if (channel < 0) return record(cudaErrorNoDevice);
   in_flight = nullptr;
   if (!bytes) return cudaSuccess;
+  if (!to || !from)
+    return refuse(cudaErrorInvalidValue, format("%s: the %s is a null pointer", call, to ? "source" : "target"));
   const uint64_t target = reinterpret_cast<uint64_t>(to), source = reinterpret_cast<uint64_t>(from);
   // Memory that both sides may touch counts as what the direction says.
   const bool device_to = in_arena(target), device_from = in_arena(source);

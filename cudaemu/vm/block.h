@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "cell.h"
@@ -50,6 +51,7 @@ struct Program {
   std::vector<u32> unset;               // those that are read before they are written, perhaps
   void follow(const std::vector<std::string> &names);
 
+  std::vector<bool> stores;                          // whether an instruction writes memory
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they go round
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
   void find_rounds();
@@ -224,10 +226,11 @@ struct Launch {
   void keep();
   bool count, sanitize;
   u64 trace_first, trace_end, trace_limit;
-  u64 budget;  // instructions that a block's warps may execute together
+  u64 event_first, event_end, event_limit;  // of the blocks whose events are noted; how many events at most
+  u64 budget;  // instructions, or what takes as long, that a block's warps may execute together
   u64 blocks;
   // Shared by the workers. `mutex` guards all of it but the atomics.
-  std::atomic<u64> done{0}, traced{0};
+  std::atomic<u64> done{0}, traced{0}, noted{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;
   std::condition_variable finished, changed;
@@ -244,8 +247,15 @@ struct Launch {
   std::map<std::pair<u32, u32>, Finding> findings;
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
-  std::map<u64, std::string> output;  // of each block that printed
-  std::string all_output;
+  std::vector<Event> events;
+  // What blocks printed, for the host to take in their order: of those before `printed` it is in `ready`.
+  std::map<u64, std::string> output;
+  std::set<u64> ended;  // clusters from `printed` on
+  u64 printed = 0;
+  std::string ready, taken;
+  std::condition_variable room;  // in `ready`
+  void print_ended(const Cluster &);
+  void print_rest();
 
   void wait() {  // until all workers are through
     std::unique_lock lock(mutex);
@@ -401,6 +411,7 @@ struct Block {
 
  private:
   enum class Turn { NOTHING, MOVED, POLLED };
+  template <bool NOTING>  // events
   Turn run_warp(Warp &, u64 quantum);
   bool schedule(Warp &, size_t &group, u32 &limit);
   bool same_again(Warp &, u32 pc, u32 mask, u64 &now);
@@ -466,6 +477,7 @@ struct Cluster {
   static constexpr u64 MOST_VISITS = 4 << 20;  // that it remembers; what comes after them counts as ordered
 
   Launch &launch;
+  u64 number = 0;   // in the order in which they begin
   u32 id[3] = {};   // its place in the grid of clusters
   u64 changes = 0;  // of its shared memory, and meetings at barriers
   u64 bytes = 0;    // of its storage
@@ -482,12 +494,17 @@ struct Cluster {
   // mbarrier.cpp, bulk.cpp
   std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
   std::vector<BulkCopy> copies;                 // on their way to an mbarrier
+  bool noting = false;                          // events are noted: events.cpp
+  std::vector<Event> events;
 
   explicit Cluster(Launch &);
   void start(u64 index);
   Outcome run(Worker &);
   void complete();
-  void land(u64 mbarrier, Block &by);
+  void land(u64 mbarrier, Warp &by);
+  void note(Warp &, u32 pc, EventKind, u32 there, u32 at, u32 number);
+  void note_wait(Warp &, u32 pc, EventKind, u32 there, u32 at, u32 number);
+  void note_store(Warp &, u32 pc);
   void execute(const BulkCopy &);
   bool release_lanes();
   bool parked_since(u64 version) const;  // is global memory another one than when it had to wait?

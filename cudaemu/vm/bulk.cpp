@@ -467,6 +467,10 @@ struct Issue {
       ++count.cluster_requests, count.cluster_bytes += c.bytes;
     }
     b.cluster.copies.push_back(c);
+    if (b.cluster.noting) {
+      const u32 there = u32(b.cluster.block(c.mbarrier)->index);
+      b.cluster.note(w, i.pc, EVENT_COPY, there, u32(Cluster::offset(c.mbarrier)), c.bytes);
+    }
     return true;
   }
 
@@ -479,6 +483,7 @@ struct Issue {
     trace(c, BULK_STORE);
     if (b.launch.sanitize) b.copy_reads(w, i, lane, c);
     w.bulk.push_back(c);
+    if (b.cluster.noting) b.cluster.note(w, i.pc, EVENT_BULK_STORE, lane, c.group, c.bytes);
     return true;
   }
 };
@@ -528,6 +533,7 @@ void Block::finish_groups(Warp &w, int lane, u32 before) {
   for (const BulkCopy &c : w.bulk)
     if (ready(c)) cluster.execute(c), any = true;
   if (!any) return;
+  if (cluster.noting) cluster.note(w, NO_PC, EVENT_BULK_DONE, lane, before, 0);
   w.bulk.erase(std::remove_if(w.bulk.begin(), w.bulk.end(), ready), w.bulk.end());
   changed(w, Space::GLOBAL);
 }

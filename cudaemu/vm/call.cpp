@@ -15,7 +15,7 @@ static u8 *local_memory(const Block &b, const Warp &w, int lane, u64 offset) {
 struct FrameHeader { u64 return_pc, caller; };
 
 static bool fits(Block &b, const Warp &w, const Instr &i, int lane, u64 offset, u64 bytes) {
-  if (offset + bytes <= b.program.local_bytes) return true;
+  if (within(offset, bytes, 0, b.program.local_bytes)) return true;
   b.report(Problem::STACK_OVERFLOW, i.pc, b.thread(w, lane), b.program.local_bytes - b.program.local_static, 0);
   b.halt();
   return false;

@@ -17,6 +17,7 @@ Cluster::Cluster(Launch &launch) : launch(launch) {
 }
 
 void Cluster::start(u64 index) {
+  number = index;
   id[0] = index % launch.clusters[0];
   id[1] = index / launch.clusters[0] % launch.clusters[1];
   id[2] = index / launch.clusters[0] / launch.clusters[1];
@@ -27,7 +28,12 @@ void Cluster::start(u64 index) {
   visits.clear();
   mbarriers.clear();
   copies.clear();
-  for (auto &block : blocks) block->start();
+  events.clear();
+  noting = false;
+  for (auto &block : blocks) {
+    block->start();
+    noting |= block->index >= launch.event_first && block->index < launch.event_end;
+  }
 }
 
 // The blocks in turns, until they are over or can do nothing before other clusters have.
@@ -97,6 +103,7 @@ void Block::arrive_at_cluster(Warp &w, const Instr &i, u32 mask, bool relaxed) {
   if (!mask) return;
   w.arrived |= mask;
   w.arrivals = cluster.phase + 1;
+  if (cluster.noting) cluster.note(w, i.pc, EVENT_CLUSTER_ARRIVE, u32(cluster.blocks[0]->index), u32(w.arrivals), 0);
   cluster.missing -= __builtin_popcount(mask);
   if (launch.sanitize) hand_on(w, mask, cluster.gathered, relaxed);
   ++changes;
@@ -131,6 +138,7 @@ void Block::wait_for_cluster(Warp &w, Group &group, u32 mask) {
   if (never) report(Problem::CLUSTER_NOT_ARRIVED, group.pc, thread(w, __builtin_ctz(never)), 0, 0);
   if (mask & w.through) pass_cluster(w, mask & w.through);
   if (!late) return void(++group.pc);
+  if (cluster.noting) cluster.note(w, group.pc, EVENT_CLUSTER_WAIT, u32(cluster.blocks[0]->index), u32(w.arrivals), 0);
   const Group others{group.pc + 1, group.mask & ~late, RUNNABLE};
   group.mask = late;
   group.waiting = FOR_CLUSTER;
@@ -141,6 +149,7 @@ void Block::wait_for_cluster(Warp &w, Group &group, u32 mask) {
 void Block::pass_cluster(Warp &w, u32 mask) {
   w.through &= ~mask;
   passed = std::max(passed, cluster.phase);
+  if (cluster.noting) cluster.note(w, NO_PC, EVENT_CLUSTER_PASS, u32(cluster.blocks[0]->index), u32(w.arrivals), 0);
   if (!launch.sanitize) return;
   if (cluster.handed_on[0]) join(w.knows, as_clock(cluster.handed_on[0]));
   if (cluster.handed_on[1])

@@ -10,8 +10,10 @@ constexpr u64 INSTRUCTIONS_PER_TURN = 20000;  // of one warp, while others wait
 constexpr u32 POLLS_PER_TURN = 64;            // of a group of lanes: then whoever else can, goes first
 constexpr u32 ROUNDS_IN_VAIN = 16;            // of a block whose warps only poll: then other blocks may run
 constexpr u32 LONG_TURNS = 8;                 // this many turns to their end, and a warp's loops are watched for one
-constexpr u32 LOOP = 256;                     // instructions: what was polled so near is what the loop polls
-constexpr u32 CYCLES = 4;                     // by which an instruction moves the clock
+constexpr u64 SHORT_TURNS = 1 << 14, WATCHED_TURNS = 64;  // so many turns of a warp, and for the next ones they are too
+constexpr u64 BARRIER_COST = 16;                          // of a warp, in instructions
+constexpr u32 LOOP = 256;  // instructions: what was polled so near is what the loop polls
+constexpr u32 CYCLES = 4;  // by which an instruction moves the clock
 
 // ---- a block ----
 
@@ -79,8 +81,11 @@ void Block::start() {
     const u32 threads = std::min<u32>(LANES, launch.threads - w.index * LANES);
     w.live = threads == LANES ? ALL : (1u << threads) - 1;
     w.seq = 0;
+    w.step = w.storing = 0;
+    w.waits_at = NO_PC;
     w.force = w.watching = false;
     w.reads = w.own = w.polls = w.long_turns = 0;
+    w.turns = 0;
     w.poll.mask = w.poll_of_others.mask = 0;
     w.watches.clear();
     w.round.clear();
@@ -125,7 +130,8 @@ Outcome Block::run(Worker &by) {
     parked_version = launch.version();
     for (Warp &w : warps) {
       if (!w.live) continue;
-      const Turn turn = run_warp(w, INSTRUCTIONS_PER_TURN);
+      const u64 quantum = INSTRUCTIONS_PER_TURN;
+      const Turn turn = cluster.noting ? run_warp<true>(w, quantum) : run_warp<false>(w, quantum);
       moved |= turn == Turn::MOVED;
       polled |= turn == Turn::POLLED;
       if (stopped || launch.stop.load(std::memory_order_relaxed)) return Outcome::DONE;
@@ -247,6 +253,7 @@ static bool for_all(const Instr &i) {  // a barrier of the whole block, at which
   return i.kind == Kind::BARRIER && i.o[1] == ALL && i.o[2] != 1 && i.o[5];
 }
 
+template <bool NOTING>
 Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   const Instr *code = program.code.data();
   Counters *count = launch.count ? counters : nullptr;
@@ -257,8 +264,9 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
   u64 fuel = quantum;
   for (Group &g : w.groups) g.passed = 0;
   if (w.long_turns >= LONG_TURNS && w.groups.size() > 1) w.groups[0].passed = 1;  // that it was its turn long enough
-  w.watching = w.long_turns >= LONG_TURNS;
-  if (w.watching) w.long_turns = 0, w.watches.clear();
+  const bool begins = w.long_turns >= LONG_TURNS || ++w.turns % SHORT_TURNS == 0;
+  w.watching = begins || (w.turns >= SHORT_TURNS && w.turns % SHORT_TURNS < WATCHED_TURNS);
+  if (begins) w.long_turns = 0, w.watches.clear();
   w.polls = 0;
   if (w.tainted) look_for_taint(w);
   while (!stopped && w.live && fuel && schedule(w, chosen, limit)) {
@@ -269,6 +277,10 @@ Block::Turn Block::run_warp(Warp &w, u64 quantum) {
       const Instr &i = code[pc];
       const u32 active = mask & (w.pred(i.guard) ^ i.negate);
       --fuel;
+      if constexpr (NOTING) {
+        ++w.step;
+        if (active && program.stores[pc]) cluster.note_store(w, pc);
+      }
       if (__builtin_expect(w.tainted, 0) && i.flags & TRACKED)
         follow(w, i, mask, i.kind == Kind::TOGETHER ? 0 : active);
       if (i.kind == Kind::TOGETHER) {
@@ -416,13 +428,15 @@ static bool same_registers(const Program &p, const u8 *a, const u8 *b, u32 mask)
 }
 
 // The lanes of `mask` take the branch backwards at `pc`. True if they did so before with the same registers, and memory
-// has not changed since: then they will do so until somebody else changes it, if they read any. `now`: the memory that
-// they have seen; what was changed a moment ago, they have not.
+// has not changed since: then they will do so until somebody else changes it, if they read any. If all lanes of the warp
+// did, and read nothing, they will do so whatever others change. `now`: the memory that they have seen; what was changed a
+// moment ago, they have not.
 bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   now = version();
   auto watch = std::find_if(w.watches.begin(), w.watches.end(), [=](const Watch &x) { return x.pc == pc; });
   if (watch == w.watches.end()) watch = w.watches.insert(watch, Watch{});
-  if (watch->mask != mask || watch->version != now || watch->own != w.own) {
+  const bool alone = mask == w.live && watch->reads == w.reads;
+  if (watch->mask != mask || (watch->version != now && !alone) || watch->own != w.own) {
     *watch = {pc, mask, now, w.own, w.reads, 0, 2, {}};
     return false;
   }
@@ -437,6 +451,7 @@ bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   if (watch->visits >= watch->next || watch->frame.empty()) {  // the loop may return to itself after several turns only
     watch->frame.assign(w.frame, w.frame + program.frame_bytes);
     watch->reads = w.reads;
+    watch->version = now;
     watch->next = 2 * watch->visits;
   }
   return false;
@@ -546,6 +561,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
   group.mask &= ~mask;
   w.live &= ~mask;
   live -= __builtin_popcount(mask);
+  if (!w.live && cluster.noting) cluster.note(w, group.pc - 1, EVENT_EXIT, 0, 0, 0);
   if (!w.live && !w.products.empty()) end_products(w);
   if (!live) end_warpgroups();
   leave_copies(w, mask);
@@ -562,6 +578,7 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
   const int lane = __builtin_ctz(mask);
   const u32 number = w.reg<u32>(i.o[0])[lane] & 15;
   Barrier &b = barriers[number];
+  budget -= std::min(budget, BARRIER_COST);
   const u32 expected = i.o[1] == ALL ? 0 : w.reg<u32>(i.o[1])[lane];
   if (b.pc == NO_PC) {
     b.pc = i.pc;
@@ -579,6 +596,7 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     if (votes != mask) b.all = 0;
     if (votes) b.any = ALL;
   }
+  if (cluster.noting) cluster.note(w, i.pc, EVENT_BARRIER_ARRIVE, 0, number, i.o[2] != 1);
   if (expected && launch.sanitize) bring(w, b);
   if (i.o[2] == 1)
     ++group.pc;
@@ -658,9 +676,11 @@ void Block::complete_barriers() {
           for (int lane = 0; lane < LANES; ++lane)
             if (g.mask >> lane & 1) w.reg<u32>(i.o[3])[lane] = b.count;
         if (i.o[2] > 2) w.pred(i.o[3]) = (w.pred(i.o[3]) & ~g.mask) | ((i.o[2] == 3 ? b.all : b.any) & g.mask);
+        if (cluster.noting) cluster.note(w, g.pc, EVENT_BARRIER_PASS, 0, number, 0);
         ++g.pc;
         g.waiting = RUNNABLE;
         if (b.expected && launch.sanitize) take(w, b);
+        if (i.o[2] >= 2) ++w.reads;  // what others have said
       }
     if (!b.expected && launch.sanitize) meet_all();
     ++changes;

@@ -17,6 +17,7 @@ constexpr u32 LONGEST_SPIN = 256;                // instructions of a loop that 
 constexpr u64 MOST_STORAGE = 4ull << 30;         // bytes of clusters that have begun
 constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;    // of clusters that only poll while nothing happens: it is a deadlock
 constexpr std::chrono::microseconds BRIEF(200);  // on the caller's thread: longer than it takes to wake another
+constexpr u64 MOST_READY = 16 << 20;             // bytes that were printed and that the host has not taken
 constexpr u32 TRIES = 2;  // of a cluster, to go on at once when what it polled has changed; then new ones come first
 
 constexpr u64 NONE_FRESH = ~0ull;
@@ -130,6 +131,26 @@ static void keep_trace(Launch &l, Block &block) {
   block.trace.clear();
 }
 
+static void keep_events(Launch &l, Cluster &cluster) {
+  l.events.insert(l.events.end(), cluster.events.begin(), cluster.events.end());
+  cluster.events.clear();
+}
+
+// What blocks printed, in their order: a cluster's when all those before it have ended.
+void Launch::print_ended(const Cluster &cluster) {
+  for (const auto &block : cluster.blocks)
+    if (!block->output.empty()) output[block->index].swap(block->output);
+  ended.insert(cluster.number);
+  for (; !ended.empty() && *ended.begin() == printed; ended.erase(ended.begin())) ++printed;
+  if (cluster_blocks > 1) return;  // their blocks are not side by side: at the end
+  for (auto at = output.begin(); at != output.end() && at->first < printed; at = output.erase(at)) ready += at->second;
+}
+
+void Launch::print_rest() {
+  for (const auto &[block, text] : output) ready += text;
+  output.clear();
+}
+
 // False: it was to be brief, and there is more to do.
 static bool work(Launch &l, Worker &worker) {
   const auto begin = std::chrono::steady_clock::now();
@@ -145,10 +166,11 @@ static bool work(Launch &l, Worker &worker) {
     lock.lock();
     worker.busy = false;
     if (outcome == Outcome::DONE) {
-      for (auto &block : cluster->blocks) {
-        if (!block->output.empty()) l.output[block->index].swap(block->output);
-        keep_trace(l, *block);
-      }
+      keep_events(l, *cluster);
+      for (auto &block : cluster->blocks) keep_trace(l, *block);
+      l.print_ended(*cluster);
+      while (l.ready.size() >= MOST_READY && !l.stop && !worker.brief)
+        l.room.wait_for(lock, std::chrono::milliseconds(10));
       if (cluster->stopped()) l.stop = true;
       l.free.push_back(cluster);
       l.done.fetch_add(l.cluster_blocks);
@@ -165,8 +187,12 @@ static bool work(Launch &l, Worker &worker) {
     if (l.idle) l.changed.notify_all();
     if (worker.brief && std::chrono::steady_clock::now() - begin > BRIEF) return false;
   }
-  for (Cluster *cluster : l.waiting)
+  for (Cluster *cluster : l.waiting) {
     for (auto &block : cluster->blocks) keep_trace(l, *block);
+    l.print_ended(*cluster);
+  }
+  for (const auto &queue : {&l.waiting, &l.polling})
+    for (Cluster *cluster : *queue) keep_events(l, *cluster);
   merge(l, worker);
   if (--l.running == 0)
     l.finished.notify_all();
@@ -227,7 +253,7 @@ struct LaunchSpec {
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
   const u64 *allocations;  // base, size, written and whole (kernel.py) of each
-  u64 trace_first, trace_end, trace_limit, budget;
+  u64 trace_first, trace_end, trace_limit, event_first, event_end, event_limit, budget;
   u64 resident;
   u32 multiprocessors, cooperative;
   Heap *heap;
@@ -296,6 +322,9 @@ const char *vm_mirrors() {
 #define X(name) say("TraceKind." #name, name);
     TRACE_KINDS(X)
 #undef X
+#define X(name) say("EventKind." #name, EVENT_##name);
+    EVENT_KINDS(X)
+#undef X
 #define X(name) say("Element." #name, ELEMENT_##name);
     ELEMENTS(X)
 #undef X
@@ -303,14 +332,14 @@ const char *vm_mirrors() {
     X(GLOBAL) X(SHARED) X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
-    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow)
+    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow) X(Event)
 #undef X
 #define X(type, field) say(#type "." #field, offsetof(type, field));
     X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster) X(LaunchSpec, explicit_cluster)
     X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window) X(LaunchSpec, threads) X(LaunchSpec, count)
     X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count)
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
-    X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
+    X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
     X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
@@ -318,6 +347,8 @@ const char *vm_mirrors() {
     X(Counters, bytes) X(Counters, requests) X(Counters, cluster_requests) X(Counters, cluster_bytes)
     X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread) X(TraceRow, seq)
     X(TraceRow, pc) X(TraceRow, size) X(TraceRow, addr)
+    X(Event, step) X(Event, launch) X(Event, block) X(Event, warp) X(Event, pc) X(Event, kind) X(Event, there)
+    X(Event, at) X(Event, number)
 #undef X
     return text;
   }();
@@ -407,6 +438,7 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
+  for (const Instr &i : p->code) p->stores.push_back(storing[i.o[-7]] || handler_names[i.o[-7]] == "stmatrix");
   p->find_rounds();
   p->find_products(handler_names, operands);
   return p;
@@ -451,6 +483,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
   l->count = spec->count, l->sanitize = spec->sanitize;
   l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
+  l->event_first = spec->event_first, l->event_end = spec->event_end, l->event_limit = spec->event_limit;
   l->budget = spec->budget;
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
@@ -489,7 +522,11 @@ int vm_wait(Launch *l, double seconds, u64 *done) {
   return over;
 }
 
-void vm_cancel(Launch *l) { l->stop = true; }
+void vm_cancel(Launch *l) {
+  std::unique_lock lock(l->mutex);
+  l->stop = true;
+  l->room.notify_all();
+}
 
 const Counters *vm_counters(Launch *l) { return l->counters.data(); }
 
@@ -505,11 +542,22 @@ const TraceRow *vm_trace(Launch *l, u64 *rows) {
   return l->trace.data();
 }
 
-// What the kernel printed, block by block.
+// Rows of one cluster are together, in the order in which they came. `left_out`: how many were beyond the limit.
+const Event *vm_events(Launch *l, u64 *rows, u64 *left_out) {
+  *rows = l->events.size();
+  const u64 noted = l->noted;
+  *left_out = noted - std::min(noted, l->event_limit);
+  return l->events.data();
+}
+
+// What the kernel has printed since the last time, block by block; of a launch that is over, all the rest.
 const char *vm_output(Launch *l) {
-  l->all_output.clear();
-  for (const auto &[block, text] : l->output) l->all_output += text;
-  return l->all_output.c_str();
+  std::unique_lock lock(l->mutex);
+  if (l->running == 0) l->print_rest();
+  l->taken.clear();
+  l->taken.swap(l->ready);
+  l->room.notify_all();
+  return l->taken.c_str();
 }
 
 // Of a launch that is over, keep where it touched global memory, for the one after it to be checked against. `alone`: the

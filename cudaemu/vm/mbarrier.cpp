@@ -78,8 +78,10 @@ static void trace_lane(Warp &w, const Instr &i, int lane, const Target &t, Trace
 }
 
 // Nobody and nothing is missing: the next phase begins.
-static void end_phase(Cluster &cluster, const Target &t, Phase &phase) {
+static void end_phase(Warp &w, u32 pc, const Target &t, Phase &phase) {
   if (phase.pending || phase.bytes) return;
+  Cluster &cluster = w.block->cluster;
+  if (cluster.noting) cluster.note(w, pc, EVENT_MBARRIER_END, u32(t.there->index), u32(t.offset), 0);
   phase.pending = phase.expected;
   phase.parity ^= 1;
   Mbarrier &m = cluster.mbarriers[t.address];
@@ -88,7 +90,7 @@ static void end_phase(Cluster &cluster, const Target &t, Phase &phase) {
 }
 
 // The copies that complete on this mbarrier land.
-void Cluster::land(u64 address, Block &by) {
+void Cluster::land(u64 address, Warp &by) {
   const auto mine = [=](const BulkCopy &c) { return c.mbarrier == address; };
   const auto first = std::find_if(copies.begin(), copies.end(), mine);
   if (first == copies.end()) return;
@@ -100,22 +102,23 @@ void Cluster::land(u64 address, Block &by) {
     if (!mine(*c)) continue;
     if (over && launch.sanitize) {
       Block &there = issuer(*c);
-      there.worker = by.worker;
+      there.worker = by.block->worker;
       there.report(Problem::BULK_UNEXPECTED, c->pc, c->thread, shown(there, t), c->bytes, m.expecting, m.at);
       over = false;
     }
     execute(*c);
+    if (noting) note(by, c->pc, EVENT_LANDED, u32(t.there->index), u32(t.offset), c->bytes);
     Phase phase(t.word());
     const u32 parity = phase.parity;
     phase.bytes -= s32(c->bytes);
     m.brought_by = c->thread, m.from = c->pc;
     m.gathered = join(m.gathered, std::make_shared<Past>(Past{{actor << 6, c->time + 1}}));
-    end_phase(*this, t, phase);
+    end_phase(by, c->pc, t, phase);
     over = phase.parity != parity;
     t.word() = phase.word();
   }
   copies.erase(std::remove_if(first, copies.end(), mine), copies.end());
-  by.changed(by.warps[0], Space::SHARED);
+  by.block->changed(by, Space::SHARED);
 }
 
 enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE };
@@ -134,6 +137,9 @@ static void change(Warp &w, const Instr &i, u32 m) {
   each(w, i, m, i.o[1], i.o[2], i.o[3], what != INIT, [&](int lane, const Target &t) {
     const u32 n = i.o[5] == ALL ? 1 : w.reg<u32>(i.o[5])[lane];
     Phase phase(t.word());
+    const auto note = [&](EventKind kind, u32 number) {
+      if (b.cluster.noting) b.cluster.note(w, i.pc, kind, u32(t.there->index), u32(t.offset), number);
+    };
     const auto wrong = [&](Problem problem) {
       b.report(problem, i.pc, b.thread(w, lane), shown(b, t), n);
       b.halt();
@@ -141,6 +147,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (what == INIT) {
       if (!n || n > MOST_ARRIVALS) return wrong(Problem::MBARRIER_COUNT);
       b.cluster.mbarriers[t.address] = {};
+      note(EVENT_MBARRIER_INIT, n);
       t.word() = Phase(n | u64(n) << 20).word();
       return;
     }
@@ -153,6 +160,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (i.o[0] != ALL) w.reg<u64>(i.o[0])[lane] = t.word();
     if (what == EXPECT_AND_ARRIVE || what == EXPECT) {
       phase.bytes += s32(n);
+      note(EVENT_MBARRIER_EXPECT, n);
       known->second.expecting = b.thread(w, lane), known->second.at = i.pc;
     }
     if (what == COMPLETE) phase.bytes -= s32(n);
@@ -160,7 +168,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
       const u32 arrivals = what == ARRIVE ? n : 1;
       if (arrivals > phase.pending) {  // copies may end this phase first, but need not
-        b.cluster.land(t.address, b);
+        b.cluster.land(t.address, w);
         const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
         phase = Phase(t.word());
         phase.bytes += expected;
@@ -169,11 +177,12 @@ static void change(Warp &w, const Instr &i, u32 m) {
       }
       if (arrivals > phase.pending) return wrong(Problem::MBARRIER_FULL);
       if (b.traced) trace_lane(w, i, lane, t, MBARRIER_ARRIVE);
+      note(EVENT_MBARRIER_ARRIVE, arrivals);
       phase.pending -= arrivals;
       if (what == DROP) --phase.expected;
       if (b.launch.sanitize) b.hand_to(w, m, known->second.gathered, i.flags & RELEASE);
     }
-    if (what != EXPECT) end_phase(b.cluster, t, phase);
+    if (what != EXPECT) end_phase(w, i.pc, t, phase);
     t.word() = phase.word();
     b.changed(w, Space::SHARED);
   });
@@ -194,8 +203,12 @@ static void test(Warp &w, const Instr &i, u32 m) {
       return b.halt();
     }
     const u32 asked = i.o[4] != ALL ? w.reg<u32>(i.o[4])[lane] & 1 : Phase(w.reg<u64>(i.o[5])[lane]).parity;
-    if (Phase(t.word()).parity == asked) b.cluster.land(t.address, b);
+    if (Phase(t.word()).parity == asked) b.cluster.land(t.address, w);
     const bool over = Phase(t.word()).parity != asked;
+    if (b.cluster.noting && lane == __builtin_ctz(m)) {
+      const EventKind kind = over ? EVENT_MBARRIER_PASS : EVENT_MBARRIER_WAIT;
+      b.cluster.note_wait(w, i.pc, kind, u32(t.there->index), u32(t.offset), asked);
+    }
     w.pred(i.o[0]) = (w.pred(i.o[0]) & ~(1u << lane)) | u32(over) << lane;
     poll.address[lane] = reinterpret_cast<u64>(&t.word());
     poll.value[lane] = t.word();

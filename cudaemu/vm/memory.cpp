@@ -100,9 +100,17 @@ const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address, [](u64 a, const Allocation &b) {
     return a < b.base;
   });
-  if (at != l.allocations.begin() && address + bytes <= (at - 1)->base + (at - 1)->size) return &*(at - 1);
+  if (at != l.allocations.begin() && within(address, bytes, (at - 1)->base, (at - 1)->size)) return &*(at - 1);
   const Allocation *object = l.heap ? l.heap->find(address) : nullptr;
-  return object && address + bytes <= object->base + object->size ? object : nullptr;
+  return object && within(address, bytes, object->base, object->size) ? object : nullptr;
+}
+
+// Whether calls have filled most of a thread's stack: what lies beyond it then is the next call's, and no array's.
+static bool deep(const Warp &w, u32 mask) {
+  const Program &p = w.block->program;
+  if (p.stack == NO_PC) return false;
+  const u64 *stack = w.reg<u64>(p.stack), room = p.local_bytes - p.local_static;
+  return mask & ballot([=](u64 at) { return at > p.local_static + room / 2; }, stack);
 }
 
 bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
@@ -119,7 +127,7 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   };
   if (space == Space::GLOBAL) {
     const auto holds = [&](const Allocation *at) {
-      return at && p.low >= at->base && p.high + bytes <= at->base + at->size;
+      return at && p.low >= at->base && within(p.high, bytes, at->base, at->size);
     };
     if (!holds(b.last)) b.last = find(b.launch, p.low, bytes);
     b.only = holds(b.last) ? b.last : nullptr;
@@ -128,7 +136,7 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
       for (int lane = 0; lane < LANES; ++lane) {
         if (!(mask >> lane & 1)) continue;
         const u64 a = address[lane];
-        if (last && a >= last->base && a + bytes <= last->base + last->size) continue;
+        if (last && within(a, bytes, last->base, last->size)) continue;
         last = b.last = find(b.launch, a, bytes);
         if (!last)
           return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
@@ -137,13 +145,18 @@ bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     if (!b.visit_allowed(w, i, mask, address, bytes)) return false;
   } else {
     const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
-    if (p.high + bytes > size && space == Space::SHARED && p.high + bytes <= b.launch.shared_window) {
+    if (within(p.high, bytes, 0, size)) {
+    } else if (space == Space::SHARED && within(p.high, bytes, 0, b.launch.shared_window)) {
       for (u32 rest = mask; rest; rest &= rest - 1)
-        if (const int lane = __builtin_ctz(rest); address[lane] + bytes > size)
+        if (const int lane = __builtin_ctz(rest); !within(address[lane], bytes, 0, size))
           b.report(Problem::SHARED_PAST_END, i.pc, b.thread(w, lane), address[lane], bytes);
-    } else if (p.high + bytes > size)
+    } else if (space == Space::LOCAL && deep(w, mask)) {
+      b.report(Problem::STACK_OVERFLOW, i.pc, b.thread(w, __builtin_ctz(mask)), size - b.program.local_static, 0);
+      b.halt();
+      return false;
+    } else
       return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS, [=](u64 x) {
-        return x + bytes > size;
+        return !within(x, bytes, 0, size);
       });
   }
   if (p.bits & (align - 1)) {
@@ -238,7 +251,7 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
   for (int lane = 0; lane < LANES; ++lane) {
     if (!(mask >> lane & 1)) continue;
     const u64 a = address[lane];
-    if (!(b.last && a >= b.last->base && a + bytes <= b.last->base + b.last->size)) b.last = find(b.launch, a, bytes);
+    if (!(b.last && within(a, bytes, b.last->base, b.last->size))) b.last = find(b.launch, a, bytes);
     if (!b.last || !b.last->written) continue;
     u8 *written = b.last->written + (a - b.last->base);
     if (store)
@@ -606,7 +619,7 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
   const std::vector<u8> &params = w.block->launch.params;
   for (int lane = 0; lane < LANES; ++lane) {
     const u64 at = address[lane] & ~WINDOW_MASK;
-    if ((m >> lane & 1) && at + s.bytes * s.count > params.size()) {
+    if ((m >> lane & 1) && !within(at, s.bytes * s.count, 0, params.size())) {
       w.block->report(Problem::GLOBAL_BOUNDS, i.pc, w.block->thread(w, lane), at, s.bytes);
       return w.block->halt();
     }
@@ -636,6 +649,8 @@ using Operation = T (*)(T memory, T operand, T second);
 
 // o: destination (or ~0), address register, offset, space | wide << 8, operand, second operand
 
+constexpr u64 ATOMIC_COST = 16;  // in instructions
+
 template <class T>
 static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, Operation<T> f) {
   Block &b = *w.block;
@@ -654,6 +669,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   u64 at[LANES];
   host_pointers(w, space, address, at);
   ++w.reads;
+  b.budget -= std::min(b.budget, ATOMIC_COST);
   bool changed = false;
   alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {

@@ -1,4 +1,5 @@
 // printf of device code: the call to vprintf(format, arguments), with the arguments packed as the calling code packs them.
+#include <algorithm>
 #include <cstdio>
 
 #include "block.h"
@@ -6,18 +7,19 @@
 namespace vm {
 
 constexpr size_t MOST_OUTPUT = 1 << 20;  // bytes per block; a kernel that prints in every thread prints a lot
+constexpr u64 PRINT_COST = 8;            // in instructions, for each thread
 
 // `bytes` at a generic address as a thread sees it; null if that is nowhere.
 static const u8 *resolve(const Block &b, u32 thread, u64 address, u64 bytes) {
   const u64 offset = address & ~WINDOW_MASK;
   switch (address & WINDOW_MASK) {
     case SHARED_WINDOW:
-      return offset + bytes <= b.launch.shared_bytes ? b.shared + offset : nullptr;
+      return within(offset, bytes, 0, b.launch.shared_bytes) ? b.shared + offset : nullptr;
     case LOCAL_WINDOW:
-      return offset + bytes <= b.program.local_bytes ? b.local + u64(thread) * b.local_stride + offset : nullptr;
+      return within(offset, bytes, 0, b.program.local_bytes) ? b.local + u64(thread) * b.local_stride + offset : nullptr;
     default:
       for (const Allocation &a : b.launch.allocations)
-        if (address >= a.base && address + bytes <= a.base + a.size) return reinterpret_cast<const u8 *>(address);
+        if (within(address, bytes, a.base, a.size)) return reinterpret_cast<const u8 *>(address);
       return nullptr;
   }
 }
@@ -88,8 +90,12 @@ static void print(Warp &w, const Instr &i, u32 m) {
   for (u32 rest = m; rest; rest &= rest - 1) {
     const u32 lane = __builtin_ctz(rest), thread = b.thread(w, lane);
     u8 *local = b.local + u64(thread) * b.local_stride + w.reg<u64>(i.o[0])[lane];
-    const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[1]));
-    if (b.output.size() < MOST_OUTPUT) b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]));
+    if (b.output.size() < MOST_OUTPUT) {
+      const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[1]));
+      b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]));
+      b.budget -= std::min(b.budget, PRINT_COST);
+      if (b.output.size() >= MOST_OUTPUT) b.output += "\n(the block has printed a megabyte: the rest is left out)\n";
+    }
     const u32 result = 1;
     memcpy(local + i.o[3], &result, sizeof result);
     b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[3], sizeof result);

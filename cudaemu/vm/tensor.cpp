@@ -311,11 +311,17 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
     b.shadow_write(w, m, to, size, i, nullptr, Cell::IN_FLIGHT);
   }
   w.copies.push_back(copy);
+  if (b.cluster.noting) {
+    const u32 lane = __builtin_ctz(m);
+    b.cluster.note(w, i.pc, EVENT_CP_ASYNC, 0, copy.group[lane], size * __builtin_popcount(m));
+  }
 }
 
 // Apply the copies of the lanes of `m`, but for those of their last `keep` groups.
 static void wait_copies(Warp &w, u32 m, u32 keep) {
   Block &b = *w.block;
+  const u32 group = w.copy_group[__builtin_ctz(m)];
+  if (b.cluster.noting && group > keep) b.cluster.note(w, NO_PC, EVENT_CP_ASYNC_DONE, 0, group - keep, 0);
   for (Copy &copy : w.copies) {
     u32 ready = 0;
     for (int lane = 0; lane < LANES; ++lane) ready |= u32(copy.group[lane] + keep < w.copy_group[lane]) << lane;

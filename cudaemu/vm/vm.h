@@ -225,6 +225,36 @@ enum TraceKind : u8 {
 #undef X
 };
 
+// What orders the warps of a block, and what runs in the background, for a time line (timeline.py). `at` and `number` of
+// each; `there`: of an mbarrier the block that has it, of a bulk store the lane, of a cluster's barrier its first block.
+// ..._DONE, WGMMA_PASS: all groups before `at`. LANDED: the copies on an mbarrier, in their order.
+// clang-format off
+#define EVENT_KINDS(X) \
+  X(BARRIER_ARRIVE)    /* at: the barrier's number; number: whether the warp waits */ \
+  X(BARRIER_PASS)      /* at: the same */ \
+  X(CLUSTER_ARRIVE) X(CLUSTER_WAIT) X(CLUSTER_PASS) /* at: how many of the cluster's barriers came before, plus one */ \
+  X(MBARRIER_INIT)     /* at: its offset; number: of arrivals that a phase takes */ \
+  X(MBARRIER_ARRIVE) X(MBARRIER_EXPECT) /* number: of arrivals; of bytes */ \
+  X(MBARRIER_END)      /* a phase is over */ \
+  X(MBARRIER_WAIT)     /* the first look at a phase that is not over */ \
+  X(MBARRIER_PASS) \
+  X(COPY) X(LANDED)    /* at: the mbarrier's offset; number: bytes */ \
+  X(BULK_STORE) X(BULK_DONE) X(CP_ASYNC) X(CP_ASYNC_DONE) /* at: the group; number: bytes */ \
+  X(WGMMA) X(WGMMA_WAIT) X(WGMMA_PASS) /* at: the group; number: columns */ \
+  X(STORE)             /* number: how many in a row; at: steps from the first to the last */ \
+  X(EXIT)              /* of the whole warp */
+// clang-format on
+enum EventKind : u32 {
+#define X(name) EVENT_##name,
+  EVENT_KINDS(X)
+#undef X
+};
+struct Event {
+  u64 step;  // instructions that its warp had executed, this one included
+  u32 launch, block, warp, pc;
+  u32 kind, there, at, number;
+};
+
 // Types of the elements that tensor instructions multiply.
 #define ELEMENTS(X) X(F16) X(BF16) X(TF32) X(S8) X(U8) X(E4M3) X(E5M2) X(S4) X(U4) X(B1) X(F64)
 enum Element : u32 {
@@ -279,6 +309,11 @@ struct Allocation {
   u8 *written;             // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
 };
+
+// Whether so many bytes lie within the `size` bytes from `base` on. The last addresses that there are do not wrap.
+constexpr bool within(u64 address, u64 bytes, u64 base, u64 size) {
+  return address >= base && address - base <= size && bytes <= size - (address - base);
+}
 
 struct BulkCopy;
 struct Program;
@@ -345,15 +380,19 @@ struct Warp {
   u32 absent_pc = 0;        // the last shuffle that gave something undefined
   Block *block;
   u32 index;
-  u32 live = 0;        // lanes that have not exited
-  u32 seq = 0;         // memory instructions so far (trace)
-  bool force = false;  // the next TOGETHER instruction runs with the lanes that are here
+  u32 live = 0;          // lanes that have not exited
+  u32 seq = 0;           // memory instructions so far (trace)
+  u64 step = 0;          // instructions so far, where events are noted
+  u64 storing = 0;       // the number, plus one, of its last event, if that is STORED
+  u32 waits_at = NO_PC;  // where it has noted that it waits for an mbarrier, or for wgmma
+  bool force = false;    // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
   // Is it getting on? See Block::same_again.
   u64 reads = 0;              // loads and atomics so far
   u64 own = 0;                // changes of what only this warp sees: local memory, the clock
   u32 polls = 0;              // since another group, or another warp, had a turn
   u32 long_turns = 0;         // turns that ended because the quantum did
+  u64 turns = 0;              // all
   bool watching = false;      // branches backwards are watched
   u64 now = 0;                // the clock, for an instruction that asks
   Poll poll, poll_of_others;  // `poll_of_others`: the last one, at an mbarrier, of lanes that `poll` is not of

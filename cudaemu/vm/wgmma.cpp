@@ -237,6 +237,7 @@ void Block::issue(Warp &w, Warpgroup::Part mine) {
     counters[i.pc].bytes += (s.a_count ? 0 : 16 * 32) + s.columns * 32 / 4;
   }
   if (traced) trace_pieces(w, mine);
+  if (cluster.noting) cluster.note(w, i.pc, EVENT_WGMMA, 0, w.product_group, s.columns);
   if (launch.sanitize) {
     mine.past = async_past(w);
     const Warpgroup::Part &first = product.part[product.first % 4];
@@ -394,7 +395,12 @@ bool Block::wait_for_products(Warp &w, const Instr &i) {
   const auto over = [&](const Wgmma &p) { return p.group + i.o[0] < w.product_group; };
   auto &products = warpgroup(w).products;
   for (const Wgmma &p : w.products)
-    if (over(p) && products.at(p.number).issued < 4 && !w.alone) return false;
+    if (over(p) && products.at(p.number).issued < 4 && !w.alone) {
+      if (cluster.noting) cluster.note_wait(w, i.pc, EVENT_WGMMA_WAIT, 0, 0, 0);
+      return false;
+    }
+  const u32 before = w.product_group - std::min(w.product_group, i.o[0]);
+  if (cluster.noting) cluster.note_wait(w, i.pc, EVENT_WGMMA_PASS, 0, before, 0);
   u64 last = 0;
   for (const Wgmma &p : w.products) {
     if (!over(p)) continue;

@@ -21,15 +21,18 @@ run() {  # run NAME COMMAND ...: saves NAME.json
 gemm="01 02 03 04 05 06 07 08 09 10 11"
 attention="12 13 14 15 16"
 hopper="h1 h2 h3 h4 h5"
+hopper_attention="h6 h7"
 mkdir -p "$folder"
 
 group=ceilings
 run ceiling common.measure.ceiling
+run first-kernels common.measure.first
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
 run ladder-hopper kernels bench $hopper --sizes 1024 2048 4096 8192
 run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
+run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too
 run profile-gemm kernels profile $gemm --sizes 256 4096 2048 8192
@@ -38,6 +41,10 @@ run profile-attention-128 kernels profile $attention --variant HEAD_DIM=128 --si
 run profile-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 4096 1024 16384
 run counts-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 1x2x256
 run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 1x2x256
+
+for d in 128 64; do
+  run profile-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 4096 1024 16384
+done
 
 group=variants
 run variants-01 kernels.01_naive bench --variant all --sizes 4096
@@ -66,7 +73,21 @@ for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
   run variants-16-$d kernels.16_final bench --variant all --variant HEAD_DIM=$d --variant CAUSAL=0 --sizes 1024 4096 16384 --repeat 2
+  run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
+run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 2
+run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
+run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
+run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
+run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 8192 --repeat 2
+source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
+sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
+run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/one_group_on_h3.cu  # a slice's products run on while the next slice's are issued
+sed -e 's|wgmma_wait<0>();  // the products.*|wgmma_wait<1>();|' -e 's|^  // 4\. Round once|  wgmma_wait<0>();\n&|' \
+  -e 's|if (thread % 128 == 0) \(mbarrier_arrive(shared_address(&shared.empty\)\[slice %|if (slice > 0 \&\& thread % 128 == 0) \1[(slice - 1) %|' \
+  kernels/h3_warp_specialized/kernel.cu >"$source"
+run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
 sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
   -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
@@ -92,10 +113,15 @@ run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 40
 run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
   --sizes 2048 4096 8192
 run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
+run together-h5 kernels.h5_final bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --variant FP32_OUT=0 --together \
+  --sizes 2048 4096 8192
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
+run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 64x4096x4096 \
+  16x8192x8192 --repeat 2
+run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run ragged kernels.11_any_shape bench --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 4095x4095x4088 \
   8192 8184 8176 8128 8191x8191x8184 --repeat 2

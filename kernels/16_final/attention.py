@@ -1,5 +1,6 @@
-"""`attention(q, k, v)`: stage 16 as a torch function, with the meaning of torch's scaled_dot_product_attention.
+"""`attention(q, k, v)`: attention as a torch function, with the meaning of torch's scaled_dot_product_attention.
 
+On a GPU of compute capability 9.0 it is stage h7; elsewhere, and on the CPU, where the emulator runs it, stage 16.
 A call costs the host some microseconds: all that follows from the inputs' dtypes, shapes and strides is worked out once
 and kept as a plan, and a call allocates the output and launches. torch.compile, fake tensors and dispatch modes meet
 the same computation as an operator, torch.ops.gpu_kernels_course.attention.
@@ -14,13 +15,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from common import course, tiles, torch_private
-from common.calls import Kept, check_grad, check_places, check_tensors
+from common import course, gpu, tiles, torch_private
+from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
-from common.stage import Kernel, Prepared
+from common.stage import Kernel, Prepared, Stage
 from cudaemu.errors import UserError
 
 stage = course.load(__package__.rpartition(".")[2])
+hopper = course.load("h7")  # computes the same, for launchers with the same arguments
 
 DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
@@ -70,17 +72,21 @@ def _run(
         addresses = q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
         unaligned = (q_address | k_address | v_address) % ROW_BYTES
         of_q, of_k, of_v = (
-            (q.dtype, q.device, q.shape, q.stride()),
-            (k.dtype, k.device, k.shape, k.stride()),
-            (v.dtype, v.device, v.shape, v.stride()),
+            (q.dtype, q.device, q.shape, q.stride(), q.is_neg()),
+            (k.dtype, k.device, k.shape, k.stride(), k.is_neg()),
+            (v.dtype, v.device, v.shape, v.stride(), v.is_neg()),
         )
-        key = (of_q, of_k, of_v, unaligned, is_causal, scale, enable_gqa, return_lse)
+        there = 0 not in addresses
+        key = (of_q, of_k, of_v, unaligned, there, is_causal, scale, enable_gqa, return_lse)
         plan = _plans[key]
     except (KeyError, AttributeError, RuntimeError, TypeError):
         check(q, k, v, is_causal, scale, enable_gqa, return_lse)
         if q.device.type == "meta":
             o, lse = _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
             return o, lse if return_lse else None
+        check_memory("attention", {"q": q, "k": k, "v": v})
+        if q.is_neg() or k.is_neg() or v.is_neg():
+            return _run(q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), is_causal, scale, enable_gqa, return_lse)
         plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
     return plan(q, k, v, addresses)
 
@@ -135,10 +141,17 @@ _plans: Kept[Plan] = Kept()
 def _built(dtype: str, device: torch.device, head_dim: int, is_causal: bool) -> tuple[Kernel, Launcher | None]:
     """The kernel for such a call, with the tile shapes that are best on the device; no launcher: it is emulated."""
     settings = {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)}
-    on_gpu = device.type == "cuda" and stage.unfit is None
-    chosen = tiles.choice(stage, settings, device) if on_gpu else {}
-    kernel = stage.kernel(dtype, {**settings, **chosen})
+    own = _stage(device)
+    on_gpu = device.type == "cuda" and own.unfit is None
+    chosen = tiles.choice(own, settings, device) if on_gpu else {}
+    kernel = own.kernel(dtype, {**settings, **chosen})
     return kernel, kernel.launcher(device) if on_gpu else None
+
+
+def _stage(device: torch.device) -> Stage:
+    """The stage that computes on such a device: the one with instructions of its own, if it has those."""
+    here = gpu.capability(device) if device.type == "cuda" else None
+    return hopper if here and hopper.arch.runs_on(here) else stage
 
 
 def _in_place(tensor: Tensor) -> bool:

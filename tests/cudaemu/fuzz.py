@@ -158,8 +158,13 @@ FIXED = [
     ".visible .entry k() { .reg .b32 %r<2>; call (%r1), f, (%r0, %r0, %r0); ret; }",
     ".visible .entry k() { .reg .b32 %r<2>; L: .branchtargets; ret; }",
     ".visible .entry k() { L: .branchtargets A, B; brx.idx 0, L; ret; }",
+    ".global .b8 table[4294967295];\n.visible .entry k() { ret; }",
+    ".section\t.debug_str\n{\ninfo: .b8 300, 999, 0\n}\n.visible .entry k() { ret; }",
 ]
 
+
+# Pointers that are none: null, before it, and at the ends of the windows of generic addresses.
+WILD = (0, 2**64 - 4, 2**64 - 16, 2**56 - 4, 2**57 - 4, 2**58 - 4)
 
 NUMBER, WORD, DOTTED = map(re.compile, (r"(?<![\w.])-?\d+\b", r"\.?[\w%$]+", r"\.[a-z]\w*"))
 
@@ -227,12 +232,12 @@ def attempt(text: str, stage: str) -> str:
                 data = np.zeros(1 << 16, np.uint8)
                 marks = np.ones(1 << 16, np.uint8)
                 memory = [Region(data.ctypes.data, data.size, "data", marks)]
-                params = bytearray(info.param_bytes)
-                for _, size, _, offset in info.params:
-                    params[offset : offset + size] = (
-                        (data.ctypes.data if size == 8 else 64).to_bytes(8, "little")[:size].ljust(size, b"\0")
-                    )
-                module.launch(name, (2,), (64,), 1024, bytes(params), memory, instructions=20_000)
+                for base in (data.ctypes.data, *WILD):
+                    params = bytearray(info.param_bytes)
+                    for _, size, _, offset in info.params:
+                        number = base if size == 8 else 64
+                        params[offset : offset + size] = number.to_bytes(8, "little")[:size].ljust(size, b"\0")
+                    module.launch(name, (2,), (64,), 1024, bytes(params), memory, instructions=20_000)
         return "ran"
     except UserError:
         return "refused"

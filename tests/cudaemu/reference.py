@@ -21,7 +21,19 @@ HEAD = """# cudaemu: the Python API
 Errors that a user can mend are `cudaemu.UserError`, a `ValueError`.
 """
 FUNCTIONS = ("run", "load", "program", "run_ptx", "prepare", "executable_lines")
-CLASSES = ("Options", "Library", "Report", "Finding", "HostFinding", "Launch", "Counters", "Trace")
+CLASSES = (
+    "Options",
+    "Library",
+    "Report",
+    "Finding",
+    "HostFinding",
+    "Launch",
+    "Counters",
+    "Trace",
+    "Events",
+    "Timeline",
+    "Span",
+)
 
 
 def page() -> str:

@@ -10,6 +10,8 @@ The lines before a patch's first "---" say what was broken and what must come of
     Run:    of a stage: the shape, and a dtype or variants other than its defaults; of an example: its arguments
     Arch:   the compute capability that it is compiled for and runs on (default: the oldest that it can)
 
+Exercise, Title, Level, Topic, three Hints and a symptom in prose make an exercise of it (common/practice/exercises.py).
+
 `git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
 test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
 """
@@ -26,6 +28,7 @@ from typing import Any
 import cudaemu
 from common import course
 from common.dtypes import PRECISIONS
+from common.practice import patches
 from common.stage import Kernel
 from cudaemu.report import Report
 from tests.cudaemu.sources import source as kept
@@ -35,14 +38,7 @@ FOLDER = Path(__file__).with_name("broken")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
-
-
-@dataclass(frozen=True)
-class Hunk:
-    """A piece of a unified diff: whole lines that stand in the source once, and those that come in their place."""
-
-    old: str
-    new: str
+PRACTICE = ("Exercise", "Title", "Level", "Topic", "Hint")
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Broken:
     tools: frozenset[str]  # of compute-sanitizer that should find it
     run: tuple[str, ...]
     arch: str  # "": the oldest that it can
-    hunks: tuple[Hunk, ...]
+    patch: patches.Patch
 
     @property
     def is_program(self) -> bool:
@@ -68,12 +64,7 @@ class Broken:
     @cached_property
     def text(self) -> str:
         """The broken source. ValueError if the patch does not apply to today's."""
-        text = (ROOT / self.source).read_text()
-        for hunk in self.hunks:
-            if (times := text.count(hunk.old)) != 1:
-                raise ValueError(f"{self.name}.patch: {self.source} has this {times} times:\n{hunk.old}")
-            text = text.replace(hunk.old, hunk.new)
-        return text
+        return self.patch.apply((ROOT / self.source).read_text())
 
     @property
     def path(self) -> Path:
@@ -105,44 +96,21 @@ def suite() -> tuple[Broken, ...]:
 
 
 def _read(path: Path) -> Broken:
-    head, dashes, diff = path.read_text().partition("\n--- ")
-    fields = {}
-    for line in head.split("\n"):
-        key, colon, value = line.partition(":")
-        if not colon or key not in REQUIRED + OPTIONAL or key in fields:
-            raise ValueError(f"{path.name}: '{line}' is none of the lines that a patch here begins with")
-        fields[key] = value.strip()
-    if missing := [key for key in REQUIRED if key not in fields]:
-        raise ValueError(f"{path.name} does not say '{missing[0]}:'")
-    source, hunks = _hunks(path.name, dashes.lstrip("\n") + diff)
+    patch = patches.read(path, REQUIRED, OPTIONAL + PRACTICE, repeated=("Hint",))
+    if not patch.source:
+        raise ValueError(f"{path.name} changes nothing")
     return Broken(
         path.stem,
-        source,
-        fields["Broken"],
-        fields["Class"],
-        fields["Says"],
-        fields["Line"],
-        frozenset(re.split(", *", fields["Tool"])) - {"none"},
-        tuple(fields.get("Run", "").split()),
-        fields.get("Arch", ""),
-        hunks,
+        patch.source,
+        patch.first("Broken"),
+        patch.first("Class"),
+        patch.first("Says"),
+        patch.first("Line"),
+        frozenset(re.split(", *", patch.first("Tool"))) - {"none"},
+        tuple(patch.first("Run").split()),
+        patch.first("Arch"),
+        patch,
     )
-
-
-def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
-    """The file that a unified diff changes, and its pieces."""
-    header = re.match(r"--- a/(\S+)\n\+\+\+ b/(\S+)\n(?=@@ )", diff)
-    if not header or header[1] != header[2]:
-        raise ValueError(f"{name} changes no single file, named with a/ and b/")
-    hunks = []
-    for piece in re.split(r"^(?=@@ )", diff[header.end() :], flags=re.M)[1:]:
-        first, *lines = piece.rstrip("\n").split("\n")
-        lengths = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", first)
-        old, new = ([line[1:] + "\n" for line in lines if line[:1] != other] for other in "+-")
-        if not lengths or (len(old), len(new)) != tuple(int(length or 1) for length in lengths.groups()):
-            raise ValueError(f"{name}: the piece '{first}' is not as long as it says")
-        hunks.append(Hunk("".join(old), "".join(new)))
-    return header[1], tuple(hunks)
 
 
 def emulate(broken: Broken) -> Report:

@@ -4,6 +4,7 @@ test_instructions."""
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cudaemu.build import compile_host
 from cudaemu.errors import UserError
 from cudaemu.kernel import Region
 from cudaemu.trace import Access, Space
+from tests.cudaemu import sources
 from tests.cudaemu.machine import executed, kinds, launch, module
 
 OUT = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], {};"  # array 0 [thread] = {}
@@ -952,3 +954,79 @@ def test_variables_lie_in_memory_of_their_own_however_they_are_aligned(align: in
     base, (storage,) = built.variables["x"].base, built._storage
     assert base % align == 0 and bytes(storage[base - storage.ctypes.data :][:2]) == b"\1\2"
     assert storage.ctypes.data + 256 <= base and base + 8 + 128 <= storage.ctypes.data + storage.size
+
+
+# ---- addresses that host code made up, and modules that nobody would write ----
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("space", [".global", "", ".local"])
+@pytest.mark.parametrize("access", ["ld{space}.{type} {to}, [%rd9];", "st{space}.{type} [%rd9], {to};"])
+def test_the_last_addresses_that_there_are(width, access, space):
+    """p[-1] of a null pointer: address + size is 2^64, which no check may take for 0."""
+    kind = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "v2.u64"}[width]
+    to = {1: "%h9", 2: "%h9", 4: "%r9", 8: "%rd7", 16: "{%rd7, %rd8}"}[width]
+    ready = ".local .b8 room[64]; mov.u64 %rd7, 1; mov.u64 %rd8, 1; mov.u32 %r9, 1; mov.u16 %h9, 1;"
+    text = access.format(space=space, type=kind, to=to)
+    result = launch(f"{ready} mov.u64 %rd9, {(1 << 64) - width}; {text}", out())
+    assert kinds(result) == [f"out of bounds {space[1:] or 'global'}"] and result.code == 700
+
+
+def test_an_atomic_on_the_last_address_that_there_is():
+    result = launch(f"mov.u64 %rd9, {(1 << 64) - 4}; atom.global.add.u32 %r9, [%rd9], 1;", out())
+    assert kinds(result) == ["out of bounds global"]
+
+
+def test_a_variable_as_large_as_a_gpu_is_no_trouble():
+    """Its zeros are nobody's to write one by one."""
+    started = time.process_time()
+    result = launch("st.global.u32 [table], 5; ld.global.u32 %r2, [table]; " + OUT.format("%r2"), c := out(),
+                    outside=".global .align 4 .b8 table[4294967292];")  # fmt: skip
+    assert not result.findings and (c == 5).all() and time.process_time() - started < 5
+
+
+def test_constants_have_room_for_64_kb_in_all():
+    with pytest.raises(UserError, match="must take at most 65,536 bytes together, got 120,000"):
+        module("", 0, outside=".const .b8 a[60000]; .const .b8 b[60000];")
+
+
+def test_debug_sections_are_read_whatever_they_hold():
+    launch("", outside=".section .debug_str { $L__1: .b8 300, 65, 0 }".replace(".section ", ".section\t"))
+
+
+def test_past_constant_memory_is_told_as_that():
+    result = launch("mov.u64 %rd3, a; ld.const.u32 %r3, [%rd3+400000];", outside=".const .align 4 .b8 a[64];")
+    assert kinds(result) == ["out of bounds constant"]
+
+
+# ---- what is printed comes as it is printed ----
+
+
+def test_what_blocks_print_comes_in_their_order_while_they_run():
+    source = sources.source(PRINTING, "printing")
+    build = compile_host(source)
+    pieces: list[str] = []
+    module_ = engine.Module(build.ptx)
+    result = module_.launch("many", (200,), (32,), 0, b"", [], printed=pieces.append, threads=2)
+    lines = "".join(pieces).splitlines()
+    assert lines == [f"block {block} line {line}" for block in range(200) for line in range(100)]
+    assert result.output == ""
+    assert module_.launch("many", (2,), (32,), 0, b"", []).output.splitlines() == lines[:200]
+
+
+def test_a_block_prints_a_megabyte_and_no_more():
+    module_ = engine.Module(compile_host(sources.source(PRINTING, "printing")).ptx)
+    output = module_.launch("endless", (1,), (32,), 0, b"", [], instructions=30_000_000).output
+    assert 1 << 20 < len(output) < 1.1 * (1 << 20) and "the rest is left out" in output[-100:]
+
+
+PRINTING = r"""
+#include <cstdio>
+extern "C" __global__ void many() {
+  if (threadIdx.x == 0)
+    for (int line = 0; line < 100; ++line) printf("block %d line %d\n", blockIdx.x, line);
+}
+extern "C" __global__ void endless() {
+  for (int line = 0; line >= 0; ++line) printf("again and again %d\n", line);
+}
+"""

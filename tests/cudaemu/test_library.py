@@ -329,3 +329,46 @@ def test_what_numpy_arrays_cost_is_no_chance(library):
     view = np.zeros(101, np.float32)[1:]
     report = library.launch("saxpy", 2, 64, 2.0, view, np.zeros(100, np.float32), 100)
     assert report.counters["global_load_sectors"] == 26 + 3, "three of four warps cross one more boundary"
+
+
+# ---- slips ----
+
+SLIPS = {
+    "load": lambda library, x: cudaemu.load(None),
+    "launch": lambda library, x: library.launch(None, 1, 32, x, 32),
+    "call": lambda library, x: library.call(None),
+    "names": lambda library, x: library.launch("ones", 1, 32, x, 32, names=5),
+    "outputs": lambda library, x: library.launch("ones", 1, 32, x, 32, outputs="x"),
+    "run_ptx": lambda library, x: cudaemu.run_ptx(b"text", "ones", 1, 1, []),
+    "run": lambda library, x: cudaemu.run(library.source, None, []),
+    "args": lambda library, x: cudaemu.run(library.source, "f", None),
+    "a number": lambda library, x: cudaemu.program(library.source, [1]),
+    "one text": lambda library, x: cudaemu.program(library.source, "12"),
+    "NUL": lambda library, x: cudaemu.program(library.source, ["a\\0b".replace("\\0", chr(0))]),
+    "no grid": lambda library, x: library.launch("ones", None, 32, x, 32),
+    "arch": lambda library, x: cudaemu.load(SLIPPED, arch=None),
+}
+SLIPPED = """extern "C" __global__ void ones(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }
+extern "C" __global__ void next(const float *x, float *y) { y[threadIdx.x] = x[threadIdx.x] + 1; }
+extern "C" int f() { return 0; }
+"""
+
+
+@pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
+def test_arguments_of_the_wrong_kind_are_named(slip):
+    with pytest.raises(UserError, match="must be|is one to three whole numbers"):
+        slip(cudaemu.load(SLIPPED), np.zeros(32, np.float32))
+
+
+def test_a_text_may_hold_whatever_python_has():
+    assert "ones" in cudaemu.load(f"// \udc80\n{SLIPPED}").kernels
+
+
+def test_what_overlaps_is_only_read():
+    """Each array is a copy of its own: a kernel that writes to what it also reads would give another result."""
+    library, x = cudaemu.load(SLIPPED), np.arange(64, dtype=np.float32)
+    with pytest.raises(UserError, match="x and y overlap in memory"):
+        library.launch("next", 1, 16, x[:16], x[8:24])
+    assert np.array_equal(x, np.arange(64))
+    library.launch("next", 1, 16, x[:16], x[32:48])
+    assert np.array_equal(x[32:48], np.arange(16) + 1)

@@ -70,6 +70,7 @@ def test_every_field_is_documented():
         ({"sanitize": "no"}, "sanitize must be True or False, got 'no'"),
         ({"leaks": None}, "leaks must be True or False, got None"),
         ({"trace": True}, "trace must be a Trace or None, got True"),
+        ({"events": range(4)}, "events must be Events or None, got range(0, 4)"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0, or None, got 0"),
         ({"timeout": "5"}, "timeout must be a number of seconds above 0, or None, got '5'"),
         ({"progress": 5}, "progress must be a function, or None, got 5"),

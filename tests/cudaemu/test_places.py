@@ -3,8 +3,10 @@ end."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -237,6 +239,29 @@ def test_members_of_structures_in_dynamic_shared_memory_are_named():
 
 
 @pytest.mark.parametrize(
+    "offset, name",
+    [
+        (0, "all.first[0]"),
+        (3, None),
+        (8, "all.pairs[0][0].a[0]"),
+        (54, "all.pairs[1][2].b[0]"),
+        (56, "all.last[0]"),
+        (72, None),
+    ],
+)
+def test_structures_in_structures(tmp_path, offset, name):
+    source = tmp_path / "structure.cu"
+    source.write_text("""
+        struct Pair { alignas(8) short a[3]; char b[2]; };
+        struct All { char first[1]; Pair pairs[2][3]; long long last[2]; };
+        __global__ void kernel() {
+          extern __shared__ char bytes[];
+          All &all = *reinterpret_cast<All *>(bytes);
+        }""")
+    assert arrays.member(str(source), "_Z6kernelv", "bytes", offset) == name
+
+
+@pytest.mark.parametrize(
     "change",
     [
         ("struct Plain", "union Plain"),
@@ -255,3 +280,69 @@ def test_a_structure_that_is_not_understood_has_no_members(tmp_path, change):
         source.write_text(text)
         arrays._read.cache_clear()
         assert arrays.member(str(source), "_Z12plain_kernelPfi", "others", 20) == member
+
+
+# ---- functions of other files, and of libraries ----------------------------------------------------------------------
+
+HEADER = """#pragma once
+__device__ float next_value(float *tile, int t) {
+  tile[t] = t;
+  return __shfl_sync(~0u, tile[(t + 1) % 64], 0);
+}
+"""
+INCLUDES = """#include "inner_of_places.h"
+__global__ void k(float *out) {
+  __shared__ float tile[64];
+  out[threadIdx.x] = next_value(tile, threadIdx.x);
+}
+"""
+
+
+def test_a_function_of_another_file_is_named_with_its_line():
+    path = sources.source(INCLUDES, "includes_inner")
+    path.with_name("inner_of_places.h").write_text(HEADER)
+    report = cudaemu.load(path).launch("k", 1, 64, np.zeros(64, np.float32))
+    (race,) = [finding for finding in report.findings if finding.kind == "shared race"]
+    assert (race.line, Path(race.inner_file).name, race.inner_line) == (4, "inner_of_places.h", 4)
+    assert "(in a function, inner_of_places.h:4)" in str(race)
+    assert "   4 | return __shfl_sync" in str(race)
+
+
+LIBRARY = """#include <thrust/device_ptr.h>
+#include <thrust/fill.h>
+int main() {
+  int *d;
+  cudaMalloc(&d, 4000);
+  thrust::device_ptr<int> p(d);
+  thrust::fill(p, p + 1001, 7);  // one too many
+}
+"""
+
+
+def test_a_finding_in_a_library_names_the_line_that_called_it():
+    path = sources.source(LIBRARY, "library_call")
+    report = cudaemu.program(path)
+    (bounds,) = [finding for finding in report.findings if finding.kind == "out of bounds global"]
+    assert (Path(bounds.caller_file), bounds.caller_line) == (path, 7)
+    assert re.search(r"in (CUB|Thrust), called at library_call.cu:7\n +7 \| thrust::fill", str(bounds))
+    assert all(len(line) < 200 for line in str(bounds).splitlines())
+
+
+def test_one_mistake_of_a_template_is_one_finding():
+    text = """template <class T> __global__ void race(T *p) {
+  __shared__ T s[64];
+  s[threadIdx.x] = 1;
+  p[threadIdx.x] = s[63 - threadIdx.x];
+}
+int main() {
+  float *f;
+  double *d;
+  cudaMalloc(&f, 64 * sizeof(float));
+  cudaMalloc(&d, 64 * sizeof(double));
+  race<<<1, 64>>>(f);
+  race<<<1, 64>>>(d);
+}
+"""
+    findings = cudaemu.program(sources.source(text, "template_mistake")).findings
+    (found,) = [each for each in findings if each.kind == "shared race"]
+    assert found.line == 4 and found.count >= 4

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu.__main__ import FINDINGS_STATUS
+from cudaemu.__main__ import FINDINGS_STATUS, NOT_RUN_STATUS
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -220,7 +221,19 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--flags=-arch=sm_90",), "int main() {}", "chosen by arch"),
         (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
         ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
-        ((), "void elsewhere(); int main() { elsewhere(); }", r"elsewhere\(\), which it does not define"),
+        ((), "void elsewhere();\nint main() { elsewhere(); }", r"elsewhere\(\) \(line 2\), which it does not define"),
+        (
+            (),
+            "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
+            r"calls cudaIpcGetMemHandle \(line 3\), which the emulator does not have",
+        ),
+        (
+            (),
+            "__device__ char big[4ull << 30];\n__global__ void k() { big[0] = 1; }\nint main() { k<<<1, 1>>>(); }",
+            "__device__ variables must take less than 2 GB together",
+        ),
+        (("--flags=-x c++",), "int main() {}", "says itself what nvcc is to make of it"),
+        (("--flags=-E",), "int main() {}", "says itself what nvcc is to make of it"),
         (("--threads", "0"), "int main() {}", "threads must be a whole number, at least 1"),
         (("--nonsense",), "int main() {}", "--help"),
     ],
@@ -231,7 +244,7 @@ def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
     path = tmp_path / "wrong.cu"
     path.write_text(text + "\n")
     done = command(path, options=options)
-    assert done.returncode == 2 and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
+    assert done.returncode == NOT_RUN_STATUS and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -559,3 +572,172 @@ int main() {
     assert note.message == (
         "cudaMemcpy: 16 of 256 bytes have never been written, the first at d_out (cudaMalloc 1, line 7) + 240 bytes"
     )
+
+
+# ---- programs that nobody would write, and streams that are not there ------------------------------------------------
+
+ODD = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+__global__ void last(int *p) { p[-1] = 1; }
+__global__ void print() {
+  if (threadIdx.x == 0) printf("block %d\n", blockIdx.x);
+}
+int main(int, char **argv) {
+  int *d, here = 7;
+  cudaMalloc(&d, 4096);
+  cudaMemset(d, 0, 4096);
+  if (!strcmp(argv[1], "last")) last<<<1, 1>>>(nullptr);
+  if (!strcmp(argv[1], "null")) {
+    printf("%d ", (int)cudaMemcpy(nullptr, d, 4, cudaMemcpyDeviceToHost));
+    printf("%d ", (int)cudaMemcpy(d, nullptr, 4, cudaMemcpyHostToDevice));
+    printf("%d ", (int)cudaMemcpy((void *)~7ull, d, 4, cudaMemcpyDeviceToHost));
+    printf("%d ", (int)cudaMemcpy(&here, d, 4, cudaMemcpyDeviceToHost));
+    cudaGetLastError();
+  }
+  if (!strcmp(argv[1], "close"))
+    for (int i = 3; i < 100; ++i) close(i);
+  if (!strcmp(argv[1], "close")) print<<<1, 1>>>();
+  if (!strcmp(argv[1], "child") && fork() == 0) {
+    sleep(120);
+    _exit(0);
+  }
+  if (!strcmp(argv[1], "print")) {
+    printf("before ");
+    print<<<5000, 32>>>();
+  }
+  printf("%d %d\n", (int)cudaDeviceSynchronize(), here);
+}
+"""
+
+
+def odd(what: str, **settings) -> subprocess.CompletedProcess:
+    return command(source(ODD, "odd"), what, **settings)
+
+
+def test_one_element_before_a_null_pointer():
+    """It took Python down."""
+    done = odd("last")
+    assert done.returncode == FINDINGS_STATUS and done.stdout == "700 7\n"
+    assert "out of bounds global: 4 bytes, 4 bytes before a null pointer" in done.stderr
+
+
+def test_copies_of_null_and_wild_pointers_are_refused():
+    done = odd("null")
+    assert done.stdout == "1 1 1 0 0 0\n"
+    assert "cudaMemcpy: the target is a null pointer" in done.stderr and "source is a null pointer" in done.stderr
+
+
+def test_a_program_that_closes_what_it_did_not_open_is_told():
+    done = odd("close")
+    assert done.returncode == 125 and "the program has closed descriptor" in done.stderr
+
+
+def test_a_child_in_the_background_is_not_waited_for():
+    started = time.monotonic()
+    done = _to_files("child")
+    assert done == (0, "0 7\n") and time.monotonic() - started < 60
+
+
+def _to_files(what: str) -> tuple[int, str]:
+    """The command with its output in a file: a pipe would stay open as long as the child has it."""
+    with tempfile.TemporaryFile("w+") as out:
+        words = [sys.executable, "-m", "cudaemu", "-q", str(source(ODD, "odd")), what]
+        done = subprocess.run(words, cwd=ROOT, stdout=out, stderr=subprocess.DEVNULL, check=False, timeout=100)
+        out.seek(0)
+        return done.returncode, out.read()
+
+
+def test_what_kernels_print_stays_in_its_place_among_the_rest():
+    done = odd("print")
+    assert done.stdout == "before " + "".join(f"block {n}\n" for n in range(5000)) + "0 7\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_else(closed):
+    words = [sys.executable, "-m", "cudaemu", "-q", str(source(ODD, "odd")), "print"]
+    done = subprocess.run(["/bin/sh", "-c", f'"$@" {closed}', "sh", *words], cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert done.stdout.endswith("0 7\n") or ">&-" in closed.split("2>&-")[0]
+
+
+def test_python_without_streams_runs_programs():
+    script = f"""
+import sys
+sys.stdout = sys.stderr = None
+import cudaemu
+report = cudaemu.program({str(source(ODD, "odd"))!r}, ["print"])
+library = cudaemu.load({str(source(ODD, "odd"))!r})
+sys.exit(0 if report.status == 0 and library.launch("print", 5, 32).status == 0 else 1)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- what is wrong, in words that lead to it -------------------------------------------------------------------------
+
+TOLD = r"""
+#include <cooperative_groups.h>
+__device__ __noinline__ int deeper(int n, volatile int *p) {
+  volatile int a[64];
+  a[n & 63] = n;
+  return deeper(n + 1, p) + a[n & 63];
+}
+extern "C" __global__ void recursion(int *p) { p[0] = deeper(0, p); }
+extern "C" __global__ void grid_sync(int *p) {
+  cooperative_groups::this_grid().sync();
+  p[0] = 1;
+}
+extern "C" __global__ void dynamic(int *p) {
+  extern __shared__ int s[];
+  __shared__ volatile int fixed[4];
+  s[threadIdx.x + 64] = fixed[0] = 1;
+  p[threadIdx.x] = s[threadIdx.x + 64];
+}
+extern "C" __global__ void wild_free(int *p) { free((void *)1234); }
+template <class A, class B> __global__ void named(A *p) { p[0] = 1; }
+template <class T> struct a_type_with_a_long_name {};
+int main() {
+  int *d;
+  cudaMalloc(&d, 4096);
+  named<int, a_type_with_a_long_name<a_type_with_a_long_name<a_type_with_a_long_name<float>>>><<<1, 1>>>(d);
+  named<int, a_type_with_a_long_name<a_type_with_a_long_name<a_type_with_a_long_name<double>>>><<<1, 1>>>(d);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "words"),
+    [
+        ("recursion", "stack overflow", "more than the 16384 bytes of stack"),
+        ("grid_sync", "trap", "co-operative launch"),
+        ("dynamic", "out of bounds shared", "16 bytes that the kernel declares, and 128 dynamic ones that the launch"),
+        ("wild_free", "bad free", "a null pointer + 1234 bytes"),
+    ],
+)
+def test_findings_say_what_is_behind_them(kernel, kind, words):
+    library = cudaemu.load(source(TOLD, "told"))
+    report = library.launch(kernel, 1, 32, np.zeros(1024, np.int32), shared=128)
+    assert kind in [finding.kind for finding in report.findings] and words in str(report)
+
+
+def test_kernels_of_a_template_have_short_names_that_tell_them_apart():
+    done = command(source(TOLD, "told"), options=())
+    heads = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("named<")]
+    assert len(set(heads)) == 2 and all(len(head) < 80 for head in heads)
+
+
+def test_a_long_launch_is_announced_where_no_terminal_shows_it(monkeypatch, capsys):
+    from cudaemu import __main__ as main
+
+    now = [0.0]
+    monkeypatch.setattr(main.time, "monotonic", lambda: now[0])
+    bar = main._Bar()
+    for now[0] in (1.0, 5.0, 12.0, 13.0, 19.0, 22.0, 30.0):
+        bar(3, 4000)
+    bar(4000, 4000)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"emulating: 3 of 4,000 blocks after {n} s; Ctrl-C ends it" for n in (10, 20)]

@@ -11,6 +11,7 @@ import torch
 import cudaemu
 from cudaemu import engine, hardware
 from cudaemu.build import compile_host
+from cudaemu.errors import UserError
 from tests.cudaemu import sources
 from tests.cudaemu.machine import kinds, launch
 
@@ -309,8 +310,51 @@ def test_a_loop_that_counts_through_all_numbers_is_stopped():
         instructions=10_000_000,
     )
     assert kinds(result) == ["endless loop"] and result.code == 702
-    assert "10000000 instructions" in result.findings[0].message
+    assert "10,000,000 instructions" in result.findings[0].message
     assert time.process_time() - started < 5
+
+
+def test_a_loop_through_a_barrier_with_nothing_else_is_found_at_once():
+    started = time.process_time()
+    result = launch("L: bar.sync 0; bra L;", np.zeros(32, np.uint32), grid=(4,), block=(256,))
+    assert kinds(result) == ["endless loop"] and "same values in all registers" in result.findings[0].message
+    assert time.process_time() - started < 10
+
+
+def test_a_loop_that_waits_for_what_barriers_say_goes_on():
+    """The same registers at each turn, but for what the other warps vote."""
+    c = np.zeros(64, np.uint32)
+    body = """
+        mov.u32 %r4, 0;
+    L:  setp.lt.u32 %p1, %r0, 32;
+        @%p1 add.u32 %r4, %r4, 1;
+        setp.gt.u32 %p2, %r4, 20000;
+        bar.red.or.pred %p3, 0, %p2;
+        @!%p3 bra L;
+        mad.wide.u32 %rd5, %r0, 4, %rd0;
+        st.global.u32 [%rd5], 7;"""
+    result = launch(body, c, block=(64,))
+    assert not result.findings and (c == 7).all()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.u32 %r3, 0; L: bar.sync 0; add.u32 %r3, %r3, 1; bra L;",
+        "L: atom.global.add.u32 %r3, [%rd0], 1; setp.ge.s32 %p1, %r3, 0; @%p1 bra L;",
+    ],
+    ids=["barriers", "atomics"],
+)
+def test_work_counts_by_what_it_takes(body):
+    """A loop through barriers or atomics is stopped after fewer instructions than one that only counts."""
+    result = launch(body, np.zeros(32, np.uint32), block=(256,), instructions=4_000_000)
+    assert kinds(result) == ["endless loop"]
+    assert sum(result.counters["warps"]) < 2_000_000
+
+
+def test_a_grid_beyond_all_patience_is_refused():
+    with pytest.raises(UserError, match="must have at most 268,435,456 blocks in the emulator, got 2,147,483,647"):
+        launch("", grid=(2**31 - 1,))
 
 
 def test_more_blocks_than_fit_cannot_wait_for_each_other():

@@ -47,6 +47,19 @@ def test_the_command_prints_both_stages_saves_them_and_quotes_lines(command, tmp
     assert after["counters"]["global_load_sectors"] < before["counters"]["global_load_sectors"]
 
 
+def test_a_time_line_is_saved_for_one_kernel_and_one_size(command, tmp_path):
+    """Of the stage, not of the one before it."""
+    path = tmp_path / "events.json"
+    status, out, _ = command("kernels.08_multi_stage", "count", "--sizes", "512x512x256", "--trace-events", path)
+    assert status == 0 and "leaves out launch 0 (gemm_kernel): 4 of 8 blocks" in " ".join(out.split())
+    written = json.loads(path.read_text())
+    processes = [row["args"]["name"] for row in written["traceEvents"] if row["name"] == "process_name"]
+    assert [name.rpartition(" ")[2] for name in processes] == ["0", "1", "2", "3"]
+    assert sum(row.get("cat") == "cp.async" and row["pid"] == 0 for row in written["traceEvents"]) == 8 * 256 // 32
+    status, _, error = command("kernels.08_multi_stage", "count", "--sizes", "256", "512", "--trace-events", path)
+    assert status == 2 and "one kernel and one size" in error
+
+
 def test_numbers_are_whole_at_eighty_columns():
     """Nine digits in every column of two kernels whose names are long."""
     kernel = kernels.load("10").kernel()

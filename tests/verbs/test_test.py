@@ -235,3 +235,40 @@ def test_what_is_compiled_ahead_is_given_up_when_a_check_raises(monkeypatch):
         threading.Timer(0.2, raised.set).start()
         raise UserError("wrong")
     assert begun == [(kernel, "8.0")]
+
+
+# ---- what is told, and how often -------------------------------------------------------------------------------------
+
+
+def test_a_mistake_is_told_once_with_the_number_of_checks_that_have_it(command, edited):
+    """One missing barrier breaks every check: it printed thousands of lines."""
+    source = edited(BLOCK_TILE, ("__syncthreads();  // everybody waits for all readers", "// nobody waits"))
+    argv = (*TEST, "--source", source, "--sizes", "64", "96", "128x64x64")
+    status, out, _ = command(BLOCK_TILE.package, *argv)
+    assert status == 1 and "3 of 3 checks failed" in out
+    assert out.count("shared race: ") == 1 and out.count("also in 2 other checks") >= 1
+
+
+def test_a_result_that_is_no_number_is_infinitely_wrong(command, edited):
+    """Elements that nobody writes are NaN: the row of the table shows that check, not one that is right."""
+    source = edited(NAIVE, (END, "  if (K == 16) return;\n" + END))
+    argv = (*TEST, "--sizes", "32x32x16", "32x32x40", "--source", source, "--variant", "COALESCED=1")
+    status, out, _ = command(NAIVE.package, *argv)
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("fp16")]
+    assert status == 1 and row[3] == "nan" and row[-3:] == ["wrong", "in", "1"]
+
+
+def test_a_refused_launch_that_nobody_looked_at_is_told(command, edited):
+    source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, 2048, 0, stream>>>"),
+                    ("return cudaGetLastError();", "return cudaSuccess;"))  # fmt: skip
+    argv = (*SMALL, source, "--variant", "COALESCED=1")
+    status, out, _ = command(NAIVE.package, *argv)
+    assert status == 1 and "never written" in out
+    assert re.search(r"returned cudaSuccess.* CUDA error 1: gemm_kernel: 2048 threads per block, at most 1024", out)
+
+
+def test_checks_for_a_smaller_gpu_say_so(command, edited):
+    source = edited(DOUBLE_BUFFER, ("= STAGES * sizeof(Tiles)", "= (STAGES + 1) * sizeof(Tiles)"))
+    _, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=4")
+    assert re.search(r"compute capability 8\.6: CUDA error 1: .*at most 101376", out)
+    assert "also in 3 other checks" in out

@@ -34,6 +34,7 @@ class Builder:
     def __call__(self, out: Path) -> None:
         self.builds += 1
         (out / "product").write_text("whole")
+        (out / "product").chmod(0o755)
         (out / "folder").mkdir()
         (out / "folder" / "second").write_text("also")
 
@@ -41,6 +42,7 @@ class Builder:
 DAMAGE = {
     "truncated": lambda place: (place / "product").write_text("who"),
     "changed": lambda place: (place / "product").write_text("WHOLE"),
+    "not to be executed": lambda place: (place / "product").chmod(0o644),
     "emptied": lambda place: (place / "product").write_text(""),
     "deleted": lambda place: (place / "product").unlink(),
     "deleted below": lambda place: (place / "folder" / "second").unlink(),

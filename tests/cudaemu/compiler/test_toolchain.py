@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from cudaemu import build
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import ToolFailed, UserError
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -239,6 +243,8 @@ def test_an_edited_header_is_noticed_in_a_cuda_source(way, header, tmp_path, mon
         ("cc1plus: out of memory allocating 65536 bytes", 1, False),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", 9, False),
         ("main.cpp:3:1: fatal error: error writing to /tmp/x.s: No space left on device", 1, False),
+        ("main.cpp:1:10: fatal error: some.h: Too many open files", 1, False),
+        ("kernel.cu(1): error: /tmp/x: Permission denied", 1, False),
         ("main.cpp:3:1: internal compiler error: Segmentation fault", 1, False),
         ("nvcc fatal   : Unknown option '--none'", 1, False),
         ("license expired", 1, False),
@@ -263,3 +269,65 @@ def test_folders_are_found_among_flags_and_in_the_environment(bare, tmp_path):
     bare.setenv("NVCC_APPEND_FLAGS", f"-O2 -I{g}")
     flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative"]
     assert toolchain.search_folders(flags) == folders
+
+
+# ---- tools in bounds -------------------------------------------------------------------------------------------------
+
+
+def test_tools_have_nothing_to_read():
+    assert toolchain.run(["/bin/sh", "-c", "cat; echo end"]) == "end\n"
+
+
+def test_tools_end_when_their_time_is_over(tmp_path):
+    """With all that they have started."""
+    started = time.monotonic()
+    with pytest.raises(UserError, match="ended by signal 9; it may take 1 s") as raised:
+        toolchain.run(["/bin/sh", "-c", f"(sleep 4; touch {tmp_path}/left) & sleep 60"], seconds=1)
+    assert not isinstance(raised.value, ToolFailed) and time.monotonic() - started < 30
+    time.sleep(max(0.0, 4.5 - (time.monotonic() - started)))
+    assert not (tmp_path / "left").exists()
+
+
+def test_tools_get_so_much_memory_and_no_more():
+    script = "import sys; len(bytearray(int(sys.argv[1])))"
+    toolchain.run([sys.executable, "-c", script, 1 << 20], memory=1 << 30)
+    with pytest.raises(UserError, match="MemoryError"):
+        toolchain.run([sys.executable, "-c", script, 2 << 30], memory=1 << 30)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_tools_do_not_outlive_python(tmp_path, how):
+    """Whatever ends it: an interrupted notebook left ptxas behind, which went on eating memory."""
+    tool = f"echo $$ > {tmp_path}/pid; sleep 300"
+    script = f"from cudaemu.compiler import toolchain; toolchain.run(['/bin/sh', '-c', {tool!r}])"
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL) as python:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            time.sleep(0.02)
+        python.send_signal(how)
+        python.wait(30)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(500):
+        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]:
+            return
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the tool runs on")
+
+
+def test_closed_streams_are_no_hindrance():
+    script = "from cudaemu.compiler import toolchain; toolchain.run(['/bin/sh', '-c', 'echo told'])"
+    for closed in ("<&-", ">&-", "<&- >&-"):
+        words = ["/bin/sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, script]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), closed
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_a_source_must_be_a_plain_file(make, tmp_path):
+    """Reading a pipe would wait for ever, and /dev/zero has no end."""
+    make(tmp_path / "source.cu")
+    for path in (tmp_path / "source.cu", Path("/dev/zero")):
+        with pytest.raises(UserError, match="it must be a plain file|it is a folder"):
+            toolchain.read(path)
+        with pytest.raises(UserError, match="it must be a plain file|it is a folder"):
+            toolchain.source_texts(path)

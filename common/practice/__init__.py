@@ -1,0 +1,1 @@
+"""Practice: the reader writes, the course checks."""

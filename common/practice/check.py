@@ -1,0 +1,176 @@
+"""Is it solved? A source held to an exercise: right at every shape, no rule broken, and its goals met.
+
+`check` needs nothing but the source and the exercise: no folder of a reader, no record of progress, no GPU. It can run
+in a process of its own, with other seeds and shapes than the reader sees.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cudaemu
+from common import accuracy, terminal
+from common.accuracy import Result
+from common.practice.exercises import Exercise
+from common.practice.goals import Judged, counted
+from common.practice.patches import is_code
+from common.problem import Shape
+from common.stage import Kernel
+from cudaemu import Options
+from cudaemu.compiler import toolchain
+from cudaemu.errors import ToolFailed, UserError
+
+POINTS = 10  # of an exercise
+PROGRAM_SECONDS = 60.0  # that a program may run without calling CUDA
+COMPILE, RUN, RULE, WRONG = "does not compile", "does not run", "breaks a rule", "wrong result"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong: one of COMPILE, RUN, RULE and WRONG; where, "256x768x384 fp16"; and the whole report."""
+
+    kind: str
+    where: str
+    report: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a check. Goals, and what must not get worse (`keeps`), are only counted if nothing is wrong."""
+
+    exercise: str
+    checks: int  # that were begun: shapes, or a program
+    findings: tuple[Finding, ...]
+    goals: tuple[Judged, ...]
+    keeps: tuple[Judged, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether the result is right and no rule is broken."""
+        return not self.findings
+
+    @property
+    def ok(self) -> bool:
+        return self.right and all(goal.met for goal in (*self.goals, *self.keeps))
+
+    @property
+    def points(self) -> float:
+        """Of POINTS: those of the goals that are met, of all if there are none; half, if something has got worse.
+
+        What an exercise begins with has none: it is wrong, or misses every goal."""
+        share = sum(goal.met for goal in self.goals) / len(self.goals) if self.goals else 1.0
+        return round(POINTS * self.right * share * (1 if all(each.met for each in self.keeps) else 0.5), 2)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        return {**asdict(self), "right": self.right, "ok": self.ok, "points": self.points}
+
+
+def check(
+    source: Path, exercise: Exercise, *, seed: int = 0, shapes: Sequence[Shape] | None = None, start: str | None = None
+) -> Verdict:
+    """Hold a source to an exercise, in the emulator with its sanitizer; it stops at the first shape that is wrong.
+
+    `seed` is that of the random inputs. `shapes`: those to try (default: all small ones that the stage's own check
+    tries). `start`: what changed lines are counted from (default: the exercise's own beginning). UserError if there is
+    no such file or no compiler."""
+    toolchain.read(source)
+    toolchain.find_nvcc()
+    toolchain.find_cxx()
+    run = _program if exercise.stage is None else _stage
+    return run(source, exercise, seed, shapes, exercise.start if start is None else start)
+
+
+def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] | None, start: str) -> Verdict:
+    tried = 0
+    where = ""
+    try:
+        kernel = exercise.kernel(source)
+        format_shape = kernel.stage.spec.format
+        chosen = list(kernel.test_shapes().values() if shapes is None else shapes)
+        if exercise.kind == "bug":  # the shape at which it shows comes first
+            chosen = list(dict.fromkeys([exercise.shape(kernel), *chosen]))
+        trials = [(shape, pattern) for shape in chosen for pattern in _patterns(kernel, shape == chosen[-1])]
+        with terminal.progress(f"checking {exercise.name}", total=len(trials)) as update:
+            for shape, pattern in trials:
+                inputs = "" if pattern == "normal" else f", {pattern} inputs"
+                where, tried = f"{format_shape(shape)} {kernel.short}{inputs}", tried + 1
+                update(f"checking {exercise.name} {format_shape(shape)}")
+                result = accuracy.check(kernel, shape, f"emulator {exercise.arch}".strip(), seed, pattern)
+                if not result.ok:
+                    return _failed(exercise, tried, _kind(result), where, result.report)
+                update(advance=1)
+        counts = _counts(exercise, kernel, seed)
+        return _judged(exercise, tried, counts, exercise.sizes(kernel), source, start)
+    except ToolFailed as error:
+        return _failed(exercise, tried, COMPILE, where, str(error))
+    except UserError as error:
+        return _failed(exercise, tried, RUN, where, str(error))
+
+
+def _patterns(kernel: Kernel, last: bool) -> Sequence[str]:
+    """Kinds of inputs: all of them at the last shape, normal ones at the others."""
+    patterns = kernel.stage.spec.patterns
+    return patterns if last else patterns[:1]
+
+
+def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] | None, start: str) -> Verdict:
+    where = " ".join([source.name, *exercise.words])
+    options = Options(leaks=True, timeout=PROGRAM_SECONDS)
+    options = options.replace(arch=exercise.arch) if exercise.arch else options
+    try:
+        with terminal.progress(f"running {where}"):
+            report = cudaemu.program(source, exercise.words, options=options)
+    except ToolFailed as error:
+        return _failed(exercise, 1, COMPILE, where, str(error))
+    except UserError as error:
+        return _failed(exercise, 1, RUN, where, str(error))
+    if report.findings:
+        return _failed(exercise, 1, RULE, where, str(report))
+    if report.status:
+        return _failed(exercise, 1, WRONG, where, report.error or report.outcome)
+    return _judged(exercise, 1, counted(report), {}, source, start)
+
+
+def _failed(exercise: Exercise, tried: int, kind: str, where: str, report: str) -> Verdict:
+    return Verdict(exercise.name, tried, (Finding(kind, where, report),), (), ())
+
+
+def _kind(result: Result) -> str:
+    """What is wrong with a result that is not right."""
+    if result.broken:
+        return RULE
+    if not result.accuracies:
+        return RUN
+    return RULE if all(each.ok for each in result.accuracies) else WRONG  # right, but it wrote to an input
+
+
+def _counts(exercise: Exercise, kernel: Kernel, seed: int) -> Mapping[str, int]:
+    """What goals can be about, at the shape that the exercise names."""
+    if not exercise.goals and not exercise.keeps:
+        return {}
+    shape, spec = exercise.shape(kernel), kernel.stage.spec
+    kernel.check_shape(*shape)
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed)
+    return counted(kernel.emulate(inputs, spec.outputs(shape, kernel.dtype, kernel.variants), sanitize=False))
+
+
+def _judged(
+    exercise: Exercise, tried: int, counts: Mapping[str, int], sizes: Mapping[str, int], source: Path, start: str
+) -> Verdict:
+    """The verdict on a source that is right: its goals, and of a bug whether the repair is small."""
+    goals, keeps = ([goal.judge(counts, sizes) for goal in each] for each in (exercise.goals, exercise.keeps))
+    if exercise.limit is not None:
+        lines = changed_lines(start, toolchain.read(source))
+        keeps.append(Judged("changed lines", lines, "<=", exercise.limit, lines <= exercise.limit))
+    return Verdict(exercise.name, tried, (), tuple(goals), tuple(keeps))
+
+
+def changed_lines(before: str, after: str) -> int:
+    """How many lines of code were removed, and how many added."""
+    diff = difflib.ndiff(before.splitlines(), after.splitlines())
+    return sum(line[:2] in ("- ", "+ ") and is_code(line[2:]) for line in diff)

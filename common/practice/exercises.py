@@ -1,0 +1,223 @@
+"""The exercises: what there is to write, of which file, from which beginning, and what must hold.
+
+Each is a page or a patch (common/practice/patches.py) beside what it is about:
+
+    kernels/NN_name/practice/step.md       turn the stage before into this one; step.patch: start from what it leaves
+    kernels/NN_name/practice/NAME.patch    a hole: the patch takes a piece out of kernel.cu
+    tests/cudaemu/broken/NAME.patch        a bug, if the patch says "Exercise: NAME"; its prose is the symptom
+    common/practice/first/NAME.patch       a first kernel: a hole in one of the examples
+
+What a page says: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
+beginning misses, where that runs at all; Keep: likewise, what must not get worse; Run: the shape at which these are
+counted, with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first;
+and the task in prose.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from common import course
+from common.dtypes import PRECISIONS
+from common.gpu import signature
+from common.practice import patches
+from common.practice.goals import Goal
+from common.practice.patches import Patch
+from common.stage import KERNELS, Kernel, Stage, macros
+from cudaemu.errors import UserError
+
+ROOT = KERNELS.parent
+BROKEN = ROOT / "tests" / "cudaemu" / "broken"
+FIRST = Path(__file__).with_name("first")
+
+PAGE = ("Title", "Topic", "Level", "Hint")
+MORE = ("Goal", "Keep", "Run", "Predict", "Arch")
+REPEATED = ("Hint", "Goal", "Keep", "Predict")
+OF_A_BUG = ("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint")
+HINTS = 3
+KINDS = {  # what a reader is asked for
+    "first": "a first kernel: write it",
+    "step": "the step: turn the kernel before into this one",
+    "hole": "the hole: write the piece that is missing",
+    "bug": "the bug: find it and repair it in few lines",
+}
+TOPICS = (
+    "first kernels",
+    "global memory",
+    "shared memory",
+    "synchronisation",
+    "tensor cores",
+    "asynchronous copies",
+    "edges",
+    "attention",
+    "Hopper",
+)
+SLACK = 2  # a repair may change so many times as many lines as ours, and so many more
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Something to write, in one source file.
+
+    `solution` is our own file. `start` is what the reader begins with, which does not pass. A `stage`'s source is
+    called by its launcher, on tensors; without a stage it is a program that checks itself."""
+
+    name: str  # of the reader's folder: "NN_name", "NN-hole", "NN-bug-1", "transpose"
+    kind: str  # one of KINDS
+    patch: Patch
+    solution: Path
+    stage: Stage | None = None
+
+    @property
+    def title(self) -> str:
+        return self.patch.first("Title")
+
+    @property
+    def topic(self) -> str:
+        return self.patch.first("Topic")
+
+    @property
+    def level(self) -> int:
+        return int(self.patch.first("Level"))
+
+    @property
+    def task(self) -> str:
+        """What to do, in Markdown."""
+        return self.patch.prose
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return self.patch.fields["Hint"]
+
+    @property
+    def predict(self) -> tuple[str, ...]:
+        return self.patch.fields.get("Predict", ())
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What Run says: the shape with a dtype or variants, or a program's arguments."""
+        return tuple(self.patch.first("Run").split())
+
+    @property
+    def arch(self) -> str:
+        """The compute capability that it is compiled for and runs on; "": the oldest that it can."""
+        return self.patch.first("Arch")
+
+    @cached_property
+    def goals(self) -> tuple[Goal, ...]:
+        return tuple(map(Goal.of, self.patch.fields.get("Goal", ())))
+
+    @cached_property
+    def keeps(self) -> tuple[Goal, ...]:
+        """What must hold as well, and holds at the beginning if that is right."""
+        return tuple(map(Goal.of, self.patch.fields.get("Keep", ())))
+
+    @property
+    def limit(self) -> int | None:
+        """How many lines of code a repair may change; None where it does not matter."""
+        return SLACK * self.patch.lines + SLACK if self.kind == "bug" else None
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the reader writes."""
+        return self.solution.name
+
+    @cached_property
+    def start(self) -> str:
+        """What the reader begins with: ours with the patch applied, or the whole kernel of the stage before.
+
+        UserError if the patch is not made of today's source."""
+        if not self.patch.source:
+            before = course.previous(self.stage) if self.stage else None
+            if before is None:
+                raise UserError(f"{self.name}: there is no stage before it, and its page has no patch")
+            return before.source.read_text(encoding="utf-8")
+        try:
+            return self.patch.apply(self.solution.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"the exercise {self.name} is not made of today's course: {error}") from None
+
+    def kernel(self, source: Path) -> Kernel:
+        """The kernel that Run asks for, of this source. UserError if it cannot be read, or if the source lacks the
+        launcher or a macro that says what is computed."""
+        assert self.stage is not None
+        signature(source, self.stage.symbol)
+        declared = macros(source)
+        for name in self.stage.spec.settings:  # one that may be 0 is 0 where it is not declared
+            values = self.stage.variants.get(name, (0,))
+            if name not in declared and 0 not in values:
+                raise UserError(f"{source} must declare the macro {name}, as {self.stage.source} does")
+        words = self.words[1:]
+        dtype = next((word for word in words if word in PRECISIONS), None)
+        given = dict(word.split("=") for word in words if "=" in word)
+        return self.stage.kernel(dtype, {name: int(value) for name, value in given.items()}, source)
+
+    def shape(self, kernel: Kernel) -> tuple[int, ...]:
+        """The shape at which goals are counted."""
+        spec = kernel.stage.spec
+        return spec.parse(self.words[0], kernel.variants) if self.words else spec.emulator_shapes(kernel.variants)[0]
+
+    def sizes(self, kernel: Kernel) -> Mapping[str, int]:
+        """What a goal may name: the axes of the problem, at that shape."""
+        return dict(zip(kernel.stage.spec.axes, self.shape(kernel)))
+
+
+@lru_cache
+def catalogue() -> tuple[Exercise, ...]:
+    """All exercises: first kernels, then by stage the step, its holes, its bugs."""
+    found = [_first(path) for path in sorted(FIRST.glob("*.patch"))]
+    bugs = _bugs()
+    for stage in course.ladder():
+        folder = stage.directory / "practice"
+        for path in sorted((*folder.glob("*.md"), *folder.glob("*.patch")), key=lambda path: path.stem != "step"):
+            step = path.stem == "step"
+            name = stage.name if step else f"{stage.number}-{path.stem}"
+            found.append(_of(stage, path, "step" if step else "hole", name))
+        found += [each for each in bugs if each.stage is stage]
+    return (*found, *(each for each in bugs if each.stage is None))
+
+
+def of_stage(stage: Stage) -> tuple[Exercise, ...]:
+    """The exercises of a stage."""
+    return tuple(each for each in catalogue() if each.stage is stage)
+
+
+def find(text: str, stage: Stage | None = None) -> Exercise:
+    """The exercise of that name; a stage's may go without its number, and its number alone is its step.
+
+    UserError, with the likeliest names, if there is none."""
+    chosen = {each.name: each for each in (of_stage(stage) if stage else catalogue())}
+    short = {name.split("-", 1)[-1]: name for name in chosen} if stage else {}
+    if re.fullmatch(r"\d\d?|h\d", text) and not stage:
+        text = course.load(text).name
+    name = short.get(text, text)
+    if name not in chosen:
+        likely = difflib.get_close_matches(name, [*chosen, *short], n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(likely)}?" if likely else ""
+        raise UserError(f"no exercise '{text}'.{hint} python -m kernels practice lists them")
+    return chosen[name]
+
+
+def _of(stage: Stage, path: Path, kind: str, name: str) -> Exercise:
+    return Exercise(name, kind, patches.read(path, PAGE, MORE, REPEATED), stage.source, stage)
+
+
+def _first(path: Path) -> Exercise:
+    patch = patches.read(path, PAGE, MORE, REPEATED)
+    return Exercise(path.stem, "first", patch, ROOT / patch.source)
+
+
+def _bugs() -> list[Exercise]:
+    found = []
+    for path in sorted(BROKEN.glob("*.patch")):
+        patch = patches.read(path, (), OF_A_BUG, REPEATED)
+        if name := patch.first("Exercise"):
+            solution = ROOT / patch.source
+            stage = course.load(solution.parent.name) if solution.is_relative_to(KERNELS) else None
+            found.append(Exercise(name, "bug", patch, solution, stage))
+    return sorted(found, key=lambda each: each.name)

@@ -1,0 +1,116 @@
+"""Goals in numbers: what a solution may execute and move at most, whatever it looks like."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cudaemu import Report
+
+COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, "<=": operator.le, ">=": operator.ge}
+SIGNS = {"=": "=", "<=": "≤", ">=": "≥"}
+ARITHMETIC: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most; all others are counters of the emulator
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A counter, how it is compared, and with what: a number, or arithmetic with the sizes of the problem."""
+
+    counter: str
+    sign: str
+    bound: str
+
+    @classmethod
+    def of(cls, text: str) -> Goal:
+        """The goal that a line such as "global_load_sectors <= M*N*K/256" says. ValueError if it says none."""
+        found = re.fullmatch(r"([a-z_.]+) (<=|>=|=) (\S.*)", text)
+        if not found:
+            raise ValueError(f"'{text}' is no goal: write COUNTER = | <= | >= NUMBER")
+        goal = cls(*found.groups())
+        _tree(goal.bound)
+        return goal
+
+    def value(self, sizes: Mapping[str, int]) -> float:
+        """The bound at these sizes. ValueError for a name that is none of them."""
+        return _value(_tree(self.bound), sizes)
+
+    def judge(self, counted: Mapping[str, int], sizes: Mapping[str, int]) -> Judged:
+        """What these counters make of the goal. A counter that is not there is 0."""
+        bound, value = self.value(sizes), counted.get(self.counter, 0)
+        return Judged(self.counter, value, self.sign, bound, COMPARE[self.sign](value, bound))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A goal, what was counted, and whether that meets it."""
+
+    counter: str
+    value: float
+    sign: str
+    bound: float
+    met: bool
+
+    @property
+    def text(self) -> str:
+        """What it asks for: "bank conflicts of loads = 0"."""
+        return f"{in_words(self.counter)} {SIGNS[self.sign]} {_number(self.bound)}"
+
+    def __str__(self) -> str:
+        return f"{self.text}: {_number(self.value)}" + ("" if self.met else ", not met")
+
+
+WORDS = {  # for readers; what is not here is written as it is, with blanks
+    "instructions": "warp instructions",
+    "instructions.barrier": "barriers",
+    "instructions.mma": "mma instructions",
+    "instructions.wmma": "wmma instructions",
+    "instructions.wgmma": "wgmma instructions",
+    "instructions.fma": "FMA instructions",
+    "instructions.shuffle": "shuffles",
+    "instructions.integer": "integer instructions",
+    "shared_load_conflicts": "bank conflicts of loads",
+    "shared_store_conflicts": "bank conflicts of stores",
+    "shared_load_wavefronts": "wavefronts of shared loads",
+    "shared_store_wavefronts": "wavefronts of shared stores",
+    SHARED_BYTES: "bytes of shared memory per block",
+}
+
+
+def in_words(counter: str) -> str:
+    """The name of a counter as a reader calls it."""
+    return WORDS.get(counter, counter.replace("instructions.", "instructions ").replace("_", " "))
+
+
+def counted(report: Report) -> dict[str, int]:
+    """All that goals can be about, of all launches of a run."""
+    return {**report.counters.flat(), SHARED_BYTES: max((launch.shared for launch in report.launches), default=0)}
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def _tree(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"'{text}' is no arithmetic") from None
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> float:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]
+    if isinstance(node, ast.Name) and node.id in sizes:
+        return sizes[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        return ARITHMETIC[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+    raise ValueError(f"'{ast.unparse(node)}' is neither a number nor one of {', '.join(sizes) or 'no sizes'}")

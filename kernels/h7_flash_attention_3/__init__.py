@@ -1,0 +1,27 @@
+"""Stage h7: softmax under the products, within a warpgroup and between two."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="FlashAttention-3: the next scores are started before the product of these weights with V and weighed while "
+    "it runs, and warpgroups take turns to start their products. Features of stage 16, by tensor maps.",
+    problem="sdpa",
+    ladder="hopper-attention",
+    follows="h6_wgmma_attention",
+    min_arch="9.0a",
+    unit="wgmma",
+    dtypes=("fp16", "bf16"),
+    variants={
+        "HEAD_DIM": (64, 128),
+        "CAUSAL": (0, 1),
+        "KEYS": (64, 128),
+        "MAX_WARPGROUPS": (2, 3),
+        "PERSISTENT": (0, 1),
+        "PING_PONG": (0, 1),
+        "SCORES_AHEAD": (0, 1),
+        "LAZY_RESCALE": (0, 1),
+    },
+    alignment=16,
+    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
+)

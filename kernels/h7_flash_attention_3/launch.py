@@ -1,0 +1,56 @@
+"""What a launch of this stage chooses by its shape and by the GPU: over how many blocks the keys are split."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from common.problem import Shape, Variants
+
+GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; where there are no more of them, a block has one that multiplies
+FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
+
+
+def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
+    """{"splits"}: over how many blocks the keys of one tile of queries are split, so that all multiprocessors work."""
+    b, h, h_kv, n, n_kv, d = shape
+    group = h // h_kv
+    packed = group if n * group <= GROUP_Q else 1
+    rows = n * packed
+    blocks = b * (h // packed) * -(-rows // _block_q(shape, variants, rows))
+    whole = variants["CAUSAL"] or blocks >= multiprocessors  # a block has a multiprocessor to itself
+    return {"splits": 1 if whole else _splits(blocks, _tiles(shape, variants), multiprocessors)}
+
+
+def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
+    """What a check launches as well, by what it is: choices that differ.
+
+    Small sizes leave a block no more than one tile of keys; as large sizes have it: several of them, in one part or in
+    two that are not alike."""
+    if choose(shape, variants, multiprocessors)["splits"] == 1:
+        return {}
+    enough = _tiles(shape, variants) >= FEW_TILES
+    return {"keys in two parts": {"splits": 2}} if enough else {"keys not split": {"splits": 1}}
+
+
+def _block_q(shape: Shape, variants: Variants, rows: int) -> int:
+    """The queries of a block, as the launcher in kernel.cu has them."""
+    if rows <= GROUP_Q:
+        return GROUP_Q
+    wide = shape[5] == 64 and not variants["CAUSAL"] and variants["MAX_WARPGROUPS"] == 3
+    return 192 if wide and 10 * -(-rows // 192) * 192 < 11 * -(-rows // 128) * 128 else 128
+
+
+def _tiles(shape: Shape, variants: Variants) -> int:
+    return -(-shape[4] // variants["KEYS"])
+
+
+@lru_cache(maxsize=1024)
+def _splits(blocks: int, tiles: int, slots: int) -> int:
+    """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
+    and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal ones the
+    largest: more blocks of a wave read."""
+
+    def time(splits: int) -> int:
+        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
+
+    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))

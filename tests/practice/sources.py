@@ -1,0 +1,20 @@
+"""Sources of exercises as files that stay: what is compiled from them is found in the cache the next time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.practice.exercises import Exercise
+from tests.cudaemu.sources import source
+
+
+def start(exercise: Exercise) -> Path:
+    """What a reader begins with."""
+    return source(exercise.start, f"start_{exercise.name}")
+
+
+def edited(exercise: Exercise, old: str, new: str, name: str) -> Path:
+    """Our solution, with one piece that stands there once put otherwise."""
+    text = exercise.solution.read_text()
+    assert text.count(old) == 1, f"{exercise.solution} has {text.count(old)} times: {old}"
+    return source(text.replace(old, new), f"edited_{exercise.name}_{name}")

@@ -1,0 +1,470 @@
+"""Drills: what they call right is what the emulator counts, moves and waits for, and what other code says."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import cudaemu
+from common import notebook
+from common.figures import fragments, layout
+from common.practice import drills
+from cudaemu.errors import UserError
+from tests.cudaemu import warpgroups
+from tests.cudaemu.machine import kinds, launch
+
+SEEDS = range(3)
+EACH = 8  # questions of a kind and seed
+
+
+def asked(kind: str) -> list[drills.Question]:
+    found = {q.text + q.code: q for seed in SEEDS for q in drills.questions(kind, seed, EACH)}
+    return list(found.values())
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word.replace(",", "")) for word in re.findall(r"(?<!\w)\d[\d,]*(?!\w)", text)]
+
+
+# ---- what the reader is shown, compiled and run ----
+
+HEAD = """#include <cuda_fp16.h>
+template <class T> __device__ T made() { return T(); }
+template <> __device__ half made<half>() { return __float2half(1.0f); }
+"""
+
+
+def kernel(name: str, question: drills.Question) -> str:
+    """A kernel that does what a question's code does, with an array in shared memory or in global memory."""
+    declared, _, access = question.code.rpartition("\n")
+    shared = re.match(r"__shared__ (\w+)", declared)
+    type_ = shared[1] if shared else re.search(r"x points to (\w+)", question.text)[1]
+    before = after = ""
+    if shared:  # written before, and read after, so that nvcc keeps the array
+        before = "for (int i = threadIdx.x; i < int(sizeof tile / 4); i += 32) reinterpret_cast<int *>(tile)[i] = i;"
+        before += " __syncthreads();"
+    if access.startswith("value"):
+        after = "out[threadIdx.x] = value;"
+        value = f"{type_} value;"
+    else:
+        value = f"{type_} value = out[threadIdx.x];"
+        after = f"__syncthreads(); out[threadIdx.x] = reinterpret_cast<{type_} *>(tile)[n];" if shared else ""
+    guard = "if (threadIdx.x < 32)"
+    return f"""__global__ void {name}(void *x_, void *out_, int n) {{
+      auto x = static_cast<{type_} *>(x_), out = static_cast<{type_} *>(out_);
+      {declared} {before}
+      {value} {guard} {{
+        {access}  // {name}
+      }} {after} }}"""
+
+
+@pytest.fixture(scope="module")
+def memory() -> dict[str, cudaemu.Report]:
+    """Every question about banks and sectors, its code compiled by nvcc and run in the emulator with a trace."""
+    every = {f"{kind}{n}": q for kind in ("banks", "wavefronts", "sectors") for n, q in enumerate(asked(kind))}
+    library = cudaemu.load(HEAD + "\n".join(kernel(name, q) for name, q in every.items()), sanitize=False)
+    x, out = np.zeros(1 << 20, np.uint8), np.zeros(1 << 10, np.uint8)
+    return {name: library.launch(name, 1, 32, x, out, 0, trace=cudaemu.Trace()) for name in every}
+
+
+def of_line(report: cudaemu.Report, text: str) -> cudaemu.Counters:
+    """The counters of the line with that comment."""
+    (found,) = (
+        each for (file, line), each in report.lines.items() if linecache.getline(file, line).endswith(f"{text}\n")
+    )
+    return found
+
+
+def test_banks_are_where_the_access_goes(memory):
+    for n, question in enumerate(asked("banks")):
+        rows = memory[f"banks{n}"].trace
+        reads = rows[(rows["space"] == 1) & (rows["kind"] == 0)]
+        assert len(reads) == 32 and {int(a) // 4 % 32 for a in reads["addr"]} == {question.parts["bank"]}, question
+
+
+def test_wavefronts_are_those_that_the_emulator_counts(memory):
+    met = set()
+    for n, question in enumerate(asked("wavefronts")):
+        counters = of_line(memory[f"wavefronts{n}"], f"// wavefronts{n}")
+        counted = counters.shared_store_wavefronts + counters.shared_load_wavefronts
+        assert counted == question.parts["wavefronts"], question
+        met.add(counted)
+    assert len(met) > 4
+
+
+def test_sectors_are_those_that_the_emulator_counts(memory):
+    for n, question in enumerate(asked("sectors")):
+        report = memory[f"sectors{n}"]
+        counters = of_line(report, f"// sectors{n}")
+        rows, _ = report.accesses("x_")
+        load = question.code.startswith("value")
+        counted = counters.global_load_sectors if load else counters.global_store_sectors
+        assert counted == question.parts["sectors"], question
+        base = report.tensors["x_"].base
+        lines = {(int(a) - base + byte) // 128 for a, size in zip(rows["addr"], rows["size"]) for byte in range(size)}
+        assert base % 256 == 0 and len(lines) == question.parts["lines"], question
+
+
+def test_shuffles_are_what_the_emulator_computes():
+    every = asked("shuffles")
+    code = "".join(
+        f"__global__ void k{n}(int *out) {{ {q.code} out[threadIdx.x] = value; }}\n" for n, q in enumerate(every)
+    )
+    library = cudaemu.load(code)
+    for n, question in enumerate(every):
+        out = np.zeros(32, np.int32)
+        assert library.launch(f"k{n}", 1, 32, out).ok
+        assert out[numbers(question.text)[-1]] == question.parts[""], question
+
+
+def test_warps_are_those_of_the_machine():
+    code = """__global__ void k(int *out, int x, int y, int z) {
+      if (threadIdx.x == x && threadIdx.y == y && threadIdx.z == z) {
+        unsigned lane; asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+        out[0] = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z) - lane) / 32, out[1] = lane;
+      } }"""
+    library = cudaemu.load(code)
+    for question in asked("warps"):
+        *block, x, y, z = numbers(question.text)
+        out = np.zeros(2, np.int32)
+        library.launch("k", 1, block, out, x, y, z)
+        assert out.tolist() == list(question.parts.values()), question
+
+
+# ---- fragments ----
+
+
+def test_fragment_tables_are_those_of_ldmatrix():
+    """An 8 × 8 matrix per register, as ldmatrix brings it: A row by row, B (k by n) transposed."""
+    tile = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    for operand, trans, count, columns in (("A", "", 4, 16), ("B", ".trans", 2, 8)):
+        rows = np.array([(lane % 16, lane // 16 * 8) for lane in range(32)])
+        out = np.zeros((4, 32), np.uint32)
+        registers = ", ".join(f"%r{10 + n}" for n in range(count))
+        body = f"""
+            .shared .align 16 .b8 s[512];
+            mov.u32 %r2, s; mad.lo.u32 %r3, %r1, 16, %r2; mad.wide.u32 %rd20, %r1, 16, %rd1;
+            ld.global.v4.u32 {{%r4, %r5, %r6, %r7}}, [%rd20]; st.shared.v4.u32 [%r3], {{%r4, %r5, %r6, %r7}};
+            bar.warp.sync -1;
+            mad.wide.u32 %rd21, %r1, 4, %rd2; ld.global.u32 %r8, [%rd21]; add.u32 %r8, %r8, %r2;
+            ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{registers}}}, [%r8];
+            mad.wide.u32 %rd31, %r1, 4, %rd0;
+            """ + "".join(f"st.global.u32 [%rd31+{128 * n}], %r{10 + n};" for n in range(count))
+        launch(body, out, tile, (rows[:, 0] * 32 + rows[:, 1] * 2).astype(np.uint32))
+        held = np.stack([out & 0xFFFF, out >> 16], -1)[:count].transpose(1, 0, 2)  # [lane][register][half]
+        probe = (held // 16 * columns + held % 16).reshape(32, -1)
+        found = fragments.fragment(probe, (16, columns), count)
+        mine = fragments.mma(operand)
+        assert (found.lane == mine.lane).all() and (found.register == mine.register).all(), operand
+
+
+def test_the_accumulator_of_mma_is_where_the_table_has_it():
+    """A row of A times a column of B: only C[row][column] is 1."""
+    a, b, c = (fragments.mma(operand) for operand in "ABC")
+    body = """
+        mad.wide.u32 %rd31, %r1, 16, %rd1; ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd31];
+        mad.wide.u32 %rd31, %r1, 8, %rd2; ld.global.v2.u32 {%r14, %r15}, [%rd31];
+        mov.f32 %f4, 0f00000000;
+        mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13},
+          {%r14, %r15}, {%f4, %f4, %f4, %f4};
+        mad.wide.u32 %rd31, %r1, 16, %rd0; st.global.v4.f32 [%rd31], {%f0, %f1, %f2, %f3};"""
+    for row, column, k in ((0, 0, 0), (5, 3, 9), (13, 6, 2), (8, 7, 15)):
+        left, right = np.zeros((32, 4, 2), np.float16), np.zeros((32, 2, 2), np.float16)
+        left[a.lane[row, k], a.register[row, k], k % 2] = 1
+        right[b.lane[k, column], b.register[k, column], k % 2] = 1
+        out = np.zeros((32, 4), np.float32)
+        launch(body, out, left, right)
+        assert np.argwhere(out).tolist() == [[c.lane[row, column], c.register[row, column]]]
+
+
+def test_the_accumulator_of_wgmma_is_where_the_table_has_it():
+    """A and B such that C[row][column] = 32 · row + column: each thread stores its registers in their order."""
+    columns, rows = 32, 64
+    a, b = np.zeros((rows, 16), np.float16), np.zeros((columns, 16), np.float16)
+    a[:, 0], a[:, 1] = np.arange(rows), 1
+    b[:, 0], b[:, 1] = columns, np.arange(columns)
+    places = warpgroups.Layout(), warpgroups.Layout(start=4096)
+    memory = np.zeros(8192, np.uint8)
+    for matrix, place in zip((a, b), places):
+        warpgroups.place(matrix, place.resolved(len(matrix)), memory)
+    d = warpgroups.listed("d", columns // 2)
+    body = "shr.u32 %r20, %r5, 4; cvt.u64.u32 %rd10, %r20;"
+    for n, (matrix, place) in enumerate(zip((a, b), places)):
+        body += f"add.u64 %rd{11 + n}, %rd10, {place.descriptor(len(matrix))};"
+    body += f"""{warpgroups.zero(columns // 2)} {warpgroups.FENCE}
+        wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {d}, %rd11, %rd12, 1, 1, 1, 0, 0; {warpgroups.WAIT}
+        mad.wide.u32 %rd6, %r0, {columns * 2}, %rd0;"""
+    body += "".join(f"st.global.b32 [%rd6 + {4 * n}], %d{n};" for n in range(columns // 2))
+    out = np.zeros((128, columns // 2), np.float32)
+    result = warpgroups.run(body, memory, out)
+    assert not result.findings
+    held = fragments.accumulator(columns)
+    row, column = np.mgrid[0:rows, 0:columns]
+    assert (out[held.lane, held.register] == columns * row + column).all()
+
+
+# ---- tiles ----
+
+
+def wavefronts(offsets: np.ndarray) -> int:
+    """What one matrix of ldmatrix takes with these eight row addresses, as the emulator counts."""
+    body = """
+        .shared .align 128 .b8 s[65536];
+        mov.u32 %r2, s; mad.wide.u32 %rd21, %r1, 4, %rd1; ld.global.u32 %r8, [%rd21]; add.u32 %r8, %r8, %r2;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r10}, [%r8];"""
+    result = launch(body, np.zeros(32, np.uint32), np.resize(offsets, 32).astype(np.uint32), sanitize=False)
+    return int(result.counters["wavefronts"][result.counters["wavefronts"] > 0].sum())
+
+
+def test_paddings_take_one_wavefront_and_less_does_not():
+    for question in asked("padding"):
+        row, pad = numbers(question.text)[0], question.parts["bytes"]
+        taken = {each: wavefronts(np.arange(8) * (row + each)) for each in range(0, pad + 16, 16)}
+        assert [each for each, count in taken.items() if count == 1] == [pad], question
+
+
+def test_one_key_alone_is_free_of_conflicts():
+    for question in asked("keys"):
+        row_bytes = numbers(question.text)[0]
+        fine = []
+        for letter, key in re.findall(r"(\w)\) chunk \^ \((.*)\)", question.text):
+            row = np.arange(8)
+            own = eval(key.replace("/", "//"), {"row": np.arange(64)})
+            inside = (own < row_bytes // 16).all()
+            free = inside and all(
+                wavefronts((first + row) * row_bytes + own[first : first + 8] * 16) == 1 for first in (0, 8, 16, 24)
+            )
+            fine += [letter] if free else []
+        assert fine == [question.parts["key"]], question
+
+
+def test_a_swizzled_offset_follows_from_its_rule():
+    for question in asked("swizzles"):
+        row_bytes, *_, chunk, row = numbers(question.text)
+        key = eval(re.search(r"c \^ \((r.*?)\)\.", question.text)[1].replace("row", "r").replace("/", "//"), {"r": row})
+        assert row * row_bytes + 16 * (chunk ^ key) == question.parts["offset"], question
+
+
+# ---- what fits, what binds ----
+
+
+def test_occupancy_is_what_the_toolkit_says():
+    """cuda_occupancy.h, restated: warps by quarters, units of 256 registers and 128 bytes."""
+    limits = {"8.0": (164, 64, 32), "8.6": (100, 48, 16), "8.9": (100, 48, 24), "9.0": (228, 64, 32),
+              "10.0": (228, 64, 32), "12.0": (100, 48, 24)}  # fmt: skip
+    for question in asked("occupancy"):
+        shared_kb, most_warps, most_blocks = limits[re.search(r"capability ([\d.]+)", question.text)[1]]
+        threads, registers, shared = map(int, re.search(
+            r"of (\d+) threads, (\d+) registers per thread, (\d+) KB", question.text).groups())  # fmt: skip
+        warps = -(-threads // 32)
+        by_registers = 65536 // 4 // (-(-registers * 32 // 256) * 256) * 4 // warps
+        fits = min(by_registers, most_warps // warps, most_blocks, shared_kb // (shared + 1))
+        assert question.parts["blocks"] == fits, question
+
+
+def test_waves_are_those_of_blocks_taken_one_by_one():
+    for question in asked("waves"):
+        size, _, tile_m, tile_n, sms, per_sm = numbers(question.text)
+        waiting, rounds = size // tile_m * (size // tile_n), []
+        while waiting:
+            rounds.append(min(waiting, sms * per_sm))
+            waiting -= rounds[-1]
+        assert list(question.parts.values()) == [len(rounds), rounds[-1]], question
+
+
+def test_warps_in_flight_are_the_fewest_that_deliver_all():
+    for question in asked("flight"):
+        latency, rate, loads, width = numbers(question.text)
+        need, warps = question.parts.values()
+        assert (warps - 1) * loads * width * 32 < need == latency * rate <= warps * loads * width * 32
+
+
+def test_bounds_count_what_the_formulas_count():
+    for question in asked("bounds"):
+        sizes, (peak, bandwidth) = numbers(question.text)[:-3], numbers(question.text)[-3:-1]
+        if question.text.startswith("C"):
+            m, n, k = sizes[-3:]
+            flops, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+        else:
+            b, h, n, d = sizes[:4]
+            flops, moved = 4 * b * h * n * n * d, 2 * 4 * b * h * n * d
+        bound = "arithmetic" if flops / peak > moved / bandwidth else "memory"
+        assert list(question.parts.values()) == [Fraction(flops, 10**6), Fraction(moved, 10**6), bound], question
+
+
+# ---- loops and waits ----
+
+
+def test_the_online_softmax_ends_where_a_plain_one_does():
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        scores = generator.integers(-3, 6, 8)
+        steps = drills.attention_tiles.online(scores, np.zeros(8), 4)
+        assert steps[-1].l == sum(Fraction(2) ** int(s - max(scores)) for s in scores)
+    for question in asked("softmax"):
+        m, l, rest = re.search(r"m = (\S+) and l = (\S+)\. .* scores (.*)\. What", question.text).groups()  # noqa: E741
+        scores = [Fraction(word) for word in rest.split(", ")]
+        largest = max(Fraction(m), *scores)
+        total = Fraction(l) * Fraction(2) ** int(Fraction(m) - largest) + sum(
+            Fraction(2) ** int(s - largest) for s in scores
+        )
+        assert list(question.parts.values()) == [largest, total], question
+
+
+def test_waits_for_groups_in_the_emulator():
+    """A copy per group: after the wait, slice `turn` can be read; with one group more allowed it cannot."""
+    for question in asked("groups")[:8]:
+        turn, (most, committed) = int(re.search(r"Turn (\d+)", question.text)[1]), question.parts.values()
+        for allowed, fine in ((most, True), (most + 1, False)):
+            copies = "".join(
+                f"cp.async.ca.shared.global [%r2+{16 * n}], [%rd1+{16 * n}], 16; cp.async.commit_group;"
+                for n in range(committed)
+            )
+            body = f""".shared .align 16 .b8 s[1024]; mov.u32 %r2, s; {copies} cp.async.wait_group {allowed};
+                ld.shared.u32 %r5, [%r2+{16 * turn}]; cp.async.wait_all; st.global.u32 [%rd0], %r5;"""
+            result = launch(body, np.zeros(4, np.uint32), np.zeros(256, np.uint32), block=(1,))
+            assert (kinds(result) == []) == fine, (question, allowed, result.findings)
+
+
+def test_parities_pass_when_the_slices_turn_has_come():
+    """An mbarrier of one arrival in the emulator: after n phases, does the wait pass?"""
+
+    def passes(phases: int, parity: int) -> bool:
+        body = f""".shared .align 8 .b64 m; mbarrier.init.shared::cta.b64 [m], 1;
+            {"mbarrier.arrive.shared::cta.b64 _, [m];" * phases}
+            mbarrier.test_wait.parity.shared::cta.b64 %p1, [m], {parity};
+            selp.u32 %r5, 1, 0, %p1; st.global.u32 [%rd0], %r5;"""
+        out = np.zeros(4, np.uint32)
+        launch(body, out, block=(1,))
+        return bool(out[0])
+
+    for question in asked("parity"):
+        stages, slice_ = (int(re.search(rf"{word} (\d+)", question.text)[1]) for word in ("ring of", "slice"))
+        stage, parity = question.parts.values()
+        before = sum(n % stages == slice_ % stages for n in range(slice_))  # slices that this stage has had
+        assert stage == slice_ % stages
+        if "producer" in question.text:  # one arrival of the consumers for each of them
+            assert passes(before, parity) and (before == 0 or not passes(before - 1, parity)), question
+        else:  # this slice's own bytes complete the phase after those
+            assert passes(before + 1, parity) and not passes(before, parity), question
+
+
+# ---- asking ----
+
+
+def test_every_kind_has_ten_questions_of_its_own_and_they_come_again():
+    assert len(drills.KINDS) >= 10
+    for kind in (*drills.KINDS, "all"):
+        first = drills.questions(kind, 5)
+        assert len({q.text + q.code for q in first}) == drills.COUNT
+        assert [q.answer for q in first] == [q.answer for q in drills.questions(kind, 5)]
+        assert [q.text + q.code for q in first] != [q.text + q.code for q in drills.questions(kind, 6)]
+        for question in first:
+            assert question.judge(" ".join(drills.shown(value) for value in question.parts.values()))
+            assert all(len(line) <= 80 for line in question.drawing.splitlines()), question.drawing
+        assert {drills.KINDS[kind].level for kind in drills.KINDS} == set(drills.LEVELS)
+
+
+@pytest.mark.parametrize("kind", drills.KINDS)
+def test_figures_are_drawn(kind):
+    for question in drills.questions(kind, 1, 2):
+        if question.figure:
+            assert question.figure()._repr_png_().startswith(b"\x89PNG")
+
+
+def question(**parts) -> drills.Question:
+    return drills.Question("?", parts, "because.")
+
+
+@pytest.mark.parametrize(
+    ("parts", "answer", "right"),
+    [
+        ({"sectors": 4, "lines": 1}, "4 1", True),
+        ({"sectors": 4, "lines": 1}, "4,1", True),
+        ({"sectors": 4, "lines": 1}, "4, 1", True),
+        ({"sectors": 4, "lines": 1}, "1 4", False),
+        ({"bytes": 65536}, "65,536", True),
+        ({"bytes": 65536, "warps": 8}, "65,536 8", True),
+        ({"m": Fraction(3), "l": Fraction(21, 8)}, "3 2.625", True),
+        ({"m": Fraction(3), "l": Fraction(21, 8)}, "3 21/8", True),
+        ({"key": "b"}, "B", True),
+        ({"key": "b"}, "a", False),
+    ],
+)
+def test_answers_are_read_as_people_write_them(parts, answer, right):
+    assert question(**parts).judge(answer) == right
+
+
+@pytest.mark.parametrize(("answer", "says"), [("4", "2 values"), ("four 1", "'four'"), ("1/0 1", "'1/0'")])
+def test_what_is_no_answer_is_said(answer, says):
+    with pytest.raises(UserError, match=says):
+        question(sectors=4, lines=1).judge(answer)
+
+
+def typed(monkeypatch, *lines: str) -> None:
+    waiting = iter(lines)
+
+    def read(prompt: str = "") -> str:
+        try:
+            return next(waiting)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_a_score_counts_right_answers(monkeypatch, capsys):
+    every = [question(n=n) for n in range(4)]
+    typed(monkeypatch, "0", "7", "what", "2", "")
+    assert drills.ask(every) == 2
+    out = capsys.readouterr().out
+    assert "2 of 4 right" in out and "No: 1 n" in out and "'what'" in out
+
+
+def test_who_has_had_enough_keeps_the_score(monkeypatch, capsys):
+    typed(monkeypatch, "0", "q")
+    assert drills.ask([question(n=n) for n in range(4)]) == 1
+    assert "1 of 1 right, 3 not asked" in capsys.readouterr().out
+
+
+def test_a_sheet_has_no_answers_and_its_key_has(tmp_path):
+    made = drills.questions("sectors", 3)
+    sheet, key = drills.sheet("sectors", 3, made, tmp_path / "test.md")
+    assert (sheet.name, key.name) == ("test.md", "test.key.md")
+    assert sheet.read_text().count("______") == 20 and not any(q.why in sheet.read_text() for q in made)
+    assert all(q.answer in key.read_text() for q in made) and "--seed 3" in key.read_text()
+    before = key.read_text()
+    with pytest.raises(UserError, match="exists"):
+        drills.sheet("banks", 4, made, tmp_path / "test")
+    assert key.read_text() == before
+    with pytest.raises(UserError, match="cannot write"):
+        drills.sheet("banks", 4, made, tmp_path / "nowhere" / "test.md")
+
+
+def test_what_cannot_be_asked_is_refused(monkeypatch):
+    monkeypatch.setitem(drills.KINDS, "one", drills.Kind("one", "always the same", "junior", lambda _: question(n=1)))
+    with pytest.raises(UserError, match="no 2 different"):
+        drills.questions("one", 0, 2)
+    with pytest.raises(UserError, match="Did you mean 'banks'"):
+        drills.questions("bank", 0)
+
+
+def test_in_a_notebook_answers_are_folded_and_judged(capsys):
+    shown = notebook.drill("banks", seed=2).data
+    assert shown.count("<details>") == 10
+    made = drills.questions("banks", 2)
+    answers = [str(made[0].parts["bank"]), str(made[1].parts["bank"] + 1)]
+    assert notebook.drill("banks", answers, seed=2).data == "**1 of 2 right.**"
+    with pytest.raises(UserError, match="at most 1"):
+        notebook.drill("banks", ["1", "2"], count=1)
+
+
+def test_strips_show_what_is_counted():
+    lane = np.arange(32)
+    strip = drills.bank_strip(layout.wavefronts(lane * 8, 4))
+    assert strip.count("wavefront ") == 2 and strip.count("·") == 32
+    assert drills.sector_strip(lane * 128, 4).count("line ") == drills.SHOWN

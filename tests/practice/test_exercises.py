@@ -1,0 +1,251 @@
+"""Every exercise: its beginning does not pass, our solution does, and what its page says is so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from common import course
+from common.practice import exercises, folder, patches
+from common.practice.check import COMPILE, RULE, WRONG, changed_lines, check
+from common.practice.exercises import HINTS, KINDS, TOPICS, Exercise
+from common.practice.goals import Goal
+from cudaemu.errors import UserError
+from tests.practice import sources
+
+ALL = exercises.catalogue()
+PATCHED = [each for each in ALL if each.patch.source]
+STEPS = {*(f"{number:02}" for number in range(2, 17)), *(f"h{number}" for number in range(1, 6))}
+
+
+def named(exercise: Exercise) -> str:
+    return exercise.name
+
+
+def of_kind(kind: str) -> list[Exercise]:
+    return [each for each in ALL if each.kind == kind]
+
+
+def few(exercise: Exercise) -> list[tuple[int, ...]] | None:
+    """Two quick shapes: our own solutions are held to all of them by the tests of the stages."""
+    if exercise.stage is None:
+        return None
+    kernel = exercise.kernel(exercise.solution)
+    return sorted(kernel.test_shapes().values(), key=lambda shape: kernel.stage.spec.flops(shape, kernel.variants))[:2]
+
+
+# ---- what the pages say ----------------------------------------------------------------------------------------------
+
+
+def test_what_there_is():
+    names = [each.name for each in ALL]
+    assert len(set(names)) == len(names)
+    assert {each.stage.number for each in of_kind("step")} >= STEPS
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=named)
+def test_a_page_is_complete(exercise):
+    assert exercise.kind in KINDS and exercise.topic in TOPICS and 1 <= exercise.level <= 5
+    assert len(exercise.hints) == HINTS == len(set(exercise.hints)) and all(exercise.hints)
+    assert len(exercise.task) > 80 and exercise.title
+    assert re.fullmatch(r"[a-z0-9_-]+", exercise.name)
+    text = folder.page(exercise)
+    assert exercise.task in text and folder.command(exercise) in text
+    if exercise.kind == "bug":
+        assert exercise.patch.first("Broken") not in text, "the page must not tell what is broken"
+    if exercise.stage:
+        kernel = exercise.kernel(exercise.solution)
+        kernel.check_shape(*exercise.shape(kernel))
+        assert exercise.stage.symbol in text
+
+
+@pytest.mark.parametrize("exercise", PATCHED, ids=named)
+def test_the_patch_is_one_that_git_takes_and_takes_back(exercise, tmp_path):
+    """What it takes out of our solution, the reverse patch puts in again."""
+    ours = exercise.solution.read_text()
+    assert exercise.start != ours
+    path = tmp_path / exercise.patch.source
+    path.parent.mkdir(parents=True)
+    path.write_text(exercise.start)
+    if shutil.which("git"):
+        command = ["git", "apply", "-R", str(exercise.patch.path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert path.read_text() == ours
+
+
+# ---- begun and solved ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=named)
+def test_the_beginning_has_no_points(exercise):
+    """It compiles, and is wrong or misses every goal."""
+    start = sources.start(exercise)
+    verdict = check(start, exercise, shapes=few(exercise))
+    if verdict.ok:  # it shows at another shape
+        verdict = check(start, exercise)
+    assert not verdict.ok and verdict.points == 0, verdict
+    assert COMPILE not in [finding.kind for finding in verdict.findings], verdict
+    assert verdict.findings or not any(goal.met for goal in verdict.goals)
+    assert verdict.findings or all(each.met for each in verdict.keeps)
+
+
+def counted(exercise: Exercise) -> bool:
+    """Whether our solution has more to show than that it is right, which the tests of stages and examples hold."""
+    return bool(exercise.goals or exercise.keeps)
+
+
+@pytest.mark.parametrize("exercise", filter(counted, ALL), ids=named)
+def test_our_solution_meets_the_goals(exercise):
+    verdict = check(exercise.solution, exercise, shapes=few(exercise))
+    assert verdict.ok and verdict.points == 10, verdict
+
+
+@pytest.mark.parametrize("exercise", of_kind("bug"), ids=named)
+def test_our_repair_is_within_the_limit(exercise):
+    lines = changed_lines(exercise.start, exercise.solution.read_text())
+    assert exercise.limit is not None and 0 < lines <= exercise.limit <= 4 * lines
+
+
+# ---- the check -------------------------------------------------------------------------------------------------------
+
+
+def find(name: str) -> Exercise:
+    return exercises.find(name)
+
+
+def test_another_solution_passes():
+    """16 bytes of padding is one way, 48 are another."""
+    padded = sources.edited(find("06_padding"), "#define PADDING 8 ", "#define PADDING 24 ", "padding")
+    assert check(padded, find("06_padding")).ok
+
+
+def test_who_loses_what_was_gained_has_half_the_points():
+    rows = "index / 32 * 8 + index / 4 % 2 * 4 + index / 8 % 4;"
+    slower = sources.edited(find("06_padding"), rows, "index / (BLOCK_K / VECTOR);", "conflicts")
+    verdict = check(slower, find("06_padding"))
+    assert verdict.right and not verdict.ok and verdict.points == 5
+    assert [goal.met for goal in verdict.goals] == [True] and [keep.met for keep in verdict.keeps] == [False]
+
+
+def test_a_wrong_result_and_a_race_are_told_apart():
+    exercise = find("02_block_tile")
+    wrong = sources.edited(exercise, "Element(sum)", "Element(sum * 1.25f)", "wrong")
+    race = sources.edited(exercise, "__syncthreads();  // everybody waits for all readers", "// ", "race")
+    for source, kind in ((wrong, WRONG), (race, RULE)):
+        verdict = check(source, exercise)
+        assert [each.kind for each in verdict.findings] == [kind] and verdict.points == 0
+        assert not verdict.goals, "what is wrong is not counted"
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind", "said"),
+    [
+        (("launch_gemm", "launch_game"), "does not run", "does not export launch_gemm"),
+        (("int M, int N, int K, cudaStream_t", "int M, int N, cudaStream_t"), "does not", "K"),
+        (("= K / BLOCK_K;", "= K / BLOCK;"), "does not compile", "BLOCK"),
+    ],
+)
+def test_what_does_not_run(edit, kind, said, tmp_path):
+    exercise = find("08_multi_stage")
+    source = tmp_path / "kernel.cu"
+    source.write_text(exercise.solution.read_text().replace(*edit))
+    verdict = check(source, exercise)
+    assert verdict.findings[0].kind.startswith(kind) and said in verdict.findings[0].report
+
+
+def test_a_macro_that_says_what_is_computed_may_not_be_missing(tmp_path):
+    exercise = find("13_split_q")
+    text = exercise.solution.read_text()
+    source = tmp_path / "kernel.cu"
+    source.write_text(text.replace("#ifndef HEAD_DIM\n", "").replace("#endif\n\nusing", "\nusing"))
+    assert "must declare the macro HEAD_DIM" in check(source, exercise).findings[0].report
+
+
+def test_what_is_not_the_source_s_fault_is_raised(tmp_path, monkeypatch):
+    exercise = find("02_block_tile")
+    with pytest.raises(UserError, match="cannot read"):
+        check(tmp_path / "nothing.cu", exercise)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("cudaemu.compiler.toolchain._pip_tool", lambda name: None)
+    with pytest.raises(UserError, match="no CUDA compiler"):
+        check(exercise.solution, exercise)
+
+
+def test_a_verdict_is_json():
+    import json
+
+    verdict = check(find("02_block_tile").solution, find("02_block_tile"), shapes=[(1, 1, 1)], seed=7)
+    told = json.loads(json.dumps(verdict.as_dict()))
+    assert told["ok"] and told["points"] == 10 and told["goals"][0]["counter"] == "global_load_sectors"
+
+
+def test_changed_lines_are_lines_of_code():
+    before = "a;\nb;  // why\n\nc;\n"
+    assert changed_lines(before, before) == 0
+    assert changed_lines(before, "a;\n// said differently\nb;  // why\nc;\n") == 0
+    assert changed_lines(before, "a;\nd;\n\nc;\n") == 2
+    assert changed_lines(before, before + "e;\n") == 1
+
+
+# ---- goals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "met"),
+    [
+        ("instructions.fma = 0", 0, True),
+        ("instructions.fma <= M*N/2", 64, True),
+        ("instructions.fma <= M*N/2 - 1", 64, False),
+        ("instructions.fma >= (M + N) * 2", 47, False),
+    ],
+)
+def test_a_goal(text, value, met):
+    judged = Goal.of(text).judge({"instructions.fma": value}, {"M": 8, "N": 16})
+    assert judged.met == met and "FMA" in str(judged)
+
+
+@pytest.mark.parametrize("text", ["fma", "fma < 3", "fma <= ", "fma <= 3 +"])
+def test_what_is_no_goal(text):
+    with pytest.raises(ValueError, match="no goal|no arithmetic"):
+        Goal.of(text)
+
+
+@pytest.mark.parametrize("bound", ["Q*2", "__import__('os')", "2**9", "'a'", "-M"])
+def test_a_bound_is_arithmetic_of_sizes(bound):
+    with pytest.raises(ValueError, match="neither a number nor one of M"):
+        Goal.of(f"fma <= {bound}").value({"M": 1})
+
+
+@pytest.mark.parametrize("exercise", [each for each in ALL if each.goals or each.keeps], ids=named)
+def test_goals_name_counters_that_there_are(exercise):
+    """A name with a typing error would be 0, whatever runs."""
+    from cudaemu import Counters
+
+    kinds = {"fma", "mma", "wmma", "wgmma", "barrier", "shuffle", "integer", "ldmatrix", "cp.async", "mbarrier"}
+    kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
+    known = {*Counters().flat(), "shared_bytes", *(f"instructions.{kind}" for kind in kinds)}
+    assert {goal.counter for goal in (*exercise.goals, *exercise.keeps)} <= known
+
+
+# ---- names and patches -----------------------------------------------------------------------------------------------
+
+
+def test_names_are_found_in_short():
+    assert find("6").name == find("06").name == "06_padding"
+    stage = course.load("06")
+    assert exercises.find("06_padding", stage) in exercises.of_stage(stage)
+    with pytest.raises(UserError, match="no exercise '06_paddin'. Did you mean 06_padding"):
+        find("06_paddin")
+
+
+def test_a_patch_of_another_version_says_so():
+    exercise = next(each for each in PATCHED)
+    patch = patches.Patch(exercise.patch.path, {}, "", exercise.patch.source, (patches.Hunk("not there\n", ""),))
+    moved = Exercise(exercise.name, exercise.kind, patch, exercise.solution, exercise.stage)
+    with pytest.raises(UserError, match="is not made of today's course"):
+        _ = moved.start

@@ -1,0 +1,243 @@
+"""The verb `practice` and the reader's folder: nothing of the reader's is lost, and everything is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from common import notebook
+from common.practice import exercises, folder
+from common.practice.folder import Folder, Progress
+from cudaemu.errors import UserError
+from tests.practice import sources
+
+ROOT = Path(__file__).parents[2]
+NAME, PACKAGE = "06_padding", "kernels.06_padding"
+EXERCISE = exercises.find(NAME)
+
+
+@pytest.fixture
+def practice(command, tmp_path):
+    """The stage's verb, with a folder of its own."""
+    return lambda *words: command(PACKAGE, "practice", "--folder", tmp_path, *words)
+
+
+def test_it_begins_with_a_starter_and_its_task(practice, tmp_path):
+    done = practice()
+    assert done.status == 0 and "Read " in done.out and "TASK.md" in done.out
+    here = tmp_path / NAME
+    assert (here / "kernel.cu").read_text() == EXERCISE.start
+    task = (here / "TASK.md").read_text()
+    assert "launch_gemm(" in task and "bank conflicts of loads = 0" in task and "Predict first" in task
+    assert Progress(tmp_path).of(EXERCISE)["begun"] and not list(tmp_path.glob(".0*"))
+
+
+def test_what_was_written_is_checked_and_never_written_over(practice, tmp_path):
+    practice()
+    file = tmp_path / NAME / "kernel.cu"
+    done = practice()
+    assert done.status == 1 and "missed" in done.out and "the starter as it was written" in done.out
+    assert "0 of 10 points" in done.out
+    file.write_text(EXERCISE.solution.read_text())
+    done = practice("--check")
+    assert done.status == 0 and "Solved: 10 of 10 points" in done.out and "Next: python -m kernels" in done.out
+    assert file.read_text() == EXERCISE.solution.read_text()
+    record = Progress(tmp_path).of(EXERCISE)
+    assert record["solved"] and record["checks"] == 2 and record["points"] == 10
+    with pytest.raises(UserError, match="there already; --afresh"):
+        Folder(EXERCISE, tmp_path).begin()
+
+
+def test_a_fresh_start_keeps_what_was_there(practice, tmp_path):
+    practice()
+    for number in (1, 2):
+        (tmp_path / NAME / "kernel.cu").write_text(f"// mine {number}")
+        done = practice("--afresh")
+        assert done.status == 0 and f"{NAME}.kept-{number}" in done.out
+        assert (tmp_path / f"{NAME}.kept-{number}" / "kernel.cu").read_text() == f"// mine {number}"
+        assert (tmp_path / NAME / "kernel.cu").read_text() == EXERCISE.start
+
+
+def test_hints_one_after_the_other(practice):
+    said = [practice("--hint").out for _ in range(4)]
+    for number, text in enumerate((*EXERCISE.hints, EXERCISE.hints[-1])):
+        assert said[number].strip() == f"Hint {min(number + 1, 3)} of 3: {text}"
+
+
+def test_the_solution_is_a_diff_from_the_reader_s_file(practice, tmp_path):
+    assert "--- the starter" in practice("--solution").out
+    practice()
+    (tmp_path / NAME / "kernel.cu").write_text("// mine\n")
+    out = practice("--solution").out
+    assert "-// mine" in out and "+++ kernels/06_padding/kernel.cu" in out
+    (tmp_path / NAME / "kernel.cu").write_text(EXERCISE.solution.read_text())
+    assert "is our solution, word for word" in practice("--solution").out
+
+
+def test_a_starter_that_was_moved(practice, tmp_path):
+    done = practice("--check")
+    assert done.status == 2 and "was not begun" in done.err and "--afresh" in done.err
+    practice()
+    file = tmp_path / NAME / "kernel.cu"
+    file.rename(tmp_path / NAME / "mine.cu")
+    done = practice()
+    assert done.status == 2 and "is not there" in done.err and "mine.cu" in done.err and "--source" in done.err
+    (tmp_path / NAME).rename(tmp_path / "elsewhere")
+    for words in ((), ("--check",)):
+        done = practice(*words)
+        assert done.status == 2 and "is gone" in done.err and not (tmp_path / NAME).exists()
+    done = practice("--source", tmp_path / "elsewhere" / "mine.cu")
+    assert done.status == 1 and "missed" in done.out
+    assert practice("--afresh").status == 0 and (tmp_path / "elsewhere" / "mine.cu").exists()
+
+
+def test_a_folder_of_another_version_says_so(practice, tmp_path, monkeypatch):
+    practice()
+    record = tmp_path / NAME / ".starter.json"
+    known = json.loads(record.read_text())
+    record.write_text(json.dumps({**known, "version": "0.1.0 (abc)", "text": known["text"] + "// older\n"}))
+    monkeypatch.setattr(folder.terminal, "announce", lambda text: print(text))
+    done = practice()
+    assert "was begun with version 0.1.0 (abc) of the course" in done.out and done.status == 1
+    record.write_text("{")
+    assert practice().status == 1, "a record that cannot be read stops nothing"
+
+
+def test_progress_that_cannot_be_read_is_kept_aside(practice, tmp_path, monkeypatch):
+    practice()
+    (tmp_path / ".progress.json").write_text("[1,")
+    monkeypatch.setattr(folder.terminal, "announce", lambda text: print(text))
+    done = practice("--hint")
+    assert done.status == 0 and "cannot be read" in done.out
+    assert (tmp_path / ".progress.unreadable.json").read_text() == "[1,"
+    assert Progress(tmp_path).of(EXERCISE) == {"hints": 1}
+
+
+def test_a_folder_that_cannot_be_written(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command(PACKAGE, "practice", "--folder", tmp_path / "file")
+    assert done.status == 2 and "cannot" in done.err
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_starter_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder.os, "rename", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        Folder(EXERCISE, tmp_path).begin()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list(command, tmp_path):
+    Progress(tmp_path).note(EXERCISE, begun="2026-11-23")
+    Progress(tmp_path).note(exercises.find("07_cp_async"), points=5.0)
+    Progress(tmp_path).note(exercises.find("08_multi_stage"), solved="2026-11-23")
+    (tmp_path / ".progress.json").write_text(
+        (tmp_path / ".progress.json").read_text().replace("{", '{"99_gone": {"points": 1},', 1)
+    )
+    out = command("kernels", "practice", "--folder", tmp_path).out
+    for name, state in ((NAME, "begun"), ("07_cp_async", "5 of 10"), ("08_multi_stage", "solved")):
+        assert re.search(rf"^ +{name} .*{state} *$", out, re.M)
+    assert f"1 of {len(exercises.catalogue())} solved" in out and "another version of the course: 99_gone" in out
+    out = command("kernels", "practice", "--folder", tmp_path, "--topic", "Hopper", "--kind", "step").out
+    assert "h1_wgmma" in out and NAME not in out
+    assert "Did you mean 'Hopper'" in command("kernels", "practice", "--topic", "hoper").err
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "said"),
+    [
+        ("kernels", ("06_paddin",), "no exercise '06_paddin'. Did you mean 06_padding"),
+        ("kernels", ("99",), "has no stage '99'"),
+        ("kernels", ("--check",), "name the exercise"),
+        ("kernels", (NAME, "--check", "--hint"), "not allowed with"),
+        ("kernels.01_naive", (), "has no step to practise"),
+        (PACKAGE, ("nonsense",), "no exercise 'nonsense'"),
+        (PACKAGE, ("--source", "no.cu"), "cannot read no.cu"),
+    ],
+)
+def test_what_is_no_exercise(command, tmp_path, package, words, said):
+    done = command(package, "practice", "--folder", tmp_path, *words)
+    assert done.status == 2 and said in done.err and not list(tmp_path.iterdir())
+
+
+def test_blind(practice, tmp_path):
+    """What is wrong is said, not where or by whom."""
+    exercise = exercises.find("02_block_tile")
+    source = sources.edited(exercise, "__syncthreads();  // everybody waits for all readers", "// ", "race")
+    words = ("02_block_tile", "--source", source)
+    told, hidden = (_ladder(practice, tmp_path, *words, *more) for more in ((), ("--blind",)))
+    assert "breaks a rule" in told and "race" in told.replace("edited_02_block_tile_race", "")
+    assert "breaks a rule" in hidden and "race" not in hidden.replace("edited_02_block_tile_race", "")
+
+
+def _ladder(practice, tmp_path, *words) -> str:
+    command = [sys.executable, "-m", "kernels", "practice", "--folder", str(tmp_path), *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def test_watching(tmp_path):
+    """Each save is checked; Ctrl-C ends it, and what was recorded before stays."""
+    Folder(EXERCISE, tmp_path).begin()
+    file = tmp_path / NAME / "kernel.cu"
+    command = [sys.executable, "-m", PACKAGE, "practice", "--folder", str(tmp_path), "--watch"]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            assert "Not solved yet" in _round(process.stdout)
+            (tmp_path / "new.cu").write_text(EXERCISE.solution.read_text())
+            (tmp_path / "new.cu").replace(file)
+            assert "Solved: 10 of 10" in _round(process.stdout)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    record = json.loads((tmp_path / ".progress.json").read_text())[NAME]
+    assert record["checks"] == 2 and record["solved"]
+
+
+def _round(stream) -> str:
+    said = ""
+    for line in stream:
+        said += line
+        if re.search(r"\d+\.\d s; again when .*kernel.cu changes", line):
+            return said
+    raise AssertionError(said)
+
+
+# ---- in notebooks ----------------------------------------------------------------------------------------------------
+
+
+def test_the_task_in_a_notebook():
+    text = notebook.task(exercises.find("06").stage).data
+    assert text.startswith("### 06_padding · ") and "#### What must hold" in text and "# check it once" in text
+    assert notebook.task("06-rows").data.startswith("### 06-rows")
+    with pytest.raises(UserError, match="no exercise"):
+        notebook.task("06-rovs")
+
+
+def test_the_reader_s_banks_stand_beside_ours():
+    stage = EXERCISE.stage
+    row = notebook.banks(stage, sources.start(EXERCISE), verb="ldmatrix")
+    yours, ours = (" ".join(text.get_text() for text in picture.texts) for picture in row.pictures)
+    assert yours != ours and "8" in yours
+    wide, high = Image.open(io.BytesIO(row._repr_png_())).size
+    sizes = [Image.open(io.BytesIO(picture._repr_png_())).size for picture in row.pictures]
+    assert wide == sum(w for w, _ in sizes) and high == max(h for _, h in sizes)
+    with pytest.raises(UserError, match="makes no request"):
+        notebook.banks(stage, sources.start(EXERCISE), verb="copy")
