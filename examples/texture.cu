@@ -1,9 +1,9 @@
 // Textures and surfaces: an image is turned by an angle through a texture, which filters and repeats it, and written
 // through a surface. Then the same from a volume and from an array of layers.
 //
-// A texture object is a view of an array: kernels read it at any point, and the hardware mixes the texels around the
-// point. Texel i has its centre at i + 0.5, so x - 0.5 tells which two are mixed, and its fraction, rounded to 1/256, by
-// how much. A surface writes to an array: without filter, and with x in bytes.
+// A texture object is a view of an array: kernels read it at any point, and the hardware mixes the texels around it.
+// Texel i has its centre at i + 0.5, so x - 0.5 tells which two are mixed, and its fraction, rounded to 1/256, by how
+// much. A surface writes to an array: without filter, and with x in bytes.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -50,12 +50,12 @@ float expected(float u, float v) {
   return sum;
 }
 
-cudaTextureObject_t texture(cudaArray_t array, cudaTextureFilterMode filter, cudaTextureAddressMode outside, bool unit) {
+cudaTextureObject_t texture(cudaArray_t array, cudaTextureFilterMode filter, cudaTextureAddressMode mode, bool unit) {
   cudaResourceDesc resource = {};
   resource.resType = cudaResourceTypeArray;
   resource.res.array.array = array;
   cudaTextureDesc how = {};
-  for (auto &mode : how.addressMode) mode = outside;
+  for (auto &each : how.addressMode) each = mode;
   how.filterMode = filter;
   how.readMode = cudaReadModeElementType;
   how.normalizedCoords = unit;
@@ -108,10 +108,8 @@ int main() {
     const bool layered = flags == cudaArrayLayered;
     const auto filter = layered ? cudaFilterModePoint : cudaFilterModeLinear;
     const cudaTextureObject_t object = texture(array, filter, cudaAddressModeClamp, false);
-    if (layered)
-      layer<<<HEIGHT, WIDTH>>>(object, 3, out);
-    else
-      slice<<<HEIGHT, WIDTH>>>(object, 2.75f, out);  // a quarter of slice 3, three quarters of slice 2
+    // A quarter of slice 3, three quarters of slice 2.
+    layered ? layer<<<HEIGHT, WIDTH>>>(object, 3, out) : slice<<<HEIGHT, WIDTH>>>(object, 2.75f, out);
     cudaMemcpy(image.data(), out, row * HEIGHT, cudaMemcpyDeviceToHost);
     for (int y = 0; y < HEIGHT; ++y)
       for (int x = 0; x < WIDTH; ++x)
