@@ -26,6 +26,7 @@ from common.figures import attention_tiles, trace
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
 from common.practice import drills, exercises, folder
+from common.results import bound as bound_of
 from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
@@ -218,6 +219,31 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
     return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
 
 
+def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
+    """For how many clocks the tensor pipe of an SM was busy, of how many, and what warps waited for longest, as ncu
+    counted: a row for each stage and size."""
+    body: list[list[str]] = []
+    sources: dict[str, None] = {}
+    for size, stage in ((size, stage) for size in sizes for stage in stages):
+        for each in runs.recorded(kind="profile", name=stage.name, dtype=dtype, size=size, default=True):
+            clocks, share = bound_of.profiled_clocks(each), each.row["metrics"].get("tensor pipe busy")
+            if clocks is None or share is None:
+                continue
+            waits = {
+                name: part for name, part in bound_of.waits(each).items() if name not in ("issuing", "not selected")
+            }
+            longest = sorted(waits, key=lambda name: -waits[name])[:3]
+            told = ", ".join(f"{name} {waits[name]:.0%}" for name in longest)
+            body.append(
+                [f"{stage.name}, {size}", f"{clocks:,.0f}", f"{share:.0f}%", f"{clocks * share / 100:,.0f}", told]
+            )
+            sources[f"*{each.source}, `docs/results/{each.run['file']}`*"] = None
+    if not body:
+        return _recorded(tables.NOTHING)
+    head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "clocks busy", "of a warp's time, longest waits"]
+    return Markdown("\n\n".join([str(table(head, body).data), *sources]))
+
+
 def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     """How many clocks stages take, how near that is to their bounds, and the SM clock of the timed launches, with what
     limited it; `settings` as in `speed`."""
@@ -326,16 +352,21 @@ def findings(report: Report, shown: int = 2) -> None:
 
 
 def exercise(
-    code: str, expected: Mapping[str, Tensor], goals: Mapping[str, int] | None = None, **arguments: Tensor | int | float
+    code: str,
+    expected: Mapping[str, Tensor],
+    goals: Mapping[str, int] | None = None,
+    *,
+    arch: str = "8.0",
+    **arguments: Tensor | int | float,
 ) -> Markdown:
     """A reader's few lines, judged in the emulator: do they compile, keep the rules, compute what they should?
 
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
-    the most that each may be, told once all else is right."""
+    the most that each may be, told once all else is right. `arch`: the compute capability that the code needs."""
     source = trace.write(code, "yours.cu")
     try:
-        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments))
+        report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
     except UserError as error:
         return _fence(str(error).replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
     said = []

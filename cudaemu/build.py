@@ -66,7 +66,7 @@ def compile_host(
     `call` is the function that shall be called from outside, `instances` are kernels of templates to be compiled though
     nothing in the source launches them ("scale<float>"); `flags` and `include` folders go to nvcc.
     UserError with the compiler's own message if it does not compile."""
-    cxx, nvcc, source = toolchain.find_cxx(), nvcc or toolchain.find_nvcc(), source.resolve()
+    nvcc, cxx, source = nvcc or toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
     arch = Arch.of(arch)
     if '"' in str(source) or "\n" in str(source):
         raise UserError(f"{source}: a path with quotes or line breaks cannot be included")

@@ -71,11 +71,12 @@ class Kind(str, Enum):
 class Span:
     """From step `start` to step `end` of a launch, both counted from the beginning of the block.
 
-    `block`: its linear index. `warp`: who; of a phase who ended it (NOBODY: it did not end); of a WGMMA the first of
-    the warpgroup. `what`: the barrier, the mbarrier (`shared.full[0]`, where the source tells), the shape of a WGMMA.
-    `number`: of the phase or of the group, from 0. `amount`: arrivals of a phase, bytes of a copy or a store, wgmma of
-    a group, store instructions of a STORES. `line`: of the source, where it began; of a phase where it ended, 0 for a
-    RUNS. `over`: False if it had not ended when the kernel did, or where the events end."""
+    `kind`: see cudaemu.timeline.Kind. `block`: its linear index. `warp`: who; of a phase who ended it (NOBODY: it did
+    not end); of a WGMMA the first of the warpgroup. `what`: the barrier, the mbarrier (`shared.full[0]`, where the
+    source tells), the shape of a WGMMA. `number`: of the phase or of the group, from 0. `amount`: arrivals of a phase,
+    bytes of a copy or a store, wgmma of a group, store instructions of a STORES. `line`: of the source, where it began;
+    of a phase where it ended, 0 for a RUNS. `over`: False if it had not ended when the kernel did, or where the events
+    end."""
 
     launch: int
     block: int

@@ -85,7 +85,7 @@ def launches(monkeypatch, cpu_as_gpu) -> list[dict]:
     """The launches of `attention` on CPU tensors, each computed by a stand-in."""
     found: list[dict] = []
 
-    def built(dtype, device, head_dim, is_causal):
+    def built(dtype, device, head_dim, is_causal, few):
         kernel = STAGE.kernel(dtype, {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)})
         return kernel, StandIn(kernel, found)
 
@@ -124,10 +124,12 @@ def test_it_is_found_where_people_look():
 
 @pytest.mark.parametrize("capability, number", [("8.0", "16"), ("9.0", "h7"), ("10.0", "16")])
 def test_each_gpu_gets_the_stage_that_is_made_for_it(monkeypatch, capability, number):
-    """And the CPU stage 16. The launchers of both take the same arguments."""
+    """The CPU and few queries get stage 16. The launchers of both take the same arguments."""
     monkeypatch.setattr(MODULE.gpu, "capability", lambda device=None: Arch.of(capability))
-    own = MODULE._stage(torch.device("cuda", 0))
-    assert own is kernels.load(number) and MODULE._stage(torch.device("cpu")) is STAGE
+    gpu = torch.device("cuda", 0)
+    own = MODULE._stage(gpu, few=False)
+    assert own is kernels.load(number) and MODULE._stage(torch.device("cpu"), few=False) is STAGE
+    assert MODULE._stage(gpu, few=True) is STAGE
     taken = [(signature(each.source, each.symbol), each.torch_dtypes, each.alignment) for each in (own, STAGE)]
     assert taken[0] == taken[1] and own.variants["HEAD_DIM"] == STAGE.variants["HEAD_DIM"]
 
@@ -602,6 +604,7 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     if not warm:
         MODULE._plans.clear()
     assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
+    q = q.clone()  # (in memory that NumPy has not seen)
     q.untyped_storage().resize_(0)
     with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
         attention(q, k, v)

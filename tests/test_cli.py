@@ -141,3 +141,19 @@ def test_no_nvcc(command, monkeypatch, tmp_path):
     monkeypatch.setattr("cudaemu.compiler.toolchain._pip_tool", lambda name: None)
     status, _, err = command("kernels.01_naive", "test", "--device", "emulator")
     assert status == 2 and 'pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump' in err
+
+
+def test_a_folder_that_is_gone_is_no_hindrance(tmp_path):
+    (tmp_path / "gone").mkdir()
+    script = f'cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && exec "$0" -m kernels.01_naive'
+    words = ["/bin/sh", "-c", script, sys.executable]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "01_naive/kernel.cu" in done.stdout
+
+
+def test_a_source_without_a_kernel_has_no_machine_code(command, tmp_path):
+    (tmp_path / "empty.cu").write_text("// DTYPE\n")
+    status, _, err = command("kernels.01_naive", "sass", "--source", tmp_path / "empty.cu")
+    assert status == 2 and "defines no kernel" in err

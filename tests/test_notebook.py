@@ -126,6 +126,25 @@ def test_recorded_comparisons_are_of_the_stages_asked_for():
     assert "`docs/results/" in text and "](" not in text
 
 
+def test_the_tensor_pipe_is_shown_with_the_longest_waits(monkeypatch, tmp_path):
+    stage = kernels.load("h1")
+    text = notebook.busy(kernels.load("09"), stage).data
+    assert text.index("| 09_swizzle, 4096 |") < text.index("| h1_wgmma, 4096 |") and "`docs/results/profile-" in text
+    clocks, share, busy = (
+        float(cell.strip(" %").replace(",", "")) for cell in text[text.index("| h1_") :].split("|")[2:5]
+    )
+    assert abs(clocks * share / 100 - busy) <= clocks / 200
+    run = runs.load(runs.RESULTS / "profile-hopper.json")
+    row = next(row for row in run["rows"] if row["name"] == stage.name and row["size"] == "4096")
+    stalls = {"stall: barrier": 2.0, "stall: dispatch": 1.0, "stall: not selected": 4.0}
+    metrics = {"duration": 1e6, "SM clock": 1e9, "tensor pipe busy": 50.0} | stalls
+    runs.save(run | {"rows": [row | {"metrics": metrics}]}, tmp_path / "profile.json")
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    text = notebook.busy(stage).data
+    assert "| h1_wgmma, 4096 | 1,000,000 | 50% | 500,000 | barrier 25%, dispatch 12% |" in text
+    assert "No run recorded" in notebook.busy(kernels.load("09")).data
+
+
 def test_a_changed_copy_is_shown_beside_the_stage_of_its_run(monkeypatch, tmp_path):
     run = runs.load(runs.RESULTS / "through-l1-08_multi_stage.json")
     row = next(row for row in run["rows"] if row["name"] == "08_multi_stage" and row.get("source") is None)

@@ -108,6 +108,14 @@ SOLUTIONS = {  # notebook, cell -> what a reader has to change
         ("    ring[i] = mean", "    __syncthreads();\n    ring[i] = mean"),
     ],
     ("01_naive", "your-turn-code"): [("  // your lines", f"{BODY}  // your lines")],
+    ("h1_wgmma", "exercise-descriptor-code"): [
+        ("stride = 0, mode = 0", "stride = 512, mode = 2"),
+        ("next = 0", "next = 32"),
+    ],
+    ("h2_tma", "exercise-phase-code"): [
+        ("expected = 0", "expected = sizeof(ring[0])"),
+        ("parity = 0", "parity = slice / 2 % 2"),
+    ],
 }
 
 

@@ -463,6 +463,23 @@ def test_random_sizes_parts_and_patterns(own):
     each()
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 3])
+@pytest.mark.parametrize("which", ["plain", "causal", "bf16"])
+def test_blocks_that_compute_tile_after_tile(which, multiprocessors):
+    """Persistent ones, of h7: three and more each, the rings going on from one to the next, in a last turn that is not
+    everybody's; parts of keys likewise."""
+    kernel = getattr(OWN[1], which)
+    tensors = inputs(kernel, 1, 4, 2, 500, 260)
+    outputs = emulated(kernel, tensors, {"splits": 1}, multiprocessors=multiprocessors)
+    assert_right(kernel, tensors, outputs)
+    if which == "causal":
+        return
+    tensors, d = inputs(kernel, 3, 8, 2, 5, 900), kernel.variants["HEAD_DIM"]
+    scratch = {"partial_O": torch.empty(3, 3, 8, 5, d), "partial_LSE": torch.empty(3, 3, 8, 5)}
+    outputs = emulated(kernel, tensors, {"splits": 3, **scratch}, multiprocessors=multiprocessors)
+    assert_right(kernel, tensors, outputs)
+
+
 def test_blocks_for_few_queries_fit_every_gpu():
     """Both rings at HEAD_DIM 128 take 80 KB: as much as a block may have from compute capability 8.0 on. From 9.0 on
     the second kernel is launched early, and waits."""

@@ -1,4 +1,4 @@
-"""Matrix products: the order in which blocks take the tiles of C, and what of A and B they then share in L2."""
+"""Matrix products: which block takes which tile of C, in which order, and what of A and B they then share in L2."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.stage import Kernel
+    from cudaemu import Report
 
 
 def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, int]]:
@@ -32,6 +33,32 @@ def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndar
     rows, columns = np.nonzero(block == block[0, 0])
     tile = int(rows.max()) + 1, int(columns.max()) + 1
     return block[:: tile[0], :: tile[1]], tile
+
+
+def shares(reports: Mapping[str, Report], tensor: str = "C") -> Picture:
+    """Which block writes which part of an output: one panel for each traced launch."""
+    written = {name: report.writers(tensor)[0] for name, report in reports.items()}
+    high, wide = next(iter(written.values())).shape
+    inch = 3.2 / wide
+    used = {name: len(np.unique(blocks)) for name, blocks in written.items()}
+    with styled():
+        takeaway = f"{tensor}, {high} × {wide}, by the block that stores it: " + ", ".join(map(str, used.values()))
+        figure = picture(0.5 + 3.6 * len(written), 0.55 + inch * high, f"{takeaway} blocks at work")
+        for axes, (name, blocks) in zip(figure.subplots(1, len(written), squeeze=False)[0], written.items()):
+            areas = []
+            for block in np.unique(blocks):
+                y, x = np.nonzero(blocks == block)
+                areas.append((x.min(), y.min(), np.ptp(x) + 1, np.ptp(y) + 1, int(block)))
+            x, y, width, height, numbers = np.array(areas).T
+            colours = [HUES[n % len(HUES)] for n in numbers.tolist()]
+            rectangles(axes, x, y, width, height, colours, [str(n) for n in numbers.tolist()], (inch, inch))
+            axes.set_xlim(0, wide)
+            axes.set_ylim(high, 0)
+            axes.set_xticks([0, wide])
+            axes.set_yticks([0, high])
+            axes.set_title(name)
+            bare(axes)
+    return figure
 
 
 def waves(orders: Mapping[str, np.ndarray], tile: tuple[int, int], running: int) -> Picture:

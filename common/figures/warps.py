@@ -210,11 +210,12 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
                 Patch(color=FLYING, label="in flight: full is not over"),
                 Patch(color=READ, label="there, multiplied: empty is not over"),
                 Patch(color=FREE, label="free"),
-                Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="waits"),
+                Patch(color=RUNNING, label="the warp runs"),
+                Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="the warp waits"),
                 Line2D([], [], color=INK, linewidth=0.9, label="empty is over, the producer goes on"),
             ],
             loc="outside lower left",
-            ncols=6,
+            ncols=4,
         )
     return figure
 

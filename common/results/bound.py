@@ -75,13 +75,8 @@ class Bound:
         return sorted(found.items(), key=lambda stall: -stall[1])[:count]
 
     def waits(self) -> dict[str, float]:
-        """What a resident warp's time goes into, as shares that make up 1: why it did not issue, and issuing.
-
-        ncu gives each reason in warps per issued instruction; the warp that issues is one more."""
-        metrics = self.profile.row["metrics"]
-        found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
-        whole = sum(found.values()) + 1
-        return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
+        """What a resident warp's time goes into: see `waits`."""
+        return waits(self.profile)
 
     @property
     def busy(self) -> dict[str, float]:
@@ -142,6 +137,16 @@ def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
     key = row["limit"] if row["limit"].startswith("wgmma") or tensor not in known else tensor
     rate = _per_clock(key)(row, known)
     return rate and record.operations / rate / ceilings["sms"]
+
+
+def waits(profile: Record) -> dict[str, float]:
+    """What a resident warp's time goes into, as shares that make up 1: why it did not issue, and issuing.
+
+    ncu gives each reason in warps per issued instruction; the warp that issues is one more."""
+    metrics = profile.row["metrics"]
+    found = {name.removeprefix(STALL): value for name, value in metrics.items() if name.startswith(STALL)}
+    whole = sum(found.values()) + 1
+    return {name: value / whole for name, value in {**found, "issuing": 1.0}.items()}
 
 
 def profiled_clocks(profile: Record) -> float | None:

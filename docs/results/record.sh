@@ -75,8 +75,11 @@ for d in 128 64; do
   run variants-16-$d kernels.16_final bench --variant all --variant HEAD_DIM=$d --variant CAUSAL=0 --sizes 1024 4096 16384 --repeat 2
   run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
+run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 2
+run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
 run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
+run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 8192 --repeat 2
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
 sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
 run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
@@ -110,10 +113,14 @@ run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 40
 run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
   --sizes 2048 4096 8192
 run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
+run together-h5 kernels.h5_final bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --variant FP32_OUT=0 --together \
+  --sizes 2048 4096 8192
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
+run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 64x4096x4096 \
+  16x8192x8192 --repeat 2
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run ragged kernels.11_any_shape bench --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 4095x4095x4088 \

@@ -1,6 +1,7 @@
 """`attention(q, k, v)`: attention as a torch function, with the meaning of torch's scaled_dot_product_attention.
 
-On a GPU of compute capability 9.0 it is stage h7; elsewhere, and on the CPU, where the emulator runs it, stage 16.
+On a GPU of compute capability 9.0 it is stage h7, unless queries are few; there, elsewhere, and on the CPU, where the
+emulator runs it, it is stage 16.
 A call costs the host some microseconds: all that follows from the inputs' dtypes, shapes and strides is worked out once
 and kept as a plan, and a call allocates the output and launches. torch.compile, fake tensors and dispatch modes meet
 the same computation as an operator, torch.ops.gpu_kernels_course.attention.
@@ -23,6 +24,8 @@ from cudaemu.errors import UserError
 
 stage = course.load(__package__.rpartition(".")[2])
 hopper = course.load("h7")  # computes the same, for launchers with the same arguments
+
+FEW_QUERIES = 64  # of a head, or of the heads that share keys: stage 16 is as fast as memory, and costs the host less
 
 DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
@@ -110,7 +113,8 @@ class Plan:
         self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
         self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
         self.plain = not any(self.copied) and self.factor is None
-        kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal))
+        few = n * (h // h_kv) <= FEW_QUERIES
+        kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal), few)
         dense = self.copied[0] or self.factor is not None, *self.copied[1:]
         read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
         o = torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q
@@ -138,19 +142,22 @@ _plans: Kept[Plan] = Kept()
 
 
 @lru_cache
-def _built(dtype: str, device: torch.device, head_dim: int, is_causal: bool) -> tuple[Kernel, Launcher | None]:
+def _built(
+    dtype: str, device: torch.device, head_dim: int, is_causal: bool, few: bool
+) -> tuple[Kernel, Launcher | None]:
     """The kernel for such a call, with the tile shapes that are best on the device; no launcher: it is emulated."""
     settings = {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)}
-    own = _stage(device)
+    own = _stage(device, few)
     on_gpu = device.type == "cuda" and own.unfit is None
     chosen = tiles.choice(own, settings, device) if on_gpu else {}
     kernel = own.kernel(dtype, {**settings, **chosen})
     return kernel, kernel.launcher(device) if on_gpu else None
 
 
-def _stage(device: torch.device) -> Stage:
-    """The stage that computes on such a device: the one with instructions of its own, if it has those."""
-    here = gpu.capability(device) if device.type == "cuda" else None
+def _stage(device: torch.device, few: bool) -> Stage:
+    """The stage that computes on such a device: the one with instructions of its own, if it has those and there are
+    more than FEW_QUERIES."""
+    here = gpu.capability(device) if device.type == "cuda" and not few else None
     return hopper if here and hopper.arch.runs_on(here) else stage
 
 

@@ -366,7 +366,7 @@ struct Schedule {
     const int packed = arguments.packed;
     int index = blockIdx.x + turn * gridDim.x;
     int group = index / q_tiles % groups, q_tile = index % q_tiles;
-    const int part = index / q_tiles / groups;
+    const int part = CAUSAL ? 0 : index / q_tiles / groups;
     if (CAUSAL) {
       int section = index / (arguments.section * q_tiles);
       index %= arguments.section * q_tiles;

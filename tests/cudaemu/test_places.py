@@ -239,6 +239,29 @@ def test_members_of_structures_in_dynamic_shared_memory_are_named():
 
 
 @pytest.mark.parametrize(
+    "offset, name",
+    [
+        (0, "all.first[0]"),
+        (3, None),
+        (8, "all.pairs[0][0].a[0]"),
+        (54, "all.pairs[1][2].b[0]"),
+        (56, "all.last[0]"),
+        (72, None),
+    ],
+)
+def test_structures_in_structures(tmp_path, offset, name):
+    source = tmp_path / "structure.cu"
+    source.write_text("""
+        struct Pair { alignas(8) short a[3]; char b[2]; };
+        struct All { char first[1]; Pair pairs[2][3]; long long last[2]; };
+        __global__ void kernel() {
+          extern __shared__ char bytes[];
+          All &all = *reinterpret_cast<All *>(bytes);
+        }""")
+    assert arrays.member(str(source), "_Z6kernelv", "bytes", offset) == name
+
+
+@pytest.mark.parametrize(
     "change",
     [
         ("struct Plain", "union Plain"),
