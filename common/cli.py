@@ -7,7 +7,7 @@ and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --
 comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage),
 run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other),
 add_ladder_arguments(parser) (where the ladder's verb takes other words than names of stages) and PARTS: words that may
-follow the ladder's verb and are commands of their own, each with the module that has its DESCRIPTION,
+follow the ladder's verb and are commands of their own, each with the module that has its SUMMARY,
 add_arguments(parser) and run(args) -> int.
 """
 
@@ -100,7 +100,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
 
 def _part(program: str, module: ModuleType, argv: list[str]) -> int:
     """A command that follows a verb of the ladder."""
-    parser = _Parser(prog=program, description=module.DESCRIPTION, allow_abbrev=False)
+    parser = _Parser(prog=program, description=module.SUMMARY, allow_abbrev=False)
     module.add_arguments(parser)
     return module.run(parser.parse_args(argv))
 

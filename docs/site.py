@@ -135,8 +135,9 @@ def config(folder: Path, out: Path) -> dict[str, Any]:
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
     docs = [ROOT / "docs" / f"{name}.md" for name in ("performance", "emulator", "sanitizers", "api", "glossary")]
     appendix = sorted((ROOT / "docs" / "appendix").glob("*.md"))
+    interview = sorted((ROOT / "docs" / "interview").glob("*.md"), key=lambda page: (page.stem != "README", page.stem))
     site = Site(folder)
-    for page in (ROOT / "README.md", *notebooks, *docs, *appendix):
+    for page in (ROOT / "README.md", *notebooks, *docs, *appendix, *interview):
         site.add(page)
     if site.broken:
         raise SystemExit("error: " + "\n".join(site.broken))
@@ -151,6 +152,7 @@ def config(folder: Path, out: Path) -> dict[str, Any]:
             {"Start": "index.md"},
             {"Notebooks": [{title(each): str(site.name(each))} for each in notebooks]},
             {"Reference": [str(site.name(each)) for each in docs]},
+            {"Interview": [str(site.name(each)) for each in interview]},
             {"Appendix": [str(site.name(each)) for each in appendix]},
         ],
         "not_in_nav": "*",

@@ -50,16 +50,16 @@ def matmul(
     The sum is accumulated in fp32 and rounded once, at the end; where stage 11 computes (another GPU, N or K no
     multiple of 8), the product is rounded before the rest is added. Returns [M, N]. There is no backward.
     UserError (a ValueError) names the argument that does not fit."""
-    tensors = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
-    given = [each for each in tensors.values() if each is not None]
-    if (
-        torch.compiler.is_compiling()
-        or torch_private.dispatch_modes()
-        or any(type(each) is not Tensor for each in given)
-    ):
+    for each in (a, b, bias, residual, out):
+        if each is not None and type(each) is not Tensor:
+            return _dispatch(a, b, bias, activation, residual, out, out_dtype)
+    if torch.compiler.is_compiling() or torch_private.dispatch_modes():
         return _dispatch(a, b, bias, activation, residual, out, out_dtype)
     if torch.is_grad_enabled():
-        check_grad("matmul", {name: each for name, each in tensors.items() if each is not None})
+        for each in (a, b, bias, residual, out):
+            if each is not None and each.requires_grad:
+                named = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
+                check_grad("matmul", {name: tensor for name, tensor in named.items() if tensor is not None})
     return _run(a, b, bias, activation, residual, out, out_dtype)
 
 
@@ -72,7 +72,12 @@ def _run(
     out: Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    key = (_kind(a), _kind(b), _kind(bias), _kind(residual), _kind(out), activation, out_dtype)
+    key = (
+        *(a.dtype, a.device, a.shape, a.stride(), a.data_ptr() % ROW_BYTES),
+        *(b.dtype, b.device, b.shape, b.stride(), b.data_ptr() % ROW_BYTES),
+        *(None if each is None else _kind(each) for each in (bias, residual, out)),
+        *(activation, out_dtype),
+    )
     plan = _plans.get(key)
     if plan is None:  # what is refused is not kept: a call that is found needs no check
         check(a, b, bias, activation, residual, out, out_dtype)
@@ -84,10 +89,8 @@ def _run(
     return plan(a, b, bias, residual, out)
 
 
-def _kind(tensor: Tensor | None) -> tuple | None:
-    return tensor if tensor is None else (
-        tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.data_ptr() % ROW_BYTES
-    )  # fmt: skip
+def _kind(tensor: Tensor) -> tuple:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.data_ptr() % ROW_BYTES
 
 
 def _apart(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
@@ -144,13 +147,13 @@ class Plan:
             "activation": ACTIVATIONS[activation], "choice": -1,
         }  # fmt: skip
         self.launch: Callable[..., object] | None = None
+        self.empty_strided = torch_private.empty_strided(self.device.type)
         if launcher is not None:
             self.launch = launcher.bind(self.device, list(self.numbers.values()))
 
     def __call__(
         self, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor | None
     ) -> Tensor:
-        m, n, k = self.shape
         if self.empty or not self.fused:
             return self._by_torch(a, b, bias, residual, out)
         a = a.contiguous() if self.copied[0] else a
@@ -158,13 +161,19 @@ class Plan:
         bias = bias if bias is None or bias.stride(0) == 1 else bias.contiguous()
         if residual is not None and self.copied[2]:
             residual = residual.contiguous()
-        c = out if out is not None and self.direct else torch.empty((m, n), dtype=self.dtype, device=self.device)
-        tensors = a, b, c, bias, residual
+        c = out if out is not None and self.direct else self._new()
         if self.launch is not None:
-            self.launch(*(0 if each is None else each.data_ptr() for each in tensors))
+            more = 0 if bias is None else bias.data_ptr(), 0 if residual is None else residual.data_ptr()
+            self.launch(a.data_ptr(), b.data_ptr(), c.data_ptr(), *more)
         else:
-            self._emulate(tensors)
+            self._emulate((a, b, c, bias, residual))
         return c if out is None or c is out else out.copy_(c)
+
+    def _new(self) -> Tensor:
+        m, n, _ = self.shape
+        if self.device.index is None or self.device.index == torch_private.current_device():
+            return self.empty_strided((m, n), (n, 1), self.dtype)
+        return torch.empty((m, n), dtype=self.dtype, device=self.device)
 
     def _emulate(self, tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]) -> None:
         a, b, c, bias, residual = tensors

@@ -15,8 +15,9 @@ stage = Stage(
     variants={
         "HEAD_DIM": (64, 128),
         "CAUSAL": (0, 1),
-        "KEYS": (64, 128, 176, 192),
-        "WARPGROUPS": (2, 3),
+        "KEYS": (64, 128),
+        "MAX_WARPGROUPS": (2, 3),
+        "PERSISTENT": (0, 1),
         "PING_PONG": (0, 1),
         "SCORES_AHEAD": (0, 1),
         "LAZY_RESCALE": (0, 1),

@@ -12,9 +12,9 @@
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
-//   block     | 64 · WARPGROUPS × KEYS       | 64 · WARPGROUPS × HEAD_DIM     | WARPGROUPS + 1 warpgroups
-//   producer  | Q once, then tiles K0, K1, V0, K2, V1, ... in boxes of 64 cols | 1 thread of the last one, and TMA
-//   consumer  | 64 × KEYS: its queries       | 64 × HEAD_DIM: its queries     | WARPGROUPS; one for few queries
+//   block     | 128 × KEYS  (or 192)         | 128 × HEAD_DIM  (or 192)       | 3 warpgroups (or 4)
+//   producer  | Q, and tiles K0, K1, V0, K2, V1, ... in boxes of 64 columns   | 1 thread of the last one, and TMA
+//   consumer  | 64 × KEYS: its queries       | 64 × HEAD_DIM: its queries     | 2 (or 3; for few queries 1)
 //   wgmma     | Q 64 × 16, K KEYS × 16       | P 64 × 16, V 16 × HEAD_DIM     | the tensor cores of the SM
 //
 // Thread map   wgmma: each warp has 16 rows of S and O; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
@@ -39,10 +39,13 @@
 #define CAUSAL 0  // 1: query i sees keys 0 to i only, as torch's is_causal has it
 #endif
 #ifndef KEYS
-#define KEYS 128  // keys, and their values, per tile: 64, 128, 176 or 192
+#define KEYS 128  // keys, and their values, per tile: 64 or 128
 #endif
-#ifndef WARPGROUPS
-#define WARPGROUPS 2  // that multiply, each 64 queries, where there are so many: 2, or 3 with less registers each
+#ifndef MAX_WARPGROUPS
+#define MAX_WARPGROUPS 3  // that multiply: 2; or 3, for HEAD_DIM 64 without a mask, where their tiles fit N
+#endif
+#ifndef PERSISTENT
+#define PERSISTENT 1  // 1: a block per multiprocessor, which computes tile after tile; 0: a block per tile
 #endif
 #ifndef PING_PONG
 #define PING_PONG 1  // 1: warpgroups take turns to start their products; 0: each when it can
@@ -51,7 +54,7 @@
 #define SCORES_AHEAD 1  // 1: scores are weighed while the product of the tile before with V runs; 0: after it
 #endif
 #ifndef LAZY_RESCALE
-#define LAZY_RESCALE 0  // 1: O and l are corrected only when a maximum has grown by more than 8; 0: for every tile
+#define LAZY_RESCALE 1  // 1: O and l are corrected only when a maximum has grown by more than 8; 0: for every tile
 #endif
 
 using Element = DTYPE;
@@ -75,8 +78,8 @@ constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that
 constexpr float FUSED = 256;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
-static_assert(KEYS % WGMMA_K == 0 && KEYS <= 256, "a tile is some steps of P · V, and one box of TMA high");
-static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "WARPGROUPS is 2 or 3: more have too few registers");
+static_assert(KEYS == 64 || KEYS == 128, "KEYS is 64 or 128: a tensor instruction each");
+static_assert(MAX_WARPGROUPS == 2 || MAX_WARPGROUPS == 3, "more warpgroups than 3 have too few registers");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 
 template <typename T>
@@ -166,8 +169,6 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
 #define ACCUMULATORS_128 ACCUMULATORS_64, SIXTEEN(8), SIXTEEN(12)
-#define ACCUMULATORS_176 ACCUMULATORS_128, SIXTEEN(16), FOUR(20), FOUR(21)
-#define ACCUMULATORS_192 ACCUMULATORS_176, FOUR(22), FOUR(23)
 #define OPERANDS_64                                                        \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -176,15 +177,6 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
   ", "                                                                               \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define OPERANDS_176                                                                 \
-  OPERANDS_128                                                                       \
-  ", "                                                                               \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87"
-#define OPERANDS_192 \
-  OPERANDS_176       \
-  ", "               \
-  "%88, %89, %90, %91, %92, %93, %94, %95"
 #define PTX_OF(dtype) PTX_##dtype
 #define PTX_NAME(dtype) PTX_OF(dtype)
 #define PTX_half "f16"
@@ -208,22 +200,6 @@ __device__ __forceinline__ void wgmma_scores<128>(
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k16.f32." PTX_DTYPE "." PTX_DTYPE " {" OPERANDS_128 "}, "
                "%64, %65, add, 1, 1, 0, 0;\n}" : ACCUMULATORS_128 : "l"(a), "l"(b), "r"((int)add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma_scores<176>(
-    float (&d)[22][4], unsigned long long a, unsigned long long b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %90, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n176k16.f32." PTX_DTYPE "." PTX_DTYPE " {" OPERANDS_176 "}, "
-               "%88, %89, add, 1, 1, 0, 0;\n}" : ACCUMULATORS_176 : "l"(a), "l"(b), "r"((int)add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma_scores<192>(
-    float (&d)[24][4], unsigned long long a, unsigned long long b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n192k16.f32." PTX_DTYPE "." PTX_DTYPE " {" OPERANDS_192 "}, "
-               "%96, %97, add, 1, 1, 0, 0;\n}" : ACCUMULATORS_192 : "l"(a), "l"(b), "r"((int)add));
 }
 
 // D[64, N] += A[64, 16] · B[16, N], fp32 accumulation; A in registers, 16 rows per warp, as mma.m16n8k16 has them; rows
@@ -335,27 +311,86 @@ struct Arguments {
   float *partial_O, *partial_LSE;  // [splits, B, H, N, HEAD_DIM] and [splits, B, H, N], where splits > 1
   Strides o;
   int batches, heads, heads_kv, n, n_kv;
-  int splits;        // blocks that share the keys of a tile of queries
+  int splits;        // parts of the keys of a tile of queries, each for another block
   float scale_log2;  // scale · log₂e
   int packed;        // heads whose queries share a tile
-  int section;       // CAUSAL: heads (groups of packed ones) whose tiles run together, the longest first
+  int section;       // CAUSAL: groups of packed heads whose tiles run together, the longest first
+};
+
+// What a block computes at a time.
+struct Work {
+  int batch, head;  // the first of the heads that are packed
+  int row;          // the first of the tile's, among the packed heads' queries
+  int part, tiles;  // of keys: those with numbers part, part + splits, part + 2 · splits, ...
 };
 
 template <int CONSUMERS>
 struct Shared {  // tiles of 64 columns after 64 columns, written by TMA; its swizzle repeats after 8 rows, 1 KB
   static constexpr int Q_ROWS = (CONSUMERS == 1 ? 2 : CONSUMERS) * WGMMA_M;  // room for rows that packing adds
-  alignas(1024) Element Q[BOXES][Q_ROWS][LINE];                              // ... and then O, on its way to TMA
+  alignas(1024) Element Q[2][BOXES][Q_ROWS][LINE];                           // ... and then O, on its way to TMA
   alignas(1024) Element K[STAGES][BOXES][KEYS][LINE];
   alignas(1024) Element V[STAGES][BOXES][KEYS][LINE];
-  alignas(8) unsigned long long full_Q;                            // mbarriers: Q has come
-  alignas(8) unsigned long long full_K[STAGES], full_V[STAGES];    // ... a stage's tile has come
-  alignas(8) unsigned long long empty_K[STAGES], empty_V[STAGES];  // ... the consumers have read it
+  alignas(8) unsigned long long full_Q[2], full_K[STAGES], full_V[STAGES];  // mbarriers: a tile has come
+  alignas(8) unsigned long long empty_Q[2];                                 // ... O, in the place of Q, has left
+  alignas(8) unsigned long long empty_K[STAGES], empty_V[STAGES];           // ... the consumers have read it
 };
 
 // Where a row of a tile lies in a tensor: row r is query r / packed of head r % packed.
 __device__ __forceinline__ long long row_offset(const Strides &strides, int batch, int head, int row, int packed) {
   const int query = packed == 1 ? row : row / packed;
   return batch * strides.batch + (head + row - query * packed) * strides.head + query * strides.row;
+}
+
+// Neighbouring blocks share a head: they find its K and V in L2. Under a causal mask the last queries have the most
+// keys. Those of a section of heads begin; K and V of a section fit in L2. PERSISTENT: blocks take the tiles of a
+// section to and fro, so that a long one is followed by a short one.
+template <int BLOCK_Q>
+struct Schedule {
+  int q_tiles, head_groups, groups, turns;
+
+  __device__ explicit Schedule(const Arguments &arguments) {
+    q_tiles = ceil_div(arguments.n * arguments.packed, BLOCK_Q);
+    head_groups = arguments.heads / arguments.packed;
+    groups = arguments.batches * head_groups;
+    turns = 1;
+    if (PERSISTENT)
+      turns = CAUSAL ? ceil_div(groups, arguments.section) * rounds(arguments)
+                     : ceil_div(groups * q_tiles * arguments.splits - blockIdx.x, gridDim.x);
+  }
+
+  // How often each block has a turn in a section.
+  __device__ int rounds(const Arguments &arguments) const { return ceil_div(arguments.section * q_tiles, gridDim.x); }
+
+  // What is to be done at this turn; no tiles: nothing.
+  __device__ Work work(const Arguments &arguments, int turn) const {
+    const int packed = arguments.packed;
+    int index = blockIdx.x + turn * gridDim.x;
+    int group = index / q_tiles % groups, q_tile = index % q_tiles;
+    const int part = index / q_tiles / groups;
+    if (CAUSAL) {
+      int section = index / (arguments.section * q_tiles);
+      index %= arguments.section * q_tiles;
+      if (PERSISTENT) {
+        const int round = turn % rounds(arguments);
+        section = turn / rounds(arguments);
+        index = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+      }
+      const int size = min(arguments.section, groups - section * arguments.section);
+      if (index >= size * q_tiles) return {};
+      group = section * arguments.section + index % size;
+      q_tile = q_tiles - 1 - index / size;
+    }
+    const int row = q_tile * BLOCK_Q;
+    const int n_kv = CAUSAL ? min(arguments.n_kv, (row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
+    const int tiles = ceil_div(ceil_div(n_kv, KEYS) - part, arguments.splits);
+    return {group / head_groups, group % head_groups * packed, row, part, tiles};
+  }
+};
+
+// The first key of a tile: the last tile comes first, since masks are for the last ones. Parts have them in turn: what
+// is read at a time lies side by side.
+__device__ __forceinline__ int first_key(const Work &work, int tile, int splits) {
+  return (work.part + (work.tiles - 1 - tile) * splits) * KEYS;
 }
 
 template <int CONSUMERS>
@@ -370,37 +405,21 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
   auto &shared = *reinterpret_cast<Shared<CONSUMERS> *>(memory);
   cudaTriggerProgrammaticLaunchCompletion();  // combine_kernel's blocks may come, and wait for what this one writes
 
-  // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Under a
-  // causal mask the last queries have the most keys. Those of a section of heads begin, so that the grid ends with
-  // short blocks; K and V of a section fit in L2.
-  const int packed = arguments.packed;
-  const int rows = arguments.n * packed;
-  const int q_tiles = ceil_div(rows, BLOCK_Q);
-  const int head_groups = arguments.heads / packed;
-  int group = blockIdx.x / q_tiles;
-  int q_tile = blockIdx.x % q_tiles;
-  if (CAUSAL) {
-    const int first_group = group / arguments.section * arguments.section;
-    const int groups = min(arguments.section, (int)gridDim.x / q_tiles - first_group);
-    const int place = blockIdx.x - first_group * q_tiles;  // within the section
-    group = first_group + place % groups;
-    q_tile = q_tiles - 1 - place / groups;
-  }
-  const int batch = group / head_groups;
-  const int head = group % head_groups * packed;  // the first of those that are packed
-  const int tile_row = q_tile * BLOCK_Q;
-  const int n_kv = CAUSAL ? min(arguments.n_kv, (tile_row + BLOCK_Q - 1) / packed + 1) : arguments.n_kv;
-  const int splits = gridDim.y;  // blocks that share the keys in turn: what is read at a time lies side by side
-  const int tiles = ceil_div(ceil_div(n_kv, KEYS) - (int)blockIdx.y, splits);
-  // Of the last tile first: masks are for the last ones.
-  const auto first_key = [&](int tile) { return ((int)blockIdx.y + (tiles - 1 - tile) * splits) * KEYS; };
+  // 1. Whose turn is what? Tiles of K and of V follow one another in their rings, from one tile of queries to the next.
+  const Schedule<BLOCK_Q> schedule(arguments);
+  const int packed = arguments.packed, splits = arguments.splits;
   const int thread = threadIdx.x;
-  const int warp = __shfl_sync(~0u, thread / 32, 0);  // the compiler shall know that lanes agree
+  const int warp = __shfl_sync(~0u, thread / 32, 0);  // so the compiler knows that the lanes of a warp agree
   const int lane = thread % 32;
   const int consumer = warp / 4;
+  int count = 0;     // of this block's tiles of queries so far
+  int position = 0;  // of the first tile of K and V, in the order of all that pass through the rings
 
   if (thread == 0) {
-    mbarrier_init(shared_address(&shared.full_Q), 1);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared_address(&shared.full_Q[i]), 1);
+      mbarrier_init(shared_address(&shared.empty_Q[i]), CONSUMERS);
+    }
     for (int stage = 0; stage < STAGES; ++stage) {
       mbarrier_init(shared_address(&shared.full_K[stage]), 1);
       mbarrier_init(shared_address(&shared.full_V[stage]), 1);
@@ -411,222 +430,241 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
   }
   __syncthreads();  // nobody waits at a barrier that is not made yet
 
-  // 2. The producer. Global -> shared, by TMA: each tile into the next stage, once the tile before it there is read.
-  // What lies beyond a tensor becomes zeros.
+  // 2. The producer. Global -> shared, by TMA: each tile into the next stage, once the tile before it there is read,
+  // and Q where O has left. What lies beyond a tensor becomes zeros.
   if (consumer == CONSUMERS) {
     if constexpr (CONSUMERS > 1) setmaxnreg_dec<CONSUMERS == 2 ? 24 : 32>();
     if (thread % 128 > 0) return;
-    const int kv_head = head / (arguments.heads / arguments.heads_kv);
-    const unsigned full_Q = shared_address(&shared.full_Q);
-    mbarrier_arrive_expect(full_Q, BOXES * ceil_div(BLOCK_Q, packed) * packed * 128);
-    for (int box = 0; box < BOXES; ++box)
-      tma_load_4d(shared_address(shared.Q[box]), &Q_map, batch, tile_row / packed, head, box * LINE, full_Q);
-    const auto load = [&](auto &ring, auto &full, auto &empty, const CUtensorMap *map, int tile) {
-      const int stage = tile % STAGES;
-      if (tile >= STAGES) mbarrier_wait(shared_address(&empty[stage]), (tile / STAGES - 1) % 2);
-      mbarrier_arrive_expect(shared_address(&full[stage]), sizeof(ring[stage]));
+    for (int turn = 0; turn < schedule.turns; ++turn) {
+      const Work work = schedule.work(arguments, turn);
+      if (work.tiles == 0) continue;
+      const int kv_head = work.head / (arguments.heads / arguments.heads_kv);
+      const unsigned full_Q = shared_address(&shared.full_Q[count % 2]);
+      if (count >= 2) mbarrier_wait(shared_address(&shared.empty_Q[count % 2]), (count / 2 - 1) % 2);
+      mbarrier_arrive_expect(full_Q, BOXES * ceil_div(BLOCK_Q, packed) * packed * 128);
       for (int box = 0; box < BOXES; ++box)
-        tma_load_4d(shared_address(ring[stage][box]), map, batch, first_key(tile), kv_head, box * LINE,
-                    shared_address(&full[stage]));
-    };
-    for (int tile = 0; tile <= tiles; ++tile) {  // in the order in which they are multiplied
-      if (tile < tiles) load(shared.K, shared.full_K, shared.empty_K, &K_map, tile);
-      if (tile > 0) load(shared.V, shared.full_V, shared.empty_V, &V_map, tile - 1);
+        tma_load_4d(shared_address(shared.Q[count % 2][box]), &Q_map, work.batch, work.row / packed, work.head,
+                    box * LINE, full_Q);
+      const auto load = [&](auto &ring, auto &full, auto &empty, const CUtensorMap *map, int tile) {
+        const int at = position + tile, stage = at % STAGES;
+        if (at >= STAGES) mbarrier_wait(shared_address(&empty[stage]), (at / STAGES - 1) % 2);
+        mbarrier_arrive_expect(shared_address(&full[stage]), sizeof(ring[stage]));
+        for (int box = 0; box < BOXES; ++box)
+          tma_load_4d(shared_address(ring[stage][box]), map, work.batch, first_key(work, tile, splits), kv_head,
+                      box * LINE, shared_address(&full[stage]));
+      };
+      for (int tile = 0; tile <= work.tiles; ++tile) {  // in the order in which they are multiplied
+        if (tile < work.tiles) load(shared.K, shared.full_K, shared.empty_K, &K_map, tile);
+        if (tile > 0) load(shared.V, shared.full_V, shared.empty_V, &V_map, tile - 1);
+      }
+      ++count;
+      position += work.tiles;
     }
     return;
   }
 
   // 3. The consumers.
   if constexpr (CONSUMERS > 1) setmaxnreg_inc<CONSUMERS == 2 ? 240 : 160>();
-  const int warp_row = tile_row + warp * 16;  // of this warp's 16 queries, among the packed heads'
-  const unsigned Q_rows = shared_address(shared.Q[0][consumer * WGMMA_M]);  // of this warpgroup's 64
-  float o[TILES_D][4] = {};             // 16 × HEAD_DIM of O per warp, in wgmma's layout
-  float s[TILES_KV][4];                 // 16 × KEYS of S per warp, likewise; then of P, in fp32
-  unsigned p[KEYS / WGMMA_K][4];        // 16 × KEYS of P per warp, as wgmma wants its first operand
-  float row_max[2] = {LOWEST, LOWEST};  // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-  float row_sum[2] = {};                // l of these rows, but only the keys that this lane has seen
-  float correction[2];                  // of what was summed by the m before
-
-  const auto wait_for = [&](auto &full, int tile) {
-    mbarrier_wait(shared_address(&full[tile % STAGES]), tile / STAGES % 2);
-  };
-  const auto give_back = [&](auto &empty, int tile) {
-    if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[tile % STAGES]));
+  constexpr bool TURNS = PING_PONG && CONSUMERS > 1;
+  const int my_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;  // named barriers
+  const auto wait_for = [&](auto &full, int at) { mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2); };
+  const auto give_back = [&](auto &empty, int at) {
+    if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[at % STAGES]));
   };
 
-  // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
-  const auto start_scores = [&](int tile) {
-    const unsigned K_rows = shared_address(shared.K[tile % STAGES]);
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {
-      const unsigned q = Q_rows + d / LINE * sizeof(shared.Q[0]) + d % LINE * sizeof(Element);
-      const unsigned k = K_rows + d / LINE * KV_BOX + d % LINE * sizeof(Element);
-      wgmma_scores<KEYS>(s, descriptor(q, 16, EIGHT_ROWS), descriptor(k, 16, EIGHT_ROWS), d > 0);
-    }
-    wgmma_commit();
-  };
+  for (int turn = 0; turn < schedule.turns; ++turn) {
+    const Work work = schedule.work(arguments, turn);
+    if (work.tiles == 0) continue;
+    auto &Q_tile = shared.Q[count % 2];
+    const unsigned Q_rows = shared_address(Q_tile[0][consumer * WGMMA_M]);  // of this warpgroup's 64
+    const int warp_row = work.row + warp * 16;  // of this warp's 16 queries, among the packed heads'
+    float o[TILES_D][4] = {};                   // 16 × HEAD_DIM of O per warp, in wgmma's layout
+    float s[TILES_KV][4];                       // 16 × KEYS of S per warp, likewise; then of P, in fp32
+    unsigned p[KEYS / WGMMA_K][4];              // 16 × KEYS of P per warp, as wgmma wants its first operand
+    float row_max[2] = {LOWEST, LOWEST};        // m of this lane's rows, in 0-7 and in 8-15 of the warp's
+    float row_sum[2] = {};                      // l of these rows, but only the keys that this lane has seen
+    float correction[2];                        // of what was summed by the m before
 
-  // O += P · V: this warpgroup's queries, all columns. 16 keys are 16 rows on, 2 KB.
-  const auto start_values = [&](int tile) {
-    const unsigned V_rows = shared_address(shared.V[tile % STAGES]);
+    // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
+    const auto start_scores = [&](int at) {
+      const unsigned K_rows = shared_address(shared.K[at % STAGES]);
 #pragma unroll
-    for (int key = 0; key < KEYS; key += WGMMA_K)
-      wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], descriptor(V_rows + key * 128, KV_BOX, EIGHT_ROWS));
-    wgmma_commit();
-  };
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {
+        const unsigned q = Q_rows + d / LINE * sizeof(Q_tile[0]) + d % LINE * sizeof(Element);
+        const unsigned k = K_rows + d / LINE * KV_BOX + d % LINE * sizeof(Element);
+        wgmma_scores<KEYS>(s, descriptor(q, 16, EIGHT_ROWS), descriptor(k, 16, EIGHT_ROWS), d > 0);
+      }
+      wgmma_commit();
+    };
 
-  // Online softmax, of rows that lie in a quad: scores become weights. A key that a query does not see has none.
-  const auto weigh = [&](int tile) {
-    const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
-    if ((CAUSAL || tile == 0) && first_key(tile) + KEYS > whole_keys) {
+    // O += P · V: this warpgroup's queries, all columns. 16 keys are 16 rows on, 2 KB.
+    const auto start_values = [&](int at) {
+      const unsigned V_rows = shared_address(shared.V[at % STAGES]);
 #pragma unroll
-      for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        const int query = (warp_row + half_tile * 8 + lane / 4) / packed;
-        const int last = CAUSAL ? min(query, arguments.n_kv - 1) : arguments.n_kv - 1;
+      for (int key = 0; key < KEYS; key += WGMMA_K)
+        wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], descriptor(V_rows + key * 128, KV_BOX, EIGHT_ROWS));
+      wgmma_commit();
+    };
+
+    // Online softmax, of rows that lie in a quad: scores become weights. A key that a query does not see has none.
+    const auto weigh = [&](int tile) {
+      const int first = first_key(work, tile, splits);
+      const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
+      if ((CAUSAL || tile == 0) && first + KEYS > whole_keys) {
 #pragma unroll
-        for (int n = 0; n < TILES_KV; ++n) {
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const int query = (warp_row + half_tile * 8 + lane / 4) / packed;
+          const int last = CAUSAL ? min(query, arguments.n_kv - 1) : arguments.n_kv - 1;
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (first_key(tile) + n * MMA_N + lane % 4 * 2 + i > last) s[n][half_tile * 2 + i] = -INFINITY;
+          for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              if (first + n * MMA_N + lane % 4 * 2 + i > last) s[n][half_tile * 2 + i] = -INFINITY;
+            }
           }
         }
       }
-    }
-    float new_max[2];
+      float new_max[2];
 #pragma unroll
-    for (int half_tile = 0; half_tile < 2; ++half_tile) {
-      float largest = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        float largest = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
 #pragma unroll
-      for (int n = 1; n < TILES_KV; ++n) largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
-      new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest) * arguments.scale_log2);
-    }
-    // Any m serves that is at most 8 below the maximum: the weights stay below 2^8, and m cancels in O / l.
-    if (LAZY_RESCALE && !__any_sync(~0u, new_max[0] > row_max[0] + 8 || new_max[1] > row_max[1] + 8))
-      new_max[0] = row_max[0], new_max[1] = row_max[1];
+        for (int n = 1; n < TILES_KV; ++n)
+          largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
+        new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest) * arguments.scale_log2);
+      }
+      // Any m serves that is at most 8 below the maximum: the weights stay below 2^8, and m cancels in O / l.
+      if (LAZY_RESCALE && !__any_sync(~0u, new_max[0] > row_max[0] + 8 || new_max[1] > row_max[1] + 8))
+        new_max[0] = row_max[0], new_max[1] = row_max[1];
 #pragma unroll
-    for (int half_tile = 0; half_tile < 2; ++half_tile) {
-      correction[half_tile] = exp2_approx(row_max[half_tile] - new_max[half_tile]);  // at first 0
-      row_max[half_tile] = new_max[half_tile];
-      row_sum[half_tile] *= correction[half_tile];
-    }
-    // m was rounded after the scale. Where that is far from nothing, each score is rounded like it, so that the largest
-    // weight is 1; otherwise the scale and the difference are one FMA.
-    const bool rounded = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
-    const auto exponentials = [&](auto exponent) {
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        correction[half_tile] = exp2_approx(row_max[half_tile] - new_max[half_tile]);  // at first 0
+        row_max[half_tile] = new_max[half_tile];
+        row_sum[half_tile] *= correction[half_tile];
+      }
+      // m was rounded after the scale. Where that is far from nothing, each score is rounded like it, so that the
+      // largest weight is 1; otherwise the scale and the difference are one FMA.
+      const auto exponentials = [&](auto rounded) {
+        constexpr bool ROUNDED = decltype(rounded)::value;
+#pragma unroll
+        for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float max = row_max[i / 2], scale = arguments.scale_log2;
+            s[n][i] = exp2_approx(ROUNDED ? __fmul_rn(s[n][i], scale) - max : fmaf(s[n][i], scale, -max));
+          }
+          row_sum[0] += s[n][0] + s[n][1];
+          row_sum[1] += s[n][2] + s[n][3];
+        }
+      };
+      const bool large = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
+      large ? exponentials(std::true_type()) : exponentials(std::false_type());
+    };
+
+    // P, rounded: two tiles of weights side by side become one fragment.
+    const auto round_weights = [&] {
 #pragma unroll
       for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
-        for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          float &left = s[n][half_tile * 2], &right = s[n][half_tile * 2 + 1];
-          left = exp2_approx(exponent(left, row_max[half_tile]));
-          right = exp2_approx(exponent(right, row_max[half_tile]));
-          row_sum[half_tile] += left + right;
-        }
+        p[n / 2][n % 2 * 2] = round_pair<Element>(s[n][0], s[n][1]);
+        p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(s[n][2], s[n][3]);
       }
     };
-    if (rounded)
-      exponentials([&](float score, float max) { return __fmul_rn(score, arguments.scale_log2) - max; });
-    else
-      exponentials([&](float score, float max) { return fmaf(score, arguments.scale_log2, -max); });
-  };
 
-  // P, rounded: two tiles of weights side by side become one fragment.
-  const auto round_weights = [&] {
-#pragma unroll
-    for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
-      for (int half_tile = 0; half_tile < 2; ++half_tile)
-        p[n / 2][n % 2 * 2 + half_tile] = round_pair<Element>(s[n][half_tile * 2], s[n][half_tile * 2 + 1]);
-    }
-  };
-
-  // The first scores, with nothing under them.
-  const int my_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;  // named barriers
-  constexpr bool TURNS = PING_PONG && CONSUMERS > 1;
-  mbarrier_wait(shared_address(&shared.full_Q), 0);
-  wait_for(shared.full_K, 0);
-  wgmma_fence();
-  start_scores(0);
-  if (TURNS && consumer == CONSUMERS - 1 && tiles > 1) named_barrier_arrive(next_turn, 256);  // the first may begin
-  wgmma_wait<0>();
-  give_back(shared.empty_K, 0);
-  weigh(0);
-  round_weights();
-
-  // Tile after tile: the next scores and these values are started together; then the scores are weighed.
-  for (int tile = 1; tile < tiles; ++tile) {
-    wait_for(shared.full_K, tile);
-    if (TURNS) named_barrier_sync(my_turn, 256);  // the warpgroup before has started its products
+    // The first scores, with nothing of this tile of queries under them.
+    mbarrier_wait(shared_address(&shared.full_Q[count % 2]), count / 2 % 2);
+    wait_for(shared.full_K, position);
     wgmma_fence();
-    start_scores(tile);
-    wait_for(shared.full_V, tile - 1);
-    start_values(tile - 1);
-    if (TURNS && (consumer < CONSUMERS - 1 || tile + 1 < tiles)) named_barrier_arrive(next_turn, 256);
-    wgmma_wait<SCORES_AHEAD ? 1 : 0>();  // the scores are there
-    give_back(shared.empty_K, tile);
-    weigh(tile);
-    wgmma_wait<0>();  // the products have read p and V and written o
-    give_back(shared.empty_V, tile - 1);
-    if (!LAZY_RESCALE || __any_sync(~0u, correction[0] < 1 || correction[1] < 1)) {
-#pragma unroll
-      for (int n = 0; n < TILES_D; ++n) {
-        o[n][0] *= correction[0], o[n][1] *= correction[0];
-        o[n][2] *= correction[1], o[n][3] *= correction[1];
-      }
+    start_scores(position);
+    if (TURNS && consumer == CONSUMERS - 1 && work.tiles > 1) named_barrier_arrive(next_turn, 256);  // the first begins
+    if (count > 0 && thread % 128 == 0) {
+      bulk_wait_read<0>();  // TMA has read the last tile's O: the producer may overwrite it
+      mbarrier_arrive(shared_address(&shared.empty_Q[(count - 1) % 2]));
     }
+    wgmma_wait<0>();
+    give_back(shared.empty_K, position);
+    weigh(0);
     round_weights();
-  }
 
-  // The last values.
-  wait_for(shared.full_V, tiles - 1);
-  wgmma_fence();
-  start_values(tiles - 1);
-  wgmma_wait<0>();
-
-  // 4. Divide by the sums. Parts of a split row are combined later, and stay in fp32.
-  float inverse[2];
+    // Tile after tile: the next scores and these values are started together; then the scores are weighed.
+    for (int tile = 1; tile < work.tiles; ++tile) {
+      const int at = position + tile;
+      wait_for(shared.full_K, at);
+      if (TURNS) named_barrier_sync(my_turn, 256);  // the warpgroup before has started its products
+      wgmma_fence();
+      start_scores(at);
+      wait_for(shared.full_V, at - 1);
+      start_values(at - 1);
+      if (TURNS && (consumer < CONSUMERS - 1 || tile + 1 < work.tiles)) named_barrier_arrive(next_turn, 256);
+      wgmma_wait<SCORES_AHEAD ? 1 : 0>();  // the scores are there
+      give_back(shared.empty_K, at);
+      weigh(tile);
+      wgmma_wait<0>();  // the products have read p and V and written o
+      give_back(shared.empty_V, at - 1);
+      if (!LAZY_RESCALE || __any_sync(~0u, correction[0] < 1 || correction[1] < 1)) {
 #pragma unroll
-  for (int half_tile = 0; half_tile < 2; ++half_tile) {
-    const int row = warp_row + half_tile * 8 + lane / 4;
-    const float sum = quad_sum(row_sum[half_tile]);
-    inverse[half_tile] = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
-    if (row >= rows || (splits == 1 && !arguments.LSE)) continue;
-    const float log2_sum = row_max[half_tile] + log2f(sum);
-    const size_t place = ((size_t)batch * arguments.heads + head + row % packed) * arguments.n + row / packed;
-    if (splits == 1) {
-      if (lane % 4 == 0) arguments.LSE[place] = log2_sum * LN_2;
-      continue;
+        for (int n = 0; n < TILES_D; ++n) {
+          o[n][0] *= correction[0], o[n][1] *= correction[0];
+          o[n][2] *= correction[1], o[n][3] *= correction[1];
+        }
+      }
+      round_weights();
     }
-    const size_t part = blockIdx.y * (size_t)(gridDim.x / q_tiles) * rows + place;
-    if (lane % 4 == 0) arguments.partial_LSE[part] = log2_sum;
-#pragma unroll
-    for (int n = 0; n < TILES_D; ++n)
-      *reinterpret_cast<float2 *>(&arguments.partial_O[part * HEAD_DIM + n * MMA_N + lane % 4 * 2]) =
-          make_float2(o[n][half_tile * 2] * inverse[half_tile], o[n][half_tile * 2 + 1] * inverse[half_tile]);
-  }
-  if (splits > 1) return;
 
-  // 5. Others are rounded once, and leave by TMA, by way of this warpgroup's rows of Q, which nobody reads any more.
+    // The last values.
+    position += work.tiles;
+    wait_for(shared.full_V, position - 1);
+    wgmma_fence();
+    start_values(position - 1);
+    wgmma_wait<0>();
+    give_back(shared.empty_V, position - 1);
+
+    // 4. Divide by the sums. Parts of a split row are combined later, and stay in fp32.
+    float inverse[2];
 #pragma unroll
-  for (int n = 0; n < TILES_D; n += 2) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-    const int row = warp * 16 + lane % 16;
-    const int col = n * MMA_N + lane / 16 * 8;
-    const unsigned address = shared_address(&shared.Q[col / LINE][row][swizzle<LINE>(row, col % LINE)]);
-    const auto &left = o[n], &right = o[n + 1];
-    stmatrix_x4(address, round_pair<Element>(left[0] * inverse[0], left[1] * inverse[0]),
-                round_pair<Element>(left[2] * inverse[1], left[3] * inverse[1]),
-                round_pair<Element>(right[0] * inverse[0], right[1] * inverse[0]),
-                round_pair<Element>(right[2] * inverse[1], right[3] * inverse[1]));
+    for (int half_tile = 0; half_tile < 2; ++half_tile) {
+      const int row = warp_row + half_tile * 8 + lane / 4;
+      const float sum = quad_sum(row_sum[half_tile]);
+      inverse[half_tile] = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
+      if (row >= arguments.n * packed || (splits == 1 && !arguments.LSE)) continue;
+      const float log2_sum = row_max[half_tile] + log2f(sum);
+      const size_t head = (size_t)work.batch * arguments.heads + work.head + row % packed;
+      const size_t place = head * arguments.n + row / packed;
+      if (splits == 1) {
+        if (lane % 4 == 0) arguments.LSE[place] = log2_sum * LN_2;
+        continue;
+      }
+      const size_t part = work.part * ((size_t)arguments.batches * arguments.heads * arguments.n) + place;
+      if (lane % 4 == 0) arguments.partial_LSE[part] = log2_sum;
+#pragma unroll
+      for (int n = 0; n < TILES_D; ++n)
+        *reinterpret_cast<float2 *>(&arguments.partial_O[part * HEAD_DIM + n * MMA_N + lane % 4 * 2]) =
+            make_float2(o[n][half_tile * 2] * inverse[half_tile], o[n][half_tile * 2 + 1] * inverse[half_tile]);
+    }
+    ++count;
+    if (splits > 1) continue;
+
+    // 5. Others are rounded once, and leave by TMA, by way of this warpgroup's rows of Q, which nobody reads any more.
+#pragma unroll
+    for (int n = 0; n < TILES_D; n += 2) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
+      const int row = warp * 16 + lane % 16;
+      const int col = n * MMA_N + lane / 16 * 8;
+      const unsigned address = shared_address(&Q_tile[col / LINE][row][swizzle<LINE>(row, col % LINE)]);
+      const auto &left = o[n], &right = o[n + 1];
+      stmatrix_x4(address, round_pair<Element>(left[0] * inverse[0], left[1] * inverse[0]),
+                  round_pair<Element>(left[2] * inverse[1], left[3] * inverse[1]),
+                  round_pair<Element>(right[0] * inverse[0], right[1] * inverse[0]),
+                  round_pair<Element>(right[2] * inverse[1], right[3] * inverse[1]));
+    }
+    fence_proxy_async();                        // each warp shows TMA what it wrote,
+    named_barrier_sync(4 + consumer, THREADS);  // ... and the warpgroup's rows are complete
+    if (thread % 128 == 0) {
+      for (int box = 0; box < BOXES; ++box)
+        tma_store_4d(&O_map, work.batch, work.row / packed + consumer * WGMMA_M, work.head, box * LINE,
+                     shared_address(Q_tile[box][consumer * WGMMA_M]));
+      bulk_commit();
+    }
   }
-  fence_proxy_async();                        // each warp shows TMA what it wrote,
-  named_barrier_sync(4 + consumer, THREADS);  // ... and the warpgroup's rows are complete
-  if (thread % 128 == 0) {
-    for (int box = 0; box < BOXES; ++box)
-      tma_store_4d(&O_map, batch, tile_row / packed + consumer * WGMMA_M, head, box * LINE,
-                   shared_address(shared.Q[box][consumer * WGMMA_M]));
-    bulk_commit();
-    bulk_wait_read<0>();  // shared memory is there until TMA has read it
-  }
+  if (thread % 128 == 0) bulk_wait_read<0>();  // shared memory is there until TMA has read it
 }
 
 // O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds
@@ -719,16 +757,22 @@ struct Tensors {
 };
 
 template <int CONSUMERS>
-cudaError_t launch(const Tensors &tensors, const Arguments &arguments, cudaStream_t stream) {
+cudaError_t launch(const Tensors &tensors, Arguments arguments, cudaStream_t stream) {
   constexpr int BLOCK_Q = CONSUMERS * WGMMA_M;
   const int batches = arguments.batches, heads = arguments.heads, n = arguments.n;
   const int packed = arguments.packed, splits = arguments.splits;
   const long long outputs = (long long)batches * heads * n;  // each combined by a block
-  const long long blocks = (long long)batches * heads / packed * ceil_div(n * packed, BLOCK_Q);
-  if (blocks > INT_MAX || splits > 65535 || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
+  const long long groups = (long long)batches * heads / packed, tiles = groups * ceil_div(n * packed, BLOCK_Q) * splits;
+  if (tiles > INT_MAX || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
+  arguments.section = min((long long)arguments.section, groups);
+  int device, blocks = tiles;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess && PERSISTENT)
+    status = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
   CUtensorMap Q_map, K_map, V_map, O_map;
   const int heads_kv = arguments.heads_kv, n_kv = arguments.n_kv;
-  cudaError_t status = tensor_map(&Q_map, tensors.Q, tensors.q, batches, heads, n, packed, ceil_div(BLOCK_Q, packed));
+  if (status == cudaSuccess)
+    status = tensor_map(&Q_map, tensors.Q, tensors.q, batches, heads, n, packed, ceil_div(BLOCK_Q, packed));
   if (status == cudaSuccess) status = tensor_map(&K_map, tensors.K, tensors.k, batches, heads_kv, n_kv, 1, KEYS);
   if (status == cudaSuccess) status = tensor_map(&V_map, tensors.V, tensors.v, batches, heads_kv, n_kv, 1, KEYS);
   if (status == cudaSuccess)
@@ -738,7 +782,8 @@ cudaError_t launch(const Tensors &tensors, const Arguments &arguments, cudaStrea
   if (status == cudaSuccess)
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<dim3(blocks, splits), (CONSUMERS + 1) * 128, shared_bytes, stream>>>(Q_map, K_map, V_map, O_map, arguments);
+  const int grid = min((long long)blocks, tiles);
+  kernel<<<grid, (CONSUMERS + 1) * 128, shared_bytes, stream>>>(Q_map, K_map, V_map, O_map, arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
   cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization};
@@ -766,5 +811,10 @@ extern "C" cudaError_t launch_sdpa(
   const Strides o = {o_batch, o_head, o_row};
   const Arguments arguments = {
       O, LSE, partial_O, partial_LSE, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
-  return N * packed <= WGMMA_M ? launch<1>(tensors, arguments, stream) : launch<WARPGROUPS>(tensors, arguments, stream);
+  if (N * packed <= WGMMA_M) return launch<1>(tensors, arguments, stream);
+  if constexpr (HEAD_DIM == 64 && !CAUSAL && MAX_WARPGROUPS == 3) {
+    // Tiles of 192 queries are a tenth faster; where N leaves more than that of them empty, 128 are better.
+    if (10LL * ceil_div(N, 192) * 192 < 11LL * ceil_div(N, 128) * 128) return launch<3>(tensors, arguments, stream);
+  }
+  return launch<2>(tensors, arguments, stream);
 }

@@ -16,8 +16,7 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
     group = h // h_kv
     packed = group if n * group <= GROUP_Q else 1
     rows = n * packed
-    block_q = GROUP_Q if rows <= GROUP_Q else GROUP_Q * variants["WARPGROUPS"]
-    blocks = b * (h // packed) * -(-rows // block_q)
+    blocks = b * (h // packed) * -(-rows // _block_q(shape, variants, rows))
     whole = variants["CAUSAL"] or blocks >= multiprocessors  # a block has a multiprocessor to itself
     return {"splits": 1 if whole else _splits(blocks, _tiles(shape, variants), multiprocessors)}
 
@@ -31,6 +30,14 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
         return {}
     enough = _tiles(shape, variants) >= FEW_TILES
     return {"keys in two parts": {"splits": 2}} if enough else {"keys not split": {"splits": 1}}
+
+
+def _block_q(shape: Shape, variants: Variants, rows: int) -> int:
+    """The queries of a block, as the launcher in kernel.cu has them."""
+    if rows <= GROUP_Q:
+        return GROUP_Q
+    wide = shape[5] == 64 and not variants["CAUSAL"] and variants["MAX_WARPGROUPS"] == 3
+    return 192 if wide and 10 * -(-rows // 192) * 192 < 11 * -(-rows // 128) * 128 else 128
 
 
 def _tiles(shape: Shape, variants: Variants) -> int:
