@@ -98,7 +98,7 @@ def counted(exercise: Exercise) -> bool:
     return bool(exercise.goals or exercise.keeps)
 
 
-@pytest.mark.parametrize("exercise", filter(counted, ALL), ids=named)
+@pytest.mark.parametrize("exercise", list(filter(counted, ALL)), ids=named)
 def test_our_solution_meets_the_goals(exercise):
     verdict = check(exercise.solution, exercise, shapes=few(exercise))
     assert verdict.ok and verdict.points == 10, verdict
@@ -237,7 +237,7 @@ def test_goals_name_counters_that_there_are(exercise):
     from cudaemu import Counters
 
     kinds = {"fma", "mma", "wmma", "wgmma", "barrier", "shuffle", "integer", "ldmatrix", "cp.async", "mbarrier"}
-    kinds |= {f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global")}
+    kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
     known = {*Counters().flat(), "shared_bytes", *(f"instructions.{kind}" for kind in kinds)}
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps)} <= known
 
