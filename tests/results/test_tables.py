@@ -245,7 +245,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     add = {
         "name": "vector_add",
         "size": "8 floats",
-        "bytes": 4e9,
+        "bytes": 4_000_000_000,
         "ms": {"median": 2.0, "p20": 2.0, "p80": 2.0, "n": 9},
     }
     add["peer"] = {"name": "a + b", "ms": {"median": 3.0, "p20": 3.0, "p80": 3.0, "n": 9}}
