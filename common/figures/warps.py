@@ -1,6 +1,6 @@
 """How the warps of one block work together, as it ran in the emulator: a ring of tiles, and consumers that take turns.
 
-run = warps.run(stage, shape)     then warps.ring(run), warps.turns(run, other)
+run = warps.run(stage, shape)     then warps.ring(run), warps.turns(run, other), warps.overlaps(run, kinds=…)
 
 The axis counts the steps of cudaemu.timeline, which are not the time of a GPU: an instruction of a warp is one step,
 copies and products take none. Who waits for whom is as on a GPU; how long, is not.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from common import counts
-from common.figures.draw import INK, Picture, picture, plural, styled
+from common.figures.draw import HUES, INK, Picture, picture, plural, styled
 from common.figures.ring import FLYING, FREE, ISSUE, READ
 from common.stage import Stage
 from cudaemu import Events, Span
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cudaemu import Timeline
 
 RUNNING, WAITING, STORING = "#DCDCEC", "#EFEFEF", "#EE8866"
+PRODUCTS = READ, HUES[0]  # of kinds of products, one below the other
 WIDTH = 11.0  # of a picture, in inches
 BARS = WIDTH - 2.2  # ... of its bars, about
 STEPS = "steps: one instruction of a warp each, in the emulator; not the time of a GPU"
@@ -52,9 +53,10 @@ class Held:
 class Run:
     """The time line of one block of a kernel, in its first launch."""
 
-    def __init__(self, timeline: Timeline, label: str, block: int = 0):
+    def __init__(self, timeline: Timeline, label: str, source: Sequence[str] = (), block: int = 0):
         self.label, self.block = label, block
         self.timeline = timeline
+        self.source = source  # the lines of the file
 
     def of(self, *kinds: Kind, warp: int | None = None) -> list[Span]:
         return self.timeline.of(*kinds, block=self.block, warp=warp)
@@ -107,6 +109,15 @@ class Run:
                 found.append((span.start, span.end))
         return found
 
+    def group(self, span: Span, kinds: Mapping[str, str]) -> str:
+        """The one of `kinds` whose word stands in the source line of a product. UserError if that is not one."""
+        line = self.source[span.line - 1]
+        found = [kind for word, kind in kinds.items() if word in line]
+        if len(found) != 1:
+            words = ", ".join(kinds)
+            raise UserError(f"{self.label}: line {span.line} must have one of the words {words}, got {line.strip()!r}")
+        return found[0]
+
     @property
     def without_product(self) -> float:
         """In which share of the steps from the first product to the last none is under way."""
@@ -133,7 +144,8 @@ def run(kernel: Stage | Kernel, shape: Sequence[int], **options: Any) -> Run:
     `options`: fields of cudaemu.Options."""
     chosen = kernel.kernel() if isinstance(kernel, Stage) else kernel
     settled: dict[str, Any] = {"multiprocessors": 1, "events": Events(range(1)), "counters": False} | options
-    return Run(counts.emulate(chosen, shape, **settled).timeline, chosen.label)
+    report = counts.emulate(chosen, shape, **settled)
+    return Run(report.timeline, chosen.label, chosen.source.read_text(encoding="utf-8").splitlines())
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -252,5 +264,41 @@ def turns(*runs: Run) -> Picture:
             ],
             loc="outside lower left",
             ncols=5,
+        )
+    return figure
+
+
+def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Picture:
+    """One panel for each kernel: when its consumers execute instructions and wait, and below that when products of two
+    kinds are under way for them. `kinds`: for a word of the source line that starts a product, what that computes.
+    `end`: the last step shown, by default the longest run's."""
+    shares = ", ".join(f"{each.without_product:.0%}" for each in runs)
+    takeaway = f"Share of the steps from the first product to the last in which nobody multiplies: {shares}"
+    colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
+    last = end or max(each.end for each in runs)
+    with styled():
+        figure = picture(WIDTH, 0.75 + sum(0.75 + 0.5 * len(each.consumers) for each in runs), takeaway)
+        panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, each in zip(panels, runs):
+            _rows(axes, [*map(_consumer, each.consumers)], last)
+            for row, first in enumerate(each.consumers):
+                for span in each.of(Kind.RUNS, warp=first):
+                    _bar(axes, row - 0.22, span.start, span.end, RUNNING, height=0.42)
+                for span in each.of(Kind.WAITS, warp=first):
+                    _bar(axes, row - 0.22, span.start, span.end, WAITING, height=0.42, hatch="////")
+                for span in each.of(Kind.WGMMA, warp=first):
+                    kind = each.group(span, kinds)
+                    place = row + 0.11 + 0.2 * list(colours).index(kind)
+                    _bar(axes, place, span.start, span.end, colours[kind], height=0.2)
+            axes.set_title(f"{each.label}: {each.without_product:.0%}", loc="left")
+        panels[-1].set_xlabel(STEPS)
+        figure.legend(
+            handles=[
+                Patch(color=RUNNING, label="the warp executes instructions"),
+                Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="it waits"),
+                *(Patch(color=colour, label=f"{kind} under way") for kind, colour in colours.items()),
+            ],
+            loc="outside lower left",
+            ncols=4,
         )
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.colors import to_rgba
 
 import kernels
 from common.figures import warps
@@ -113,3 +114,41 @@ def test_the_pictures_say_what_was_executed(one_warp_copies, a_consumer_copies, 
     said = picture.texts[0].get_text().replace("\n", " ")
     assert f"{turns[0].without_product:.0%} (h4_ping_pong fp16 PING_PONG=0)" in said
     assert all("not the time of a GPU" in each.axes[-1].get_xlabel() for each in (picture,))
+
+
+@pytest.fixture(scope="module")
+def attention() -> dict[tuple[int, int], warps.Run]:
+    """h7 with four tiles of keys, by whether warpgroups take turns and whether scores are weighed under a product."""
+    stage = kernels.load("h7")
+    ways = [(turns, ahead) for turns in (0, 1) for ahead in (0, 1)]
+    chosen = {way: dict(zip(("PING_PONG", "SCORES_AHEAD"), way)) | {"HEAD_DIM": 64} for way in ways}
+    shape = (1, 1, 1, 128, 512, 64)
+    return {way: warps.run(stage.kernel(variants=each), shape, changed={"splits": 1}) for way, each in chosen.items()}
+
+
+KINDS = {"start_scores": "scores", "start_values": "values"}
+
+
+def test_two_overlaps_of_attention(attention):
+    """Ahead: next scores are there while a product with values goes on. Turns: one warpgroup starts after the other."""
+    for (turns, ahead), run in attention.items():
+        for first in run.consumers:
+            found = run.of(Kind.WGMMA, warp=first)
+            scores, values = ([s for s in found if run.group(s, KINDS) == kind] for kind in KINDS.values())
+            assert len(scores) == len(values) == 4
+            for score, value in zip(scores[1:], values):
+                assert value.start < score.end, "started together"
+                assert (value.end > score.end) == bool(ahead)
+        first, second = (run.of(Kind.WGMMA, warp=warp)[1:-1] for warp in run.consumers)
+        assert all((after.start > before.start) == bool(turns) for before, after in zip(first, second))
+    idle = {way: run.without_product for way, run in attention.items()}
+    assert idle[0, 0] > idle[1, 0] > idle[0, 1] > idle[1, 1] > 0
+
+
+def test_a_picture_of_the_overlaps(attention):
+    figure = warps.overlaps(attention[0, 0], attention[1, 1], kinds=KINDS)
+    shown = [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]
+    for colour in warps.PRODUCTS:
+        assert shown.count(to_rgba(colour)) == 2 * 2 * 4, "runs × consumers × products of a kind"
+    with pytest.raises(UserError, match="must have one of the words nothing"):
+        warps.overlaps(attention[0, 0], kinds={"nothing": "scores", "at all": "values"})
