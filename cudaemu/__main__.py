@@ -1,4 +1,4 @@
-"""The command `cudaemu [OPTIONS] FILE.cu [ARGS...]` (or `python -m cudaemu`): run a CUDA program without a GPU."""
+"""The command `cudaemu [OPTIONS] FILE.cu... [ARGS...]` (or `python -m cudaemu`): run a CUDA program without a GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
 import cudaemu
 from cudaemu import calls, engine, hardware
+from cudaemu.build import COMPILED, LINKED
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import apart
 from cudaemu.errors import UserError
@@ -30,7 +33,8 @@ FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, wha
 NOT_RUN_STATUS = 98  # if there is no program that could be run: a status that programs have no use for
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
-ARGS are passed to the program; options of cudaemu go before FILE.cu.
+ARGS are passed to the program; options of cudaemu go before FILE.cu. Files of
+the program that follow are compiled and linked as well; -- ends their list.
 
 Findings are printed after the launch that made them, a summary of all kernels
 at the end, both on standard error. The program's own output is left alone."""
@@ -47,13 +51,36 @@ examples:
   cudaemu --flags="-std=c++20 --extended-lambda" saxpy.cu
   cudaemu --counters --lines saxpy.cu  all counters; the main ones by source line
   cudaemu -q --json out.json saxpy.cu  findings only; a report for other programs
+  cudaemu main.cu kernels.cu io.cpp -I include -- 1024
+                                       a program of several files, with arguments;
+                                       --flags=-rdc=true as with nvcc
 
 From Python: import cudaemu; help(cudaemu)"""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    leave(lambda: _run(_parser().parse_args(argv)), NOT_RUN_STATUS)
+    leave(lambda: _run(_parse(sys.argv[1:] if argv is None else argv)), NOT_RUN_STATUS)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line. Before `--`, if that is what it separates, there are files and options in any order."""
+    if "--" in words:
+        end = list(words).index("--")
+        with suppress(UserError):
+            args = _parser(files="*").parse_intermixed_args(words[:end])
+            if args.file is not None and all(map(_is_source, args.args)):
+                args.sources, args.args = [Path(word) for word in args.args], list(words[end + 1 :])
+                return args
+    args = _parser().parse_args(words)
+    args.sources = [Path(word) for word in takewhile(_is_source, args.args)]
+    args.args = args.args[len(args.sources) :]
+    return args
+
+
+def _is_source(word: str) -> bool:
+    path = Path(word)
+    return path.suffix in (*COMPILED, *LINKED) and path.is_file()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,17 +128,17 @@ def _cxx_version() -> str:
     return f"{toolchain.run([cxx, '-dumpfullversion']).strip()} ({cxx})"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="cudaemu",
-        usage="%(prog)s [OPTIONS] FILE.cu [ARGS...]",
+        usage="%(prog)s [OPTIONS] FILE.cu [FILES...] [ARGS...]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.cu", help="the program's source")
-    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="the program's arguments")
+    parser.add_argument("args", nargs=files, metavar="ARGS", help="the program's arguments")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu, nvcc and g++")
     parser.add_argument("--cache", action=_Cache, nargs=0, help="print where compiled code is kept, and its size")
     parser.add_argument("--clear-cache", action=_Cache, nargs=0, help="remove all compiled code from there")
@@ -159,6 +186,7 @@ def _options(args: argparse.Namespace) -> Options:
         defines={word.partition("=")[0]: word.partition("=")[2] or "1" for word in args.defines},
         flags=flags,
         include=args.include,
+        sources=args.sources,
         counters=not args.no_counters,
         sanitize=not args.no_sanitize,
         leaks=args.leaks,

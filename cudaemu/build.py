@@ -7,18 +7,21 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cudaemu import cpp, extension
+from cudaemu import cpp, extension, link
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
-WRAPPER = "emulator_source"  # the translation unit that includes the source
+WRAPPER = "emulator_source"  # the translation unit that includes the source; those of further sources have a number
+COMPILED, LINKED = (".cu", ".cpp", ".cc", ".cxx", ".c"), (".o", ".a", ".so")  # what a program may be made of
+_RELOCATABLE = re.compile(r"-dc|-?-rdc=true|--relocatable-device-code=true|--device-c")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Build:
     nvcc: toolchain.Nvcc = field(repr=False)
     defines: Mapping[str, str] = field(default_factory=dict)
     extension: bool = False  # written as a PyTorch extension
+    parts: Sequence[str] = ()  # the PTX of each file, if there are several
+    relocatable: bool = False  # whether they refer to each other
 
     @property
     def exported(self) -> list[str]:
@@ -59,12 +64,14 @@ def compile_host(
     instances: Sequence[str] = (),
     flags: Sequence[str] = (),
     include: Sequence[Path | str] = (),
+    others: Sequence[Path | str] = (),
 ) -> Build:
     """Compile a source for the emulator: its host code, linked to the stand-in runtime, and its PTX for the
     compute capability `arch`.
 
-    `call` is the function that shall be called from outside, `instances` are kernels of templates to be compiled though
-    nothing in the source launches them ("scale<float>"); `flags` and `include` folders go to nvcc.
+    `others` are further files of the program: sources of CUDA, C++ and C, objects and libraries. `call` is the function
+    that shall be called from outside, `instances` are kernels of templates to be compiled though nothing in the source
+    launches them ("scale<float>"); `flags` and `include` folders go to nvcc.
     UserError with the compiler's own message if it does not compile."""
     nvcc, cxx, source = nvcc or toolchain.find_nvcc(), toolchain.find_cxx(), source.resolve()
     arch = Arch.of(arch)
@@ -76,10 +83,12 @@ def compile_host(
     is_extension = extension.is_extension(texts)
     if is_extension:
         folders.append(extension.HEADERS)
+    relocatable = any(map(_RELOCATABLE.fullmatch, flags))
     options = _options(flags, defines, arch, folders)
+    more = _files(others)
     # The stand-in has what there is of the driver as well.
-    link = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
-    link += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
+    libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
+    libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']
     if call is not None:
         if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", call):
@@ -91,13 +100,30 @@ def compile_host(
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
     runtime = toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
 
+    def compile_more(out: Path, number: int, file: Path) -> None:
+        """One of the other sources."""
+        kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", f"read{number}.d"]
+        unit = file
+        if file.suffix == ".cu":
+            unit = out / f"{WRAPPER}{number}.cu"
+            unit.write_text(f'#include "{file}"\n')
+        words = [word for word in options if file.suffix != ".c" or not re.match(r"--?std\b", word)]
+        toolchain.run([nvcc.path, "-ccbin", cxx, *words, *kept, "-c", unit, "-o", f"{number}.o"], cwd=out)
+
     def build(out: Path) -> None:
         (out / f"{WRAPPER}.cu").write_text("\n".join(wrapper) + "\n", encoding="utf-8", errors="surrogateescape")
         # The stand-in's symbols stay inside: a process may well have the real runtime loaded.
-        (out / "hide").write_text("{ local: cuda*; __cuda*; cuTensorMap*; };\n", encoding="ascii")
+        (out / "hide").write_text("{ local: cuda*; __cuda*; cu[A-Z]*; };\n", encoding="ascii")
         kept = ["--keep", "--keep-dir", ".", "-MD", "-MF", "read.d"]
+        compiled = [(number, file) for number, file in enumerate(more, 1) if file.suffix in COMPILED]
         try:
-            toolchain.run([nvcc.path, "-ccbin", cxx, *options, *kept, "-c", f"{WRAPPER}.cu", "-o", "kernel.o"], cwd=out)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                jobs = [pool.submit(compile_more, out, *each) for each in compiled]
+                toolchain.run(
+                    [nvcc.path, "-ccbin", cxx, *options, *kept, "-c", f"{WRAPPER}.cu", "-o", "kernel.o"], cwd=out
+                )
+                for job in jobs:
+                    job.result()
         except UserError as error:
             said = _explained(error, source, call, nvcc)
             if is_extension and "does not export" not in str(said):
@@ -105,26 +131,66 @@ def compile_host(
             raise said from error
         script = "-Wl,--version-script=hide,-z,defs"
         try:
-            objects = ["kernel.o", runtime, *link, "-lpthread", "-ldl", "-lm", "-lrt"]
-            depfile = ["-Wl,--dependency-file=link.d"] if link else []  # libraries may change, those of g++ do not
-            toolchain.run([cxx, "-shared", script, *depfile, *objects, "-o", "kernel.so"], cwd=out)
+            objects = ["kernel.o", *(f"{number}.o" for number, _ in compiled), *given]
+            if relocatable:
+                objects.append(_registration(objects, cxx, out))
+            system = [runtime, *libraries, "-lpthread", "-ldl", "-lm", "-lrt"]
+            # Libraries may change, those of g++ do not.
+            depfile = ["-Wl,--dependency-file=link.d"] if libraries or given else []
+            toolchain.run([cxx, "-shared", script, *depfile, *objects, *system, "-o", "kernel.so"], cwd=out)
         except UserError as error:
-            raise _unlinked(error, source, link) from error
-        (out / f"{WRAPPER}.ptx").rename(out / "kernel.ptx")
+            raise _unlinked(error, source, libraries) from error
+        units = [WRAPPER, *(f"{WRAPPER}{number}" for number, file in compiled if file.suffix == ".cu")]
+        parts = [(out / f"{unit}.ptx").read_text(errors="replace") for unit in units]
+        called = [source.name, *(file.name for _, file in compiled if file.suffix == ".cu")]
+        (out / "kernel.ptx").write_text(link.link(parts, called, relocatable))
+        for number, part in enumerate(parts if len(parts) > 1 else ()):
+            (out / f"part{number}.ptx").write_text(part)
         for path in out.iterdir():
-            if path.name not in ("kernel.so", "kernel.ptx") and path.suffix != ".d":
+            if not re.fullmatch(r"kernel\.(so|ptx)|part\d+\.ptx|.*\.d", path.name):
                 path.unlink()
 
     option_files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # --options-file FILE
-    key = [source, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *link, *option_files]
+    given = [file for file in more if file.suffix in LINKED]
+    key = [source, *more, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *libraries, *option_files]
+    if more or relocatable:
+        key += [_REGISTER, LINKER.read_text()]
     out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders)
-    return Build(out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension)
+    parts = [path.read_text(errors="replace") for path in sorted(out.glob("part*.ptx"))]
+    made = out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension
+    return Build(*made, parts, relocatable)
 
 
 @lru_cache(maxsize=8)  # megabytes each
 def _ptx(product: Path) -> str:
     """The PTX of a product: one object for all its runs, which dictionaries find without another look at the text."""
     return (product / "kernel.ptx").read_text(encoding="utf-8", errors="replace")
+
+
+def _files(others: Sequence[Path | str]) -> list[Path]:
+    """The other files of a program. UserError for one that is not there, or of no kind that can be linked."""
+    files = [Path(file).expanduser().resolve() for file in others]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"cannot read {file}: " + ("it is a folder" if file.is_dir() else "there is no such file"))
+        if file.suffix not in (*COMPILED, *LINKED):
+            raise UserError(f"{file}: a program's files must end in {', '.join((*COMPILED, *LINKED))}")
+    return files
+
+
+_REGISTER = "void {}(void (*callback)(void **), void *, void *, void *) {{ callback(emulator_linked()); }}\n"
+LINKER = Path(link.__file__)
+
+
+def _registration(objects: Sequence[object], cxx: str, out: Path) -> str:
+    """An object with what nvcc's linker would make for relocatable device code: for each file, the function by which it
+    registers its kernels and variables."""
+    said = toolchain.run(["nm", "-u", *objects], cwd=out)
+    names = sorted(set(re.findall(r"\b__cudaRegisterLinkedBinary\w+", said)))
+    code = 'extern "C" {\nvoid **emulator_linked();\n' + "".join(map(_REGISTER.format, names)) + "}\n"
+    (out / "registration.cpp").write_text(code)
+    toolchain.run([cxx, "-c", "-fPIC", "registration.cpp", "-o", "registration.o"], cwd=out)
+    return "registration.o"
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:
@@ -155,8 +221,8 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
             raise UserError(
                 f"{flag}: the compute capability is chosen by arch (--arch 9.0), not by the compiler's flags"
             )
-        if re.match(_OUTPUTS, flag):
-            raise UserError(f"{flag}: the emulator compiles one file, and says itself what nvcc is to make of it")
+        if re.match(_OUTPUTS, flag) and not _RELOCATABLE.fullmatch(flag):
+            raise UserError(f"{flag}: the emulator says itself what nvcc is to make of a file")
     standard = [] if any(re.match(r"--?std\b", flag) for flag in flags) else ["-std=c++17"]
     # Of the host's code alone: with -O3 its compiler takes half as long again, for code that launches kernels.
     level = [] if any(re.match(r"-O\d|--optimize", flag) for flag in flags) else ["-O1"]
@@ -166,6 +232,7 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
         else ["-lineinfo"]
     )
     own = [flag for flag in flags if not flag.startswith(("-l", "-L")) or flag.startswith("-lineinfo")]
+    own = ["-rdc=true" if _RELOCATABLE.fullmatch(flag) else flag for flag in own]
     includes = [word for folder in folders for word in ("-I", str(folder))]
     target = [
         "-D__EMULATOR__=1",
@@ -195,6 +262,8 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
         if re.search(rf"\btemplate\s*<[^;{{}}]*\b{re.escape(call)}\s*\(", code):
             return ToolFailed(f"{call} of {source} must be a function, got a template: which instance is to be called?")
         return ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
+    if "separate compilation mode" in said:
+        return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")
     return error
@@ -213,8 +282,8 @@ def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserE
         said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have"
     elif missing:
         said = (
-            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: a program is one "
-            "file here; include the other .cu files into it, or name libraries of the host with -l in flags"
+            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "
+            "program's other files as well, as in cudaemu a.cu b.cu c.cpp, and libraries of the host with -l in flags"
         )
     elif "relocation truncated" in str(error):
         said = f"{source}: its __device__ variables must take less than 2 GB together; larger ones need cudaMalloc"
@@ -267,17 +336,19 @@ class PtxCheck:
 def check_ptx(build: Build) -> None:
     """UserError with the source's line if ptxas refuses a build's PTX; what it has accepted, it is not asked again."""
     ptxas = toolchain.find_tool("ptxas", build.nvcc)
+    separately = ["-c"] if build.relocatable else []
+    for text in build.parts or [build.ptx]:
 
-    def assemble(out: Path) -> None:
-        (out / "kernel.ptx").write_text(build.ptx, encoding="utf-8")
-        try:
-            command = [ptxas, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull]
-            toolchain.run(command, cwd=out, seconds=CHECK_SECONDS, memory=CHECK_BYTES)
-        except ToolFailed as error:
-            raise ToolFailed(_in_source(str(error), build.ptx)) from error
-        (out / "kernel.ptx").unlink()
+        def assemble(out: Path, text: str = text) -> None:
+            (out / "kernel.ptx").write_text(text, encoding="utf-8")
+            words = [ptxas, *separately, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull]
+            try:
+                toolchain.run(words, cwd=out, seconds=CHECK_SECONDS, memory=CHECK_BYTES)
+            except ToolFailed as error:
+                raise ToolFailed(_in_source(str(error), text)) from error
+            (out / "kernel.ptx").unlink()
 
-    cache.get("ptxas", [build.ptx, build.arch.nvcc, ptxas, build.nvcc.version], assemble)
+        cache.get("ptxas", [text, build.arch.nvcc, ptxas, build.nvcc.version, *separately], assemble)
 
 
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:

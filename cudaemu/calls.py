@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cudaemu import engine, extension, terminal
-from cudaemu.arguments import kernel_types, parameter_names, source_text
+from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
@@ -70,6 +70,7 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
         instances=instances,
         flags=options.flags,
         include=options.include,
+        others=options.sources,
     )
 
 
@@ -224,16 +225,21 @@ def run_ptx(
     shared: int = 0,
     names: Sequence[str] | None = None,
     outputs: Sequence[str] = (),
+    memory: Mapping[str, Any] | None = None,
     options: Options = DEFAULTS_OF_PTX,
     **changes: Any,
 ) -> Report:
     """Launch one kernel of a PTX module, by its name there, with `shared` bytes of dynamic shared memory.
 
-    `grid` and `block` are one to three sizes. The rest is as in `run`, but for the options of compiling.
+    `grid` and `block` are one to three sizes. `memory` is memory of this process that the kernel may touch where it
+    is, nothing copied: names for reports, and for each a contiguous NumPy array, a CPU tensor, or (address, bytes). Its
+    addresses, in `args` or within structures, are whole numbers. So a framework's runtime can hand over the buffers
+    that it has made. The rest is as in `run`, but for the options of compiling.
     UserError for a launch that no GPU of compute capability `arch` takes."""
     check_text("ptx", ptx, "the text of a PTX module")
     check_text("kernel", kernel, "the name of a kernel")
-    return launch_kernel(ptx, kernel, grid, block, args, options.replace(**changes), names, shared, outputs)
+    changed = options.replace(**changes)
+    return launch_kernel(ptx, kernel, grid, block, args, changed, names, shared, outputs, memory)
 
 
 def launch_kernel(
@@ -246,6 +252,7 @@ def launch_kernel(
     names: Sequence[str] | None,
     shared: int,
     outputs: Sequence[str],
+    memory: Mapping[str, Any] | None = None,
 ) -> Report:
     """`run_ptx` with settled options."""
     _check_names(names, args, outputs)
@@ -257,6 +264,9 @@ def launch_kernel(
             raise UserError(refused)
         types = kernel_types(kernel, session.module.parameter_types(kernel))
         called = names or [f"argument {position + 1}" for position in range(len(types))]
+        for name, place in (memory or {}).items():
+            _check_memory(name, place)
+            session.arena.share(name, place)
         params = bytearray(info.param_bytes)
         packed = session.pack(args, types, called, outputs, label)
         for (_, size, _, offset), value in zip(info.params, packed):
@@ -265,6 +275,12 @@ def launch_kernel(
         session.arena.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)
+
+
+def _check_memory(name: str, place: object) -> None:
+    pair = isinstance(place, tuple) and len(place) == 2 and all(isinstance(n, int) and n > 0 for n in place)
+    if not pair and not is_tensor(place):
+        raise UserError(f"memory[{name!r}] must be a NumPy array, a CPU tensor or (address, bytes), got {place!r}")
 
 
 def executable_lines(

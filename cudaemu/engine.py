@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import re
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
 from cudaemu.hardware import Gpu, round_up
-from cudaemu.kernel import KernelInfo, Place, Region
+from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
 from cudaemu.lower import core
 from cudaemu.lower.tensor import ELEMENTS
 from cudaemu.ptx import Location, PtxError
@@ -46,15 +47,7 @@ FLAGS = [
     "-fno-strict-aliasing",
 ]
 
-COUNTERS = np.dtype(
-    [
-        (name, np.uint64)
-        for name in (
-            *("warps", "threads", "sectors", "wavefronts", "conflicts", "bytes", "requests"),
-            *("cluster_requests", "cluster_bytes"),
-        )
-    ]
-)
+_NO_TRACE, _NO_EVENTS = np.zeros(0, TRACE), np.zeros(0, EVENT)
 MOST_BLOCKS = 1 << 28  # of a launch: even empty ones would take the machine a quarter of an hour
 CONSTANT_BYTES = 64 << 10  # of a module; ptxas refuses more on every GPU
 HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
@@ -66,6 +59,9 @@ _FINDING = np.dtype({
     ],
     "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8"],
 })  # fmt: skip
+
+
+_NO_FINDINGS = np.zeros(0, _FINDING)
 
 
 class _Spec(ctypes.Structure):
@@ -81,7 +77,6 @@ class _Spec(ctypes.Structure):
         ("sanitize", ctypes.c_uint32),
         ("param_bytes", ctypes.c_uint32),
         ("allocation_count", ctypes.c_uint32),
-        ("params", ctypes.c_char_p),
         ("allocations", ctypes.c_void_p),
         ("trace_first", ctypes.c_uint64),
         ("trace_end", ctypes.c_uint64),
@@ -97,6 +92,13 @@ class _Spec(ctypes.Structure):
         ("before", ctypes.c_void_p),
         ("kept", ctypes.c_uint32),
     ]
+
+    @classmethod
+    @lru_cache
+    def packer(cls) -> struct.Struct:
+        """What packs the fields, some times as fast as ctypes does."""
+        letters = {ctypes.c_uint32: "I", ctypes.c_uint32 * 3: "3I", ctypes.c_uint64: "Q", ctypes.c_void_p: "P"}
+        return struct.Struct("@" + "".join(letters[each[1]] for each in cls._fields_))
 
 
 @lru_cache
@@ -126,7 +128,7 @@ def library() -> ctypes.CDLL:
         ("vm_free_heap", None, [pointer]),
         ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
-        ("vm_launch", pointer, [pointer, ctypes.POINTER(_Spec)]),
+        ("vm_launch", pointer, [pointer, ctypes.c_char_p, ctypes.c_char_p]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
         ("vm_cancel", None, [pointer]),
         ("vm_counters", pointer, [pointer]),
@@ -257,6 +259,7 @@ class Module:
         self.variables: dict[str, Region] = {}
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
+        self._memory: tuple[Sequence[Region], Sequence[Region], np.ndarray, int] | None = None
         self.vm = library()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         constant = sum(each.size for each in self._ptx.variables.values() if each.space == "const" and not each.extern)
@@ -417,22 +420,17 @@ class Module:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         together = (*(cluster or ()), 1, 1, 1)[:3]
-        if any(blocks % each for blocks, each in zip(grid, together)):
+        if cluster and any(blocks % each for blocks, each in zip(grid, together)):
             raise PtxError(f"{kernel}: the grid must be a multiple of the cluster {together}, got {grid}")
         total = math.prod(grid)
         if total > MOST_BLOCKS:
             raise PtxError(
                 f"{readable(kernel)}: the grid must have at most {MOST_BLOCKS:,} blocks in the emulator, got {total:,}"
             )
-        regions = [*memory, *self.variables.values()]
-        table = np.array(
-            [(r.base, r.size, 0 if r.written is None else r.written.ctypes.data) for r in regions], np.uint64
-        ).reshape(-1, 3)
+        regions, table = self._table(memory)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        spec = _Spec(
-            (ctypes.c_uint32 * 3)(*grid),
-            (ctypes.c_uint32 * 3)(*block),
-            (ctypes.c_uint32 * 3)(*together),
+        spec = _Spec.packer().pack(
+            *(*grid, *block, *together),
             cluster is not None,
             dynamic_shared,
             round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
@@ -441,8 +439,7 @@ class Module:
             sanitize,
             len(params),
             len(regions),
-            params,
-            table.ctypes.data,
+            table,
             trace.start if trace else 0,
             trace.stop if trace else 0,
             trace_rows,
@@ -453,8 +450,8 @@ class Module:
             resident or 16 * multiprocessors,
             multiprocessors,
             cooperative,
-            self._heap,
-            before.handle if before else None,
+            self._heap or 0,
+            before.handle if before else 0,
             keep,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
@@ -465,7 +462,7 @@ class Module:
             if text := decoder.decode(vm.vm_output(running)):
                 (printed or said.append)(text)
 
-        running, kept = vm.vm_launch(info.handle, ctypes.byref(spec)), False
+        running, kept = vm.vm_launch(info.handle, spec, params), False
         try:
             while not vm.vm_wait(running, 0.1, ctypes.byref(done)):
                 take_output()
@@ -486,6 +483,16 @@ class Module:
                 vm.vm_cancel(running)
                 vm.vm_free_launch(running)
 
+    def _table(self, memory: Sequence[Region]) -> tuple[Sequence[Region], int]:
+        """All that a launch may touch, and the address of where it lies, as the machine reads it. The last one is kept:
+        most launches are given the very same list."""
+        if self._memory is None or self._memory[0] is not memory:
+            regions = [*memory, *self.variables.values()]
+            places = [(r.base, r.size, _start(r.written), _start(r.whole)) for r in regions]
+            table = np.array(places, np.uint64)
+            self._memory = memory, regions, table, table.ctypes.data
+        return self._memory[1], self._memory[3]
+
     def _result(
         self,
         running: int,
@@ -502,21 +509,27 @@ class Module:
         vm = library()
         rows = ctypes.c_uint64()
         size = len(info.instructions)
-        table = np.zeros(size, COUNTERS)
         if counters:
-            ctypes.memmove(table.ctypes.data, vm.vm_counters(running), table.nbytes)
-        raw = np.zeros(vm.vm_findings(running, None, 0), _FINDING)
-        vm.vm_findings(running, raw.ctypes.data, len(raw))
+            counted = ctypes.string_at(vm.vm_counters(running), size * COUNTERS.itemsize)
+            table = np.frombuffer(counted, COUNTERS)
+        else:
+            table = np.zeros(size, COUNTERS)
         address = vm.vm_trace(running, ctypes.byref(rows))
-        trace = np.zeros(rows.value, TRACE)
+        trace = _NO_TRACE
         if rows.value:
+            trace = np.zeros(rows.value, TRACE)
             ctypes.memmove(trace.ctypes.data, address, trace.nbytes)
             trace = trace[np.argsort(trace["block"], kind="stable")]
         left_out = ctypes.c_uint64()
         address = vm.vm_events(running, ctypes.byref(rows), ctypes.byref(left_out))
-        events = np.zeros(rows.value, EVENT)
+        events = _NO_EVENTS
         if rows.value:
+            events = np.zeros(rows.value, EVENT)
             ctypes.memmove(events.ctypes.data, address, events.nbytes)
+        raw = _NO_FINDINGS
+        if found := vm.vm_findings(running, None, 0):
+            raw = np.zeros(found, _FINDING)
+            vm.vm_findings(running, raw.ctypes.data, len(raw))
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
         findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
@@ -531,6 +544,10 @@ class Module:
             self.vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
             self.vm.vm_free_heap(self._heap)
+
+
+def _start(array: np.ndarray | None) -> int:
+    return 0 if array is None else array.ctypes.data
 
 
 def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:

@@ -253,6 +253,12 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "hardware does not notice, for it gives blocks shared memory in units of 128 bytes"
     ),
     "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
+    "NO_TEXTURE": lambda f, at: (
+        f"the handle {f.address:#x} is no texture object (for surfaces: no surface object), or one that was destroyed"
+    ),
+    "SURFACE_BOUNDS": lambda f, at: (
+        f"{count(f.size)} of a surface, outside its array, which is {at.at(f.address)}; x is in bytes"
+    ),
     "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),
     "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
     "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",

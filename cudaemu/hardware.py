@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cudaemu.errors import UserError
 
@@ -116,6 +117,7 @@ class Occupancy:
     limiters: tuple[str, ...]
 
 
+@lru_cache(maxsize=1024)
 def occupancy(gpu: Gpu, threads: int, registers: int | None, shared: int) -> Occupancy:
     """Theoretical occupancy of blocks of `threads` threads, `registers` per thread, `shared` bytes (static + dynamic).
 

@@ -4,7 +4,9 @@ An arena is one range of addresses that nothing else in this process uses, backe
 runs the host code maps the same file (host.py, host/runtime.cpp): its device pointers are these addresses, at which it
 finds nothing but managed and pinned memory. Every allocation has a red zone on either side; the engine checks each
 access against the table of allocations, and the red zones see to it that an access that misses one by less than
-RED_ZONE bytes cannot land in another. Behind each byte stands one that says whether the byte was ever written.
+RED_ZONE bytes cannot land in another. Each byte has a mark, which says whether it was ever written. Marks lie in the
+second half of the file, so that the stand-in runtime sees to them when it copies; the mark before an allocation's first
+says that all of it is written, and then nobody touches the others.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ class Allocation:
     array: Array | None = None  # what was copied in, and is copied back
     variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
     data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
-    written: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8, per byte: 0 = never written; of a
-    # variable it is always 1, and cannot be changed
+    # Of all of it, then of each byte: 0 = never written, of a variable never.
+    marks: np.ndarray = field(default_factory=lambda: _NONE, repr=False)
     called: Callable[[], str] | None = field(default=None, repr=False)  # a better name, found only when it is wanted
 
     @property
@@ -67,6 +69,12 @@ class Allocation:
         if self.array is None:
             return 1
         return self.array.itemsize if isinstance(self.array, np.ndarray) else self.array.element_size()
+
+    def unwritten(self, where: slice) -> np.ndarray:
+        """Which of these bytes nobody has written."""
+        if not len(self.marks):
+            return np.zeros(len(self.data[where]), bool)
+        return (self.marks[1:][where] == 0) & (self.marks[0] == 0)
 
     def describe(self, address: int) -> str:
         """What lies at an address in or around this allocation: "C[3, 17]", "8 bytes past the end of C"."""
@@ -119,7 +127,7 @@ class AddressMap:
     def snapshot(self) -> AddressMap:
         """The same without the memory, which does not outlive the run."""
         copy = AddressMap()
-        copy.allocations = [replace(a, data=_NONE, written=_NONE) for a in self.allocations]
+        copy.allocations = [replace(a, data=_NONE, marks=_NONE) for a in self.allocations]
         copy.freed.extend(self.freed)
         return copy
 
@@ -129,7 +137,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_READ_WRITE, _SHARED_FIXED, _NO_RESERVE, _REMOVE = 3, 0x01 | 0x100000, 0x4000, 9  # <sys/mman.h>; Linux has them alike
+_READ_WRITE, _SHARED, _FIXED, _NO_RESERVE, _REMOVE = 3, 0x01, 0x100000, 0x4000, 9  # <sys/mman.h>; Linux has them alike
 
 _places = threading.Lock()
 _free_places = list(range(ARENAS - 1, -1, -1))
@@ -143,15 +151,16 @@ class Arena(AddressMap):
         self._place = -1
         self.file = os.memfd_create("device memory", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self.file, ARENA_BYTES)
+            os.ftruncate(self.file, 2 * ARENA_BYTES)
             self.base = self._map()
+            self._marks_base = self._map_marks()
         except OSError as error:
             os.close(self.file)
             raise UserError(f"the emulator cannot reserve addresses for device memory: {error.strerror}") from error
         self.end = self.base + ARENA_BYTES
         self._next = self._first = self.base + PAGE  # the first page is for the process that runs the host code
         self._recycled: list[tuple[int, int]] = []  # address and bytes of what was freed, red zones included
-        self._count = 0
+        self.version = 0  # another one whenever the allocations change
 
     def _map(self) -> int:
         for _ in range(ARENAS):
@@ -160,7 +169,7 @@ class Arena(AddressMap):
                     break
                 place = _free_places.pop()
             address = FIRST_ADDRESS + place * ARENA_BYTES
-            mapped = _libc.mmap(address, ARENA_BYTES, _READ_WRITE, _SHARED_FIXED | _NO_RESERVE, self.file, 0)
+            mapped = _libc.mmap(address, ARENA_BYTES, _READ_WRITE, _SHARED | _FIXED | _NO_RESERVE, self.file, 0)
             if mapped == address:
                 self._place = place
                 return address
@@ -168,10 +177,17 @@ class Arena(AddressMap):
                 _libc.munmap(mapped, ARENA_BYTES)
         raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
 
+    def _map_marks(self) -> int:
+        mapped = _libc.mmap(None, ARENA_BYTES, _READ_WRITE, _SHARED | _NO_RESERVE, self.file, ARENA_BYTES)
+        if mapped in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
+        return mapped
+
     def close(self) -> None:
         """Give the memory and the addresses back."""
         if self._place >= 0:
             _libc.munmap(self.base, ARENA_BYTES)
+            _libc.munmap(self._marks_base, ARENA_BYTES)
             os.close(self.file)
             with _places:
                 _free_places.append(self._place)
@@ -190,8 +206,7 @@ class Arena(AddressMap):
         self._first = self._next
         if not address:
             raise UserError(f"{name} has {size:,} bytes, and there is no room for so many in the emulator")
-        data, written = self._bytes(address, size), np.broadcast_to(np.uint8(1), size)
-        self.allocations.append(Allocation(name, address, size, variable=True, data=data, written=written))
+        self._enter(Allocation(name, address, size, None, True, *self._views(address, size, True)))
         return address
 
     def zero(self, address: int, size: int) -> None:
@@ -211,49 +226,51 @@ class Arena(AddressMap):
         if not address:
             return None
         address += offset % ALIGNMENT
-        data = self._bytes(address, size)
+        data, marks = self._views(address, size, initialised)
         if not initialised:
             data[:] = POISON
-        marks = np.full(size, 1, np.uint8) if initialised else np.zeros(size, np.uint8)
-        allocation = Allocation(name, address, size, data=data, written=marks)
-        self.allocations.append(allocation)
+        allocation = Allocation(name, address, size, data=data, marks=marks)
+        self._enter(allocation)
         return allocation
 
     def free(self, allocation: Allocation) -> None:
         """Give an allocation's memory back. Its address is not used again before all others have been."""
         self.allocations.remove(allocation)
-        allocation.data = allocation.written = _NONE
+        self.version += 1
+        allocation.data = allocation.marks = _NONE
         self.freed.append(allocation)
         first = (allocation.base - RED_ZONE) // PAGE * PAGE
         bytes_ = -(-(allocation.base + allocation.size + RED_ZONE - first) // PAGE) * PAGE
-        _libc.madvise(first, bytes_, _REMOVE)
+        self._forget(first, bytes_)
         self._recycled.append((first, bytes_))
+
+    def _enter(self, allocation: Allocation) -> None:
+        self.allocations.append(allocation)
+        self.version += 1
 
     def clear(self) -> None:
         """Free everything but the module's variables, and forget it."""
         kept, first = [a for a in self.allocations if a.variable], self._first
         if self._next > first:
-            _libc.madvise(first, self._next - first, _REMOVE)
+            self._forget(first, self._next - first)
         self.allocations, self._recycled, self._next = kept, [], first
         self.freed.clear()
+        self.version += 1
 
     def upload(self, name: str, array: Array, initialised: bool = True) -> Allocation:
         """Copy a CPU tensor or a NumPy array in. One that is passed twice is one allocation; a view keeps its
         misalignment.
 
         ValueError if it is not on the CPU or not contiguous."""
+        _check_place(name, array)
+        address = _address(array)
         if isinstance(array, np.ndarray):
-            if not array.flags.c_contiguous:
-                raise ValueError(f"{name} is not a contiguous array")
             owner = array
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
-            address = array.ctypes.data
             start = address - owner.ctypes.data  # where NumPy put the owner is chance
         else:
-            if array.device.type != "cpu" or not array.is_contiguous():
-                raise ValueError(f"{name} is not a contiguous tensor on the CPU")
-            address, start = array.data_ptr(), int(array.storage_offset()) * array.element_size()
+            start = int(array.storage_offset()) * array.element_size()
         data = raw_bytes(array)
         for known in self.allocations:
             same = known.array is not None and _address(known.array) == address
@@ -264,7 +281,19 @@ class Arena(AddressMap):
             raise UserError(f"{name} has {data.size:,} bytes, and this machine has {available_memory():,} for it")
         allocation.array = array
         allocation.data[:] = data
-        allocation.written[:] = initialised
+        allocation.marks[0] = initialised
+        return allocation
+
+    def share(self, name: str, memory: Array | tuple[int, int]) -> Allocation:
+        """Memory of this process, where it is: an array, a CPU tensor, or an address and how many bytes. It counts as
+        written. ValueError if an array is not contiguous or not on the CPU."""
+        if isinstance(memory, tuple):
+            allocation = Allocation(name, *memory)
+        else:
+            _check_place(name, memory)
+            data = raw_bytes(memory)
+            allocation = Allocation(name, _address(memory), data.size, memory, data=data)
+        self._enter(allocation)
         return allocation
 
     def download(self) -> None:
@@ -296,8 +325,29 @@ class Arena(AddressMap):
             self._next = -(-(start + need - align) // PAGE) * PAGE
         return -(-(start + RED_ZONE) // align) * align
 
-    def _bytes(self, address: int, size: int) -> np.ndarray:
-        return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+    def _views(self, address: int, size: int, written: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes there, and their marks."""
+        marks = _bytes(self._marks_base + address - self.base - 1, 1 + size)
+        marks[0] = written
+        return _bytes(address, size), marks
+
+    def _forget(self, address: int, size: int) -> None:
+        """Make memory zeros that take no room."""
+        _libc.madvise(address, size, _REMOVE)
+        _libc.madvise(self._marks_base + address - self.base, size, _REMOVE)
+
+
+def _bytes(address: int, size: int) -> np.ndarray:
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+
+
+def _check_place(name: str, array: Array) -> None:
+    """ValueError if an array or a tensor is none that can be reached as plain bytes."""
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not a contiguous array")
+    elif array.device.type != "cpu" or not array.is_contiguous():
+        raise ValueError(f"{name} is not a contiguous tensor on the CPU")
 
 
 def _overlap(one: Allocation, other: Allocation) -> bool:
@@ -311,7 +361,7 @@ def _changed(allocation: Allocation) -> bool:
     """Whether an allocation's memory is no longer that of the array that was copied in, where it was written."""
     assert allocation.array is not None
     differs = allocation.data != raw_bytes(allocation.array)
-    return bool((differs & (allocation.written > 0)).any())
+    return bool((differs & ~allocation.unwritten(slice(None))).any())
 
 
 def _address(array: Array) -> int:

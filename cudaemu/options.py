@@ -23,7 +23,7 @@ _MACRO = re.compile(r"[A-Za-z_]\w*(\([\w\s,.]*\))?")
 
 @dataclass(frozen=True)
 class Options:
-    """How a source is compiled (the fields from `arch` to `include`) and how it is run (the others).
+    """How a source is compiled (the fields from `arch` to `sources`) and how it is run (the others).
 
     Every field has a default: `Options(arch="9.0", counters=False)`. Values are checked here, and a UserError says what
     a field must be. Instances do not change; `replace` makes another one."""
@@ -38,6 +38,8 @@ class Options:
     """More words for nvcc, one each: ["-std=c++20", "--extended-lambda"]."""
     include: Sequence[Path | str] = ()
     """Folders to search for headers, nvcc's -I."""
+    sources: Sequence[Path | str] = ()
+    """The program's other files: sources of CUDA, C++ and C, objects and libraries of the host."""
 
     multiprocessors: int | None = None
     """How many multiprocessors the GPU has. None: as many as the largest GPU of `arch`."""
@@ -68,7 +70,8 @@ class Options:
             raise _wrong("compiled_for", f"a compute capability that runs on arch, {self.arch}", str(self.compiled_for))
         object.__setattr__(self, "defines", dict(_macros(self.defines)))
         object.__setattr__(self, "flags", tuple(_words("flags", self.flags, str)))
-        object.__setattr__(self, "include", tuple(_words("include", self.include, str, Path)))
+        for name in ("include", "sources"):
+            object.__setattr__(self, name, tuple(_words(name, getattr(self, name), str, Path)))
         for name in ("counters", "sanitize", "leaks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise _wrong(name, "True or False", value)
@@ -119,7 +122,8 @@ class Options:
         return replace(gpu, sms=self.multiprocessors) if self.multiprocessors else gpu
 
 
-COMPILING = ("arch", "compiled_for", "defines", "flags", "include")  # fields that are settled when a source is compiled
+# Fields that are settled when a source is compiled.
+COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")
 
 
 def check_text(name: str, value: object, what: str) -> None:
@@ -154,7 +158,7 @@ def _macros(defines: object) -> Mapping[str, str | int]:
 
 
 def _words(name: str, values: object, *kinds: type) -> Sequence[Any]:
-    what = "nvcc's words, one each" if name == "flags" else "folders"
+    what = {"flags": "nvcc's words, one each", "include": "folders", "sources": "files"}[name]
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise _wrong(name, f"a list of {what}", values)
     for value in values:

@@ -32,7 +32,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
 from cudaemu.hardware import Gpu
-from cudaemu.memory import Allocation, Arena
+from cudaemu.memory import Arena
 from cudaemu.terminal import hold_standard_descriptors
 
 # One name for it, and so one build, also in notebooks, which find this by way of "..".
@@ -40,8 +40,10 @@ HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that runs on, besides 0: print this; say where the program is
-SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # cudaSuccess, cudaErrorInvalidValue, cudaErrorUnknown
+SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
+_HEAD = 8  # bytes before what a request says: its kind, and how long it is
+_NAME = 64  # bytes of the name of the last call
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
 
 
@@ -53,8 +55,8 @@ class Request(IntEnum):
     LAUNCH = 3
     ALLOCATE = 4
     RELEASE = 5
-    FILL = 6
-    COPY = 7
+    FIND = 6
+    OUTSIDE = 7
     SYMBOL = 8
     REFUSED = 9
     FAULT = 10
@@ -65,7 +67,10 @@ class Request(IntEnum):
     EXTENSION = 15
     OCCUPANCY = 16
     SHARED_ROOM = 17
-    DONE = 18
+    UNWRITTEN = 18
+    REMARK = 19
+    MODULE = 20
+    DONE = 21
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,10 @@ class Device(Protocol):
         """Address and size of a variable of the module."""
         ...
 
+    def load(self, ptx: str) -> int:
+        """The number of one more module, whose names are then "module1:name". UserError if it cannot be read."""
+        ...
+
     def found(self, finding: HostFinding) -> None: ...
 
     def noted(self, finding: HostFinding) -> None:
@@ -229,7 +238,7 @@ class Host:
         self._allocated = 0
         self._streams: dict[Any, _Passed] = {}  # of the program, to be passed on
         self._open = True  # the channel
-        self._heard = 0.0
+        self._heard, self._known_calls = 0.0, 0
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
 
     def run(self) -> Ended:
@@ -285,15 +294,17 @@ class Host:
                 if stream is not self._channel and not self._streams[stream].take(stream):
                     del self._streams[stream]
             if self._channel in ready:
-                if head := _receive(self._channel, 8):
-                    kind, size = struct.unpack("=II", head)
-                    return Request(kind), _Reader(_receive(self._channel, size))
+                if asked := _receive(self._channel):
+                    return Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD)
                 self._open = False
             if not waiting or (self.own_terminal and not self._open):
                 return None
             if not ready and self._process.poll() is not None:
                 return None  # whoever has inherited its channel and its streams may run on
             if self.timeout and self._open and time.monotonic() - self._heard > self.timeout:
+                if self._known_calls != (calls := self._calls()):  # those that needed nothing from here
+                    self._heard, self._known_calls = time.monotonic(), calls
+                    continue
                 self.ended.crashed = True
                 self._found("endless host code", KILLED_FOR_SILENCE.format(self.timeout) + self._after())
                 self._process.kill()
@@ -313,7 +324,7 @@ class Host:
         asked = self._hear()
         if asked is not None and asked[0] is not Request.DONE:
             raise RuntimeError(f"a program that waits for a kernel asks for {asked[0].name}")
-        return _Reader(struct.pack("=I", 0)) if asked is None else asked[1]
+        return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen) -> None:
         while True:
@@ -326,14 +337,18 @@ class Host:
             if stream is not None:
                 stream.close()
         self.ended.last_call = self._last_call()
+        ctypes.memset(self.device.arena.base, 0, memory.PAGE)
 
     def _last_call(self) -> str:
-        name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
-        ctypes.memset(self.device.arena.base, 0, 64)
-        return name
+        """The CUDA call that the program has made last, as its runtime notes it in the first page of memory."""
+        return ctypes.string_at(self.device.arena.base, _NAME).split(b"\0")[0].decode(errors="replace")
+
+    def _calls(self) -> int:
+        """How many it has made."""
+        return ctypes.c_uint64.from_address(self.device.arena.base + _NAME).value
 
     def _after(self) -> str:
-        name = ctypes.string_at(self.device.arena.base, 64).split(b"\0")[0].decode(errors="replace")
+        name = self._last_call()
         return f"; its last CUDA call was {name}" if name else "; it had not called CUDA"
 
     def _say_how_it_ended(self, code: int) -> None:
@@ -436,54 +451,44 @@ class Host:
         arena.free(found)
         return struct.pack("=i", SUCCESS)
 
-    def _range(self, call: str, address: int, size: int) -> tuple[Any, slice] | None:
-        """The allocation that a copy or a fill goes to, and which of its bytes; None (and a refusal) if not within."""
-        arena = self.device.arena
-        found = arena.find(address)
-        if found is None or address + size > found.base + found.size:
-            end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
-            self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
-            return None
-        return found, slice(address - found.base, address - found.base + size)
+    def _find(self, reader: _Reader) -> bytes:
+        found = self.device.arena.find(*reader.take("Q"))
+        return struct.pack("=QQ", *((found.base, found.size) if found else (0, 0)))
 
-    def _fill(self, reader: _Reader) -> bytes:
+    def _outside(self, reader: _Reader) -> bytes:
+        """A copy or a fill goes to what is no memory, or beyond its end."""
+        call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
-        if place := self._range(reader.text(), address, size):
-            _mark(place[0], place[1], 1)
-        return struct.pack("=i", SUCCESS if place else INVALID_VALUE)
+        found = arena.find(address)
+        end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
+        self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
+        return b""
 
-    def _copy(self, reader: _Reader) -> bytes:
-        to, source, size = reader.take("QQQ")
-        call, misdirected, arena = reader.text(), reader.text(), self.device.arena
-        if misdirected:
-            self.device.noted(HostFinding("wrong direction", misdirected))
-        places: dict[int, tuple[Any, slice]] = {}
-        for address in (to, source):
-            if address in arena:
-                place = self._range(call, address, size)
-                if place is None:
-                    return struct.pack("=i", INVALID_VALUE)
-                places[address] = place
-        if to in places:
-            target, where = places[to]
-            origin = places.get(source)
-            _mark(target, where, 1 if origin is None else origin[0].written[origin[1]])
-        elif source in places:
-            self._look_at_copied(call, *places[source])
-        return struct.pack("=i", SUCCESS)
-
-    def _look_at_copied(self, call: str, allocation: Any, where: slice) -> None:
+    def _unwritten(self, reader: _Reader) -> bytes:
         """Note what nobody has written and is copied to the host, but for single bytes: they pad structures."""
-        written = allocation.written[where]
-        words = written[: len(written) // 4 * 4].reshape(-1, 4).any(axis=1)
-        if not words.all():
-            first = self.device.arena.describe(allocation.base + where.start + 4 * int(words.argmin()))
-            size = 4 * int((~words).sum())
-            message = f"{call}: {size:,} of {len(written):,} bytes have never been written, the first at {first}"
+        call, arena = reader.text(), self.device.arena
+        address, size = reader.take("QQ")
+        if found := arena.find(address):
+            start = address - found.base
+            words = found.unwritten(slice(start, start + size // 4 * 4)).reshape(-1, 4).all(axis=1)
+            first, missing = arena.describe(address + 4 * int(words.argmax())), 4 * int(words.sum())
+            message = f"{call}: {missing:,} of {size:,} bytes have never been written, the first at {first}"
             self.device.noted(HostFinding("uninitialised copy to the host", message))
+        return b""
+
+    def _remark(self, reader: _Reader) -> bytes:
+        self.device.noted(HostFinding(reader.text(), reader.text()))
+        return b""
 
     def _symbol(self, reader: _Reader) -> bytes:
         return struct.pack("=QQ", *(self.device.symbol(reader.text()) or (0, 0)))
+
+    def _module(self, reader: _Reader) -> bytes:
+        try:
+            return struct.pack("=I", self.device.load(reader.text()))
+        except UserError as error:
+            self._refuse(INVALID_PTX, f"the module cannot be loaded: {error}")
+            return struct.pack("=I", 0)
 
     def _memory(self, reader: _Reader) -> bytes:
         return struct.pack("=Q", memory.available_memory())
@@ -562,16 +567,19 @@ class Host:
         return locate(self.so, tuple(offsets), self.device.stubs)
 
 
+_layout = lru_cache(struct.Struct)
+
+
 class _Reader:
     """The fields of a request, one after the other."""
 
-    def __init__(self, data: bytes):
-        self._data, self._at = data, 0
+    def __init__(self, data: bytes, at: int):
+        self._data, self._at = data, at
 
     def take(self, layout: str) -> tuple[Any, ...]:
-        size = struct.calcsize("=" + layout)
-        self._at += size
-        return struct.unpack("=" + layout, self._data[self._at - size : self._at])
+        fields = _layout("=" + layout)
+        self._at += fields.size
+        return fields.unpack_from(self._data, self._at - fields.size)
 
     def data(self) -> bytes:
         (size,) = self.take("I")
@@ -584,12 +592,6 @@ class _Reader:
     def offsets(self) -> tuple[int, ...]:
         (count,) = self.take("I")
         return self.take(f"{count}Q")
-
-
-def _mark(allocation: Allocation, where: slice, written: Any) -> None:
-    """Note what has been written; a variable of the module has been from the beginning."""
-    if not allocation.variable:
-        allocation.written[where] = written
 
 
 class _Passed:
@@ -606,19 +608,20 @@ class _Passed:
         return bool(piece)
 
 
-def _receive(channel: socket.socket, size: int) -> bytes:
-    """So many bytes, or nothing if the other side is gone."""
-    pieces = []
-    while size:
+def _receive(channel: socket.socket) -> bytes:
+    """A whole request: one is made at a time. Nothing if the other side is gone."""
+    got, size = b"", _HEAD
+    while len(got) < size:
         try:
-            piece = channel.recv(min(size, 1 << 20))
+            piece = channel.recv(1 << 16)
         except ConnectionResetError:
             return b""
         if not piece:
             return b""
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+        got += piece
+        if len(got) >= _HEAD:
+            size = _HEAD + int.from_bytes(got[4:8], sys.byteorder)
+    return got
 
 
 @lru_cache(maxsize=1024)

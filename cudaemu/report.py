@@ -6,6 +6,7 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable, short
 from cudaemu.errors import CheckFailed
-from cudaemu.kernel import KernelInfo, Place
+from cudaemu.kernel import COUNTERS, SPACES, KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding, library_of
 from cudaemu.timeline import Timeline
@@ -177,8 +178,13 @@ class Launch:
     grid: Dim
     block: Dim
     shared: int  # bytes per block, static and dynamic
-    counters: Counters
+    _sums: Sums = field(repr=False)
     code: Sequence[Place] = field(repr=False)
+
+    @property
+    def counters(self) -> Counters:
+        """What it has executed and moved."""
+        return self._sums.total
 
 
 @dataclass(frozen=True)
@@ -287,33 +293,66 @@ _MEMORY = {  # an instruction's category -> the counters it adds to
 }
 
 
-_SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
+class Sums:
+    """What a launch has counted, by what the kernel's instructions are counted as; counters are made of it when
+    they are asked for. Launches of a kernel that have counted the same share one."""
+
+    def __init__(self, kernel: KernelInfo, keys: np.ndarray, rows: np.ndarray):
+        """`keys`: number in the kernel's groups * len(SPACES) + space; `rows`: for each of them, a row of counters and
+        the operations of tensor cores."""
+        self.kernel, self.keys, self.rows = kernel, keys, rows
+        self.launches = 0
+
+    @cached_property
+    def total(self) -> Counters:
+        """Of one launch."""
+        return self.count()[0]
+
+    def count(self, times: int = 1) -> tuple[Counters, dict[tuple[str, int], Counters]]:
+        """The counters of so many launches: of all, and of each source line."""
+        total = Counters()
+        lines: dict[tuple[str, int], Counters] = {}
+        groups = self.kernel.groups
+        for (key, where), row in zip((divmod(each, len(SPACES)) for each in self.keys.tolist()), self.rows.tolist()):
+            sums = {name: times * number for name, number in zip(_COLUMNS, row)}
+            if not sums["warps"]:
+                continue
+            file, line, kind = groups.keys[key]
+            category = kind.replace("generic", SPACES[where]) if groups.generic[key] else kind
+            for counters in (total, lines.setdefault((file, line), Counters())):
+                counters.instructions[kind] += sums["warps"]
+                counters.tensor_flops += sums["flops"]
+                counters.cluster_requests += sums["cluster_requests"]
+                counters.cluster_bytes += sums["cluster_bytes"]
+                if group := _MEMORY.get(category):
+                    for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
+                        if (field_ := f"{group}_{name}") in _NUMBERS:
+                            setattr(counters, field_, getattr(counters, field_) + sums[name])
+        return total, lines
 
 
-def count(table: np.ndarray, kernel: KernelInfo) -> tuple[Counters, dict[tuple[str, int], Counters]]:
-    """The engine's counters per instruction as those of the launch, and of each source line."""
-    executed = np.flatnonzero(table["warps"])
-    rows = table[executed]
-    group = kernel.groups.number[executed]
-    space = np.where(rows["sectors"] > 0, 0, np.where(rows["wavefronts"] > 0, 1, 2)) * kernel.groups.generic[group]
-    met, group = np.unique(group * len(_SPACES) + space, return_inverse=True)
-    sums = {name: np.bincount(group, rows[name].astype(float), len(met)) for name in table.dtype.names or ()}
-    flops = np.bincount(group, rows["warps"].astype(float) * kernel.flops[executed], len(met))
-    total = Counters()
-    lines: dict[tuple[str, int], Counters] = {}
-    for number, (key, where) in enumerate(divmod(each, len(_SPACES)) for each in met.tolist()):
-        file, line, kind = kernel.groups.keys[key]
-        category = kind.replace("generic", _SPACES[where]) if kernel.groups.generic[key] else kind
-        for counters in (total, lines.setdefault((file, line), Counters())):
-            counters.instructions[kind] += int(sums["warps"][number])
-            counters.tensor_flops += int(flops[number])
-            counters.cluster_requests += int(sums["cluster_requests"][number])
-            counters.cluster_bytes += int(sums["cluster_bytes"][number])
-            if group_ := _MEMORY.get(category):
-                for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
-                    if (field_ := f"{group_}_{name}") in _NUMBERS:
-                        setattr(counters, field_, getattr(counters, field_) + int(sums[name][number]))
-    return total, lines
+_COLUMNS = (*(COUNTERS.names or ()), "flops")
+
+
+def add_up(table: np.ndarray, kernel: KernelInfo, known: dict[object, Sums]) -> Sums:
+    """The engine's counters per instruction, added up; one of the `known` if that has counted the same."""
+    groups = kernel.groups
+    rows = np.empty((len(table), len(_COLUMNS)), np.uint64)
+    rows[:, :-1] = table.view(np.uint64).reshape(len(table), -1)
+    np.multiply(rows[:, 0], kernel.flops, out=rows[:, -1])
+    keys, order, starts = groups.firsts, groups.order, groups.starts
+    if groups.has_generic:
+        space = np.where(table["sectors"] > 0, 0, np.where(table["wavefronts"] > 0, 1, 2))
+        number = groups.number * len(SPACES) + space * groups.generic[groups.number]
+        order = np.argsort(number, kind="stable")
+        keys, starts = np.unique(number[order], return_index=True)
+    sums = np.add.reduceat(rows[order], starts, axis=0)
+    name = kernel.handle, keys.tobytes(), sums.tobytes()
+    found = known.get(name)
+    if found is None:
+        found = known[name] = Sums(kernel, keys, sums)
+    found.launches += 1
+    return found
 
 
 class _Memory(findings.Memory):

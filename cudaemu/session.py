@@ -13,14 +13,14 @@ import numpy as np
 
 from cudaemu import engine, timeline
 from cudaemu.arguments import check_array, is_tensor, pack
-from cudaemu.compiler.symbols import qualified, readable
+from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, occupancy
 from cudaemu.kernel import KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
 from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
-from cudaemu.report import Counters, Finding, Launch, Report, Trace, count, explain, shared_names
+from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain, shared_names
 from cudaemu.timeline import Events
 
 Dim = tuple[int, int, int]
@@ -92,6 +92,7 @@ class Session(Device):
         defines: Mapping[str, str] | None = None,
     ):
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
+        self.loaded: list[engine.Module] = []  # by the program, while it ran
         self.options: dict[str, Any] = {
             "counters": counters,
             "sanitize": sanitize,
@@ -105,7 +106,8 @@ class Session(Device):
         self.launches: list[Launch] = []
         self.findings: dict[tuple, Finding | HostFinding] = {}
         self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
-        self.lines: dict[tuple[str, int], Counters] = {}
+        self.sums: dict[object, Sums] = {}  # what launches have counted
+        self._memory: tuple[int, list[Region]] = (-1, [])
         self.rows: list[np.ndarray] = []
         self.timeline = timeline.Timeline()
         self.before: engine.Past | None = None  # the last launch that host code asked for
@@ -142,10 +144,32 @@ class Session(Device):
 
     # ---- what host code asks -----------------------------------------------------------------------------------------
 
+    def _module(self, name: str, what: str) -> tuple[engine.Module, str]:
+        """The module of a kernel or a variable, and its name there: its own, unless an earlier file has it."""
+        number, colon, own = name.partition(":")
+        module = self.loaded[int(number.removeprefix("module")) - 1] if colon else self.module
+        name = own if colon else name
+        there = module.kernel_names if what == "kernel" else module.variables
+        return module, name if OF_FILE not in name or name in there else name.partition(OF_FILE)[0]
+
+    def load(self, ptx: str) -> int:
+        def place(name: str, size: int, align: int) -> int:
+            made = self.arena.allocate(readable(name), max(size, align), initialised=True)
+            if made is None:
+                raise UserError(f"there is no room for {readable(name)}, {size:,} bytes")
+            return made.base
+
+        module = engine.Module(ptx, place)
+        if not module.ptx_version:
+            raise UserError("it has no .target, which every module of PTX has")
+        self.loaded.append(module)
+        return len(self.loaded)
+
     def describe(self, kernel: str) -> KernelDescription | None:
-        if kernel not in self.module.kernel_names:
+        module, kernel = self._module(kernel, "kernel")
+        if kernel not in module.kernel_names:
             return None
-        info = self.module.kernel(kernel)
+        info = module.kernel(kernel)
         if info.static_shared > STATIC_SHARED_LIMIT:
             raise UserError(
                 f"{self.source}: {readable(kernel)} declares {info.static_shared} bytes of shared memory; more than "
@@ -154,7 +178,7 @@ class Session(Device):
         params = [(offset, size) for _, size, _, offset in info.params]
         return KernelDescription(
             *(info.static_shared, info.local_bytes, info.max_threads or 0, info.param_bytes),
-            *(self.module.ptx_version, params, info.cluster, readable(kernel)),
+            *(module.ptx_version, params, info.cluster, readable(kernel)),
         )
 
     def launch(
@@ -163,19 +187,22 @@ class Session(Device):
         before, self.before = self.before if request.early else None, None
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
+        module, kernel = self._module(request.kernel, "kernel")
         result = self.execute(
-            *(request.kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
+            *(kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
             cluster=request.cluster,
             keep=keep,
             before=before,
             printed=printed,
             where=where,
+            module=module,
         )
         self.before = result.past
         return Served(result.code, result.code != 0)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
-        variable = self.module.variables.get(name)
+        module, name = self._module(name, "variable")
+        variable = module.variables.get(name)
         return (variable.base, variable.size) if variable else None
 
     def found(self, finding: Finding | HostFinding) -> None:
@@ -203,19 +230,17 @@ class Session(Device):
         before: engine.Past | None = None,
         printed: Callable[[str], None] | None = None,
         where: Callable[[], tuple[str, int, str]] | None = None,
+        module: engine.Module | None = None,
     ) -> engine.LaunchResult:
         """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`, `printed`: of Module.launch; `where` asks for the place in the host code."""
-        info = self.module.kernel(kernel)
+        `before`, `printed`: of Module.launch; `where` asks for the place in the host code; `module`: if it is another
+        one than the program's."""
+        module = module or self.module
+        info = module.kernel(kernel)
         traced = None
         if self.trace is not None:
             left = self.trace.max_rows - sum(map(len, self.rows))
             traced = {"trace": self.trace.blocks or range(grid[0] * grid[1] * grid[2]), "trace_rows": left}
-        table = [
-            Region(a.base, a.size, a.name, a.written)
-            for a in self.arena.allocations
-            if not a.variable  # the engine enters its own
-        ]
         # Registers, which are ptxas's business, are not known here.
         fit = occupancy(self.gpu, block[0] * block[1] * block[2], None, info.static_shared + shared)
         room = {
@@ -227,7 +252,7 @@ class Session(Device):
         noted = {"events": self.events.blocks, "most_events": self.events.most} if self.events else {}
         ours = {**noted, **room, "keep": keep, "before": before, "printed": printed}
         options = {**self.options, **(traced or {}), **ours}
-        result = self.module.launch(kernel, grid, block, shared, params, table, **options)
+        result = module.launch(kernel, grid, block, shared, params, self._regions(), **options)
         told = [*result.findings, *result.notes]
         caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
         for finding in result.findings:
@@ -238,17 +263,27 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines, caller))
-        total, lines = count(result.counters, info)
-        for line, counters in lines.items():
-            self.lines.setdefault(line, Counters()).__iadd__(counters)
-        result.trace["launch"] = len(self.launches)
-        self.rows.append(result.trace)
+        sums = add_up(result.counters, info, self.sums)
+        if len(result.trace):
+            result.trace["launch"] = len(self.launches)
+            self.rows.append(result.trace)
         if self.events:
             self.note_events(result, info, self.events)
         self.launches.append(
-            Launch(readable(kernel), grid, block, info.static_shared + shared, total, info.instructions)
+            Launch(readable(kernel), grid, block, info.static_shared + shared, sums, info.instructions)
         )
         return result
+
+    def _regions(self) -> list[Region]:
+        """All memory but the module's variables, which the engine enters by itself: the same list until it changes."""
+        if self._memory[0] != self.arena.version:
+            regions = [
+                Region(a.base, a.size, a.name, *((a.marks[1:], a.marks[:1]) if len(a.marks) else ()))
+                for a in self.arena.allocations
+                if not a.variable
+            ]
+            self._memory = self.arena.version, regions
+        return self._memory[1]
 
     def note_events(self, result: engine.LaunchResult, info: KernelInfo, events: Events) -> None:
         name = shared_names(info, self.arena, self.defines)
@@ -261,9 +296,12 @@ class Session(Device):
 
     def report(self, status: int, error: str, outcome: str = "") -> Report:
         """What the run came to; call it while the memory is still there."""
-        total = Counters()
-        for launch in self.launches:
-            total += launch.counters
+        total, lines = Counters(), dict[tuple[str, int], Counters]()
+        for sums in self.sums.values():
+            counted, of_lines = sums.count(sums.launches)
+            total += counted
+            for line, counters in of_lines.items():
+                lines.setdefault(line, Counters()).__iadd__(counters)
         rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
         places = self.arena.snapshot()
         by_base = {allocation.base: allocation for allocation in places.allocations}
@@ -272,7 +310,7 @@ class Session(Device):
             error,
             self.launches,
             total,
-            self.lines,
+            lines,
             list(self.findings.values()),
             rows,
             time.monotonic() - self.started,

@@ -42,7 +42,7 @@ class First:
     sizes: tuple[int, ...]
     torch: str  # what the library's is called
     library: Callable[[], object]
-    expected: Callable[[], Sequence[Tensor]]
+    expected: Callable[[], Sequence[Tensor | None]]  # None: not judged
     extra: tuple[Tensor, ...] = ()
     near: float = 1e-4  # how far from the library's an element may be, as a share of the largest
 
@@ -183,8 +183,8 @@ def measure(library: ctypes.CDLL, first: First) -> dict:
     if said := wrong(first):
         raise UserError(said)
     mine, theirs = timing.Contender(first.name, launch), timing.Contender(first.torch, first.library)
-    for each in (mine, theirs):
-        each.estimate = timing.estimate(each.call)
+    for contender in (mine, theirs):
+        contender.estimate = timing.estimate(contender.call)
     timing.interleave([mine, theirs], ROUNDS, ROUND_MS)
     return {
         "name": first.name,

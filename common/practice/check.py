@@ -20,9 +20,9 @@ from common.practice.goals import Judged, counted
 from common.practice.patches import is_code
 from common.problem import Shape
 from common.stage import Kernel
-from cudaemu import Options
+from cudaemu import Options, Report
 from cudaemu.compiler import toolchain
-from cudaemu.errors import ToolFailed, UserError
+from cudaemu.errors import CheckFailed, ToolFailed, UserError
 
 POINTS = 10  # of an exercise
 PROGRAM_SECONDS = 60.0  # that a program may run without calling CUDA
@@ -104,8 +104,17 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
                 if not result.ok:
                     return _failed(exercise, tried, _kind(result), where, result.report)
                 update(advance=1)
-        counts = _counts(exercise, kernel, seed)
+        counts: Mapping[str, int] = {}
+        if exercise.goals or exercise.keeps:
+            shape = exercise.shape(kernel)
+            where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
+            report = _counted(kernel, shape, seed)
+            if report.findings:
+                return _failed(exercise, tried, RULE, where, str(report))
+            counts = counted(report)
         return _judged(exercise, tried, counts, exercise.sizes(kernel), source, start)
+    except CheckFailed as error:
+        return _failed(exercise, tried, WRONG, where, str(error))
     except ToolFailed as error:
         return _failed(exercise, tried, COMPILE, where, str(error))
     except UserError as error:
@@ -149,14 +158,15 @@ def _kind(result: Result) -> str:
     return RULE if all(each.ok for each in result.accuracies) else WRONG  # right, but it wrote to an input
 
 
-def _counts(exercise: Exercise, kernel: Kernel, seed: int) -> Mapping[str, int]:
-    """What goals can be about, at the shape that the exercise names."""
-    if not exercise.goals and not exercise.keeps:
-        return {}
-    shape, spec = exercise.shape(kernel), kernel.stage.spec
-    kernel.check_shape(*shape)
-    inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed)
-    return counted(kernel.emulate(inputs, spec.outputs(shape, kernel.dtype, kernel.variants), sanitize=False))
+def _counted(kernel: Kernel, shape: Shape, seed: int) -> Report:
+    """A run on a whole GPU, for its counters. CheckFailed if its result is wrong: who does nothing moves nothing."""
+    instance = accuracy.make(kernel, shape, seed=seed)
+    outputs = instance.outputs()
+    with terminal.progress(f"counting {kernel.label} {kernel.stage.spec.format(shape)}"):
+        report = kernel.emulate(instance.inputs, outputs)
+    if not report.findings:
+        accuracy.verify(kernel, instance, outputs)
+    return report
 
 
 def _judged(

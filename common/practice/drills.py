@@ -28,7 +28,7 @@ from common.figures.draw import Picture, plural
 from cudaemu import hardware
 from cudaemu.errors import UserError, pick
 
-DESCRIPTION = "short questions with computed answers: banks, sectors, fragments, occupancy, …"
+SUMMARY = "short questions with computed answers: banks, sectors, fragments, occupancy, …"
 COUNT = 10
 MOST = 1000  # questions at a time
 LEVELS = ("junior", "mid", "senior")
@@ -93,7 +93,7 @@ def _same(word: str, name: str, value: Value, near: bool) -> bool:
         number = Fraction(word.replace(",", ""))
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{name} must be a number such as 12, 0.75 or 3/4, got '{word}'") from None
-    return abs(number - value) <= abs(value) * NEAR if near else number == value
+    return abs(number - value) <= abs(Fraction(value)) * NEAR if near else number == value
 
 
 Maker = Callable[[random.Random], Question]

@@ -23,7 +23,7 @@ from common.figures.draw import plural
 from common.results.runs import ROOT
 from cudaemu.errors import UserError, pick
 
-DESCRIPTION = "questions for an interview that fit the time, and a key for the interviewer"
+SUMMARY = "questions for an interview that fit the time, and a key for the interviewer"
 FOLDER = ROOT / "docs" / "interview"
 LEVELS = ("junior", "mid", "senior")
 SHARES = {  # of an interview's time, by the level that somebody is asked at

@@ -84,7 +84,8 @@ def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> l
     """The stages of a ladder (default variants), the one that it starts from if that is of another ladder, and the
     peers, all of the run in which it was climbed highest; [] if none was.
 
-    Of several such runs the newest. A setting that is not given is 0."""
+    Of several such runs that which timed them all for themselves, not beside another stage; then the newest. A setting
+    that is not given is 0."""
 
     def climbed(run: dict) -> list[Record]:
         rows = [r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
@@ -97,8 +98,11 @@ def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> l
             if r.case in cases and (r.row["role"] == "peer" or (r.row.get("default") and r.row["name"] in stages))
         ]
 
-    found = [climbed(run) for run in runs(kind="bench", gpu=gpu)]
-    return max(found, key=lambda rows: len({r.row["name"] for r in rows if r.row["role"] != "peer"}), default=[])
+    def height(rows: list[Record]) -> tuple[int, int]:
+        names = {r.row["name"] for r in rows if r.row["role"] != "peer"}
+        return len(names), len({r.row["name"] for r in rows if r.row["role"] == "stage"})
+
+    return max((climbed(run) for run in runs(kind="bench", gpu=gpu)), key=height, default=[])
 
 
 def _settings(words: Mapping[str, str]) -> dict[str, int]:
@@ -457,8 +461,8 @@ def first_table(gpu: str | None = None) -> str:
     run = next(iter(runs(kind="first", gpu=gpu)), None)
     if run is None:
         return NOTHING
-    ceilings = next(iter(runs(kind="ceiling", gpu=run["gpu"].split()[-1])), {"rows": []})
-    memory = next((row["value"] for row in ceilings["rows"] if row["key"] == "DRAM read"), None)
+    ceilings = [row for made in runs(kind="ceiling", gpu=run["gpu"].split()[-1])[:1] for row in made["rows"]]
+    memory = next((row["value"] for row in ceilings if row["key"] == "DRAM read"), None)
     body: list[list[object]] = []
     for row in run["rows"]:
         mine, theirs = row["ms"]["median"], row["peer"]["ms"]["median"]

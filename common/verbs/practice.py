@@ -6,7 +6,6 @@ import argparse
 import difflib
 from collections.abc import Sequence
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.table import Table
@@ -32,14 +31,7 @@ LADDER_EXAMPLES = (
     "--kind bug --level 2 # some of them",
     "NN_name # write its starter, or check what you wrote",
 )
-PARTS = {
-    word: module
-    for word, module in {
-        "drill": "common.practice.drills",
-        "interview": "common.practice.interview",
-    }.items()
-    if find_spec(module)
-}
+PARTS = {"drill": "common.practice.drills", "interview": "common.practice.interview"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

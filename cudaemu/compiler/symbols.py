@@ -11,11 +11,13 @@ from functools import lru_cache
 from cudaemu import cpp
 
 UNNAMED = "(anonymous namespace)::"
+OF_FILE = "$file"  # and a number, behind a name that an earlier file of the program has as well
 
 
 @lru_cache(maxsize=4096)
 def demangle(symbol: str) -> str:
     """The declaration behind a mangled C++ name, as libstdc++ has it; another name as it is."""
+    symbol = _plain(symbol)
     if not symbol.startswith("_Z"):
         return symbol
     try:
@@ -34,6 +36,14 @@ def demangle(symbol: str) -> str:
     return found
 
 
+def _plain(symbol: str) -> str:
+    """The name without what tells static names of several files apart: by nvcc with -rdc=true, and by link.py."""
+    symbol = symbol.partition(OF_FILE)[0]
+    if (found := re.match(r"__nv_static_(\d+)_", symbol)) and len(symbol) > found.end() + int(found[1]):
+        return symbol[found.end() + int(found[1]) + 1 :]
+    return symbol
+
+
 @lru_cache(maxsize=4096)
 def readable(symbol: str) -> str:
     """The name in the source of a mangled kernel, with its template arguments, or of a mangled variable of one.
@@ -41,8 +51,8 @@ def readable(symbol: str) -> str:
     "_Z6kernelPf" -> "kernel"; "_Z4gemmILi64ELb1EEvPf" -> "gemm<64, true>"; "_ZZ6kernelPfE4tile" -> "tile".
     """
     text = demangle(symbol)
-    if text == symbol:
-        return symbol
+    if text == _plain(symbol):
+        return text
     start = at = 0
     while at < len(text):
         if text[at] in "<([{":

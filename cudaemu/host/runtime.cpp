@@ -9,11 +9,13 @@
 //
 // Device memory is a file that both processes map. Host code cannot touch it at its device address, for nothing is
 // mapped there but managed and pinned memory: a device pointer that is dereferenced faults, and the fault is reported.
-// Copies go through a second mapping of the file, the alias.
+// Copies go through a second mapping of the file, the alias. Behind the memory the file has a mark for each byte, which
+// says whether it was ever written (memory.py): copies and fills set them, so that they need not ask anybody.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <driver_functions.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -32,7 +34,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -69,8 +74,8 @@ enum class Request : uint32_t {
   LAUNCH,
   ALLOCATE,
   RELEASE,
-  FILL,
-  COPY,
+  FIND,
+  OUTSIDE,
   SYMBOL,
   REFUSED,
   FAULT,
@@ -81,6 +86,9 @@ enum class Request : uint32_t {
   EXTENSION,
   OCCUPANCY,
   SHARED_ROOM,
+  UNWRITTEN,
+  REMARK,
+  MODULE,
   DONE,
 };
 
@@ -94,11 +102,15 @@ struct Device {
 
 enum Memory : uint64_t { DEVICE, MANAGED, PINNED };  // kinds of allocations; the last two are host memory as well
 
-int channel = -1;           // the socket; -1: nobody is there
-int memory_file = -1;       // the device's memory
-char *alias = nullptr;      // where the device's memory is mapped for the runtime's own use
-char *last_call = nullptr;  // shared: the name of the CUDA call that runs, or ran last
+int channel = -1;       // the socket; -1: nobody is there
+int memory_file = -1;   // the device's memory
+char *alias = nullptr;  // where the device's memory, and then its marks, are mapped for the runtime's own use
 Device device{};
+
+struct Shared {        // the first page of device memory, which process.py reads
+  char last_call[64];  // the name of the CUDA call that runs, or ran last
+  uint64_t calls;      // how many there were
+} *shared = nullptr;
 std::recursive_mutex guard;
 
 bool send_all(const void *data, size_t bytes) {
@@ -162,20 +174,23 @@ class Answer {
 // Ask, and wait for the answer.
 Answer ask(Request request, const Packet &packet = {}) {
   std::lock_guard lock(guard);
-  const uint32_t head[2] = {uint32_t(request), uint32_t(packet.data().size())};
   uint32_t size = 0;
   Answer answer;
-  if (!send_all(head, sizeof head) || !send_all(packet.data().data(), packet.data().size()) ||
-      !receive_all(&size, sizeof size))
-    give_up();
+  Packet whole;
+  whole.add(uint32_t(request)).text(packet.data());
+  if (!send_all(whole.data().data(), whole.data().size()) || !receive_all(&size, sizeof size)) give_up();
   answer.data.resize(size);
   if (!receive_all(&answer.data[0], size)) give_up();
   return answer;
 }
 
 // Names the CUDA call that is running, for the report of a crash.
-#define CALL(NAME) \
-  if (last_call) strncpy(last_call, #NAME, 63)
+void enter(const char *call) {
+  if (!shared) return;
+  strncpy(shared->last_call, call, sizeof shared->last_call - 1);
+  ++shared->calls;
+}
+#define CALL(NAME) enter(#NAME)
 
 // ---- what is known here ------------------------------------------------------------------------------------------
 
@@ -200,6 +215,7 @@ struct Function {
 struct Variable {
   std::string name;
   size_t size;
+  uint64_t address = 0;  // 0: the other process has not been asked
 };
 
 struct Configuration {  // of one <<<...>>>
@@ -237,6 +253,10 @@ auto &mapped() {
   static std::map<uint64_t, Mapped> all;
   return all;
 }
+auto &blocks() {  // device memory that there is, as far as it was asked for: bytes by address
+  static std::map<uint64_t, size_t> all;
+  return all;
+}
 auto &streams() {
   static std::set<Stream *> all;
   return all;
@@ -245,6 +265,16 @@ auto &events() {
   static std::set<Event *> all;
   return all;
 }
+struct MemoryPool {
+  int reuse[3] = {1, 1, 1};                    // what cudaMallocAsync may reuse: told again, and changes nothing
+  uint64_t threshold = 0, used = 0, high = 0;  // bytes: kept when all is free; allocated, and at most so far
+};
+MemoryPool default_pool, *pool_of_device = &default_pool;
+auto &from_pools() {  // what cudaMallocAsync has allocated
+  static std::map<void *, std::pair<MemoryPool *, size_t>> all;
+  return all;
+}
+
 thread_local std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
 bool sticky = false;        // after a fault nothing works any more, as in a CUDA context
@@ -285,7 +315,8 @@ cudaError_t refuse(cudaError_t error, const std::string &why) {
 
 thread_local sigjmp_buf *volatile escape = nullptr;  // where a fault of the runtime's own copy goes
 
-void protect_managed(bool busy) {
+void protect_managed(bool busy, bool anew = false) {
+  if (busy == managed_busy && !anew) return;
   managed_busy = busy;
   for (const auto &[address, memory] : mapped())
     if (memory.kind == MANAGED)
@@ -382,16 +413,17 @@ __attribute__((constructor(101))) void attach() {
   unsetenv("EMULATOR_CHANNEL");
   for (int descriptor : {channel, memory_file}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   device = ask(Request::HELLO).take<Device>();
-  void *const shared = mmap(nullptr, device.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_file, 0);
+  constexpr int READ_WRITE = PROT_READ | PROT_WRITE;
+  void *const both = mmap(nullptr, 2 * device.bytes, READ_WRITE, MAP_SHARED | MAP_NORESERVE, memory_file, 0);
   void *const wanted = reinterpret_cast<void *>(device.base);
   constexpr int RESERVE = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
   void *const reserved = mmap(wanted, device.bytes, PROT_NONE, RESERVE, -1, 0);
-  if (shared == MAP_FAILED || reserved != wanted) {
+  if (both == MAP_FAILED || reserved != wanted) {
     fprintf(stderr, "the emulator cannot lay out device memory in the program's process: %s\n", strerror(errno));
     _exit(126);
   }
-  alias = static_cast<char *>(shared);
-  last_call = alias;  // the first page is not the device's
+  alias = static_cast<char *>(both);
+  shared = static_cast<Shared *>(both);
   catch_faults();
 }
 
@@ -407,20 +439,17 @@ bool map_for_host(uint64_t address, size_t bytes, Memory kind) {
 }
 
 const std::pair<const uint64_t, Mapped> *host_memory(uint64_t address) {
-  for (const auto &entry : mapped())
-    if (address - entry.first < entry.second.bytes) return &entry;
-  return nullptr;
+  auto after = mapped().upper_bound(address);
+  return after != mapped().begin() && address - (--after)->first < after->second.bytes ? &*after : nullptr;
 }
 
 // ---- launches ----------------------------------------------------------------------------------------------------
 
-Function *find(const void *host) {
-  const auto found = functions().find(host);
-  if (found == functions().end()) return nullptr;
-  Function &function = found->second;
+// What the other process knows of a kernel; false if it does not.
+bool learn(Function &function) {
   if (!function.known && channel >= 0) {
     Answer answer = ask(Request::KERNEL, Packet().text(function.name));
-    if (answer.empty()) return nullptr;
+    if (answer.empty()) return false;
     function.known = true;
     function.static_shared = answer.take<uint64_t>();
     function.local = answer.take<uint64_t>();
@@ -436,7 +465,12 @@ Function *find(const void *host) {
       *size = answer.take<uint32_t>();
     function.readable = answer.rest();
   }
-  return &function;
+  return true;
+}
+
+Function *find(const void *host) {
+  const auto found = functions().find(host);
+  return found != functions().end() && learn(found->second) ? &found->second : nullptr;
 }
 
 cudaError_t unknown_function(const char *call) {
@@ -528,37 +562,20 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
   return cudaSuccess;
 }
 
-cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
-                   void **arguments, bool cooperative = false, bool may_begin_early = false) {
+// What is put into a stream: it is done at once, or kept in a graph (graphs.h) while the stream is captured.
+using Work = std::function<cudaError_t()>;
+bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type);
+
+template <class F>
+cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNodeType type = cudaGraphNodeTypeMemcpy) {
+  if (const cudaError_t error = check(stream, call)) return error;
+  return capture(stream, work, type) ? cudaSuccess : work();
+}
+
+cudaError_t run(const Function *function, const std::string &request, cudaStream_t here) {
   std::lock_guard lock(guard);
   if (sticky) return last_error;
-  if (channel < 0) return record(cudaErrorNoDevice);
-  if (!function) return unknown_function("the launch");
-  // CUDA 13.0 on an H200, 2026-11-21: whatever is wrong with a configuration is cudaErrorInvalidValue, also where the
-  // manual has cudaErrorInvalidConfiguration.
-  const std::string wrong = too_much(*function, grid, block, shared);
-  if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
-  const cudaStream_t here = stream ? stream : cudaStreamLegacy;
-  const bool early = may_begin_early && in_flight == here;
-  const std::string misfit = wrong_cluster(*function, grid, cluster);
-  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
-  if (!cluster.x) cluster = function->cluster;
-  if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
-  if (cooperative) {
-    const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
-    const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
-    if (blocks > fit)
-      return refuse(cudaErrorCooperativeLaunchTooLarge,
-                    format("%s: %llu blocks in a cooperative launch, of which %llu fit on the device at once",
-                           function->readable.c_str(), (unsigned long long)blocks, (unsigned long long)fit));
-  }
-  std::string params(function->param_bytes, '\0');
-  for (size_t i = 0; i < function->params.size(); ++i)
-    memcpy(&params[function->params[i].first], arguments[i], function->params[i].second);
-  Packet packet;
-  for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
-  packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
-  Answer answer = ask(Request::LAUNCH, packet);
+  Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()));
   while (const uint32_t wish = answer.take<uint32_t>()) {  // it runs on
     if (wish == GO_LOOK) {
       answer = ask(Request::DONE, where(nullptr));
@@ -576,6 +593,50 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
   record(error);
   sticky |= fatal;
   return error;
+}
+
+// A launch, ready to be done; with its arguments as they are now. `cooperative`, `early`: see below.
+cudaError_t prepare(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, void **arguments,
+                    bool cooperative, Work *out, cudaStream_t here = nullptr, bool early = false) {
+  if (sticky) return last_error;
+  if (channel < 0) return record(cudaErrorNoDevice);
+  if (!function) return unknown_function("the launch");
+  // CUDA 13.0 on an H200, 2026-11-21: whatever is wrong with a configuration is cudaErrorInvalidValue, also where the
+  // manual has cudaErrorInvalidConfiguration.
+  const std::string wrong = too_much(*function, grid, block, shared);
+  if (!wrong.empty()) return refuse(cudaErrorInvalidValue, wrong);
+  const std::string misfit = wrong_cluster(*function, grid, cluster);
+  if (!misfit.empty()) return refuse(cudaErrorInvalidClusterSize, misfit);
+  if (!cluster.x) cluster = function->cluster;
+  if (cooperative) {
+    const uint64_t fit = uint64_t(occupancy(*function, block.x * block.y * block.z, shared)) * device.multiprocessors;
+    const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+    if (blocks > fit)
+      return refuse(cudaErrorCooperativeLaunchTooLarge,
+                    format("%s: %llu blocks in a cooperative launch, of which %llu fit on the device at once",
+                           function->readable.c_str(), (unsigned long long)blocks, (unsigned long long)fit));
+  }
+  std::string params(function->param_bytes, '\0');
+  for (size_t i = 0; i < function->params.size(); ++i)
+    memcpy(&params[function->params[i].first], arguments[i], function->params[i].second);
+  Packet packet;
+  for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
+  packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
+  *out = [function, request = packet.data(), here] { return run(function, request, here); };
+  return cudaSuccess;
+}
+
+cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, cudaStream_t stream,
+                   void **arguments, bool cooperative = false, bool may_begin_early = false) {
+  std::lock_guard lock(guard);
+  const cudaStream_t here = stream ? stream : cudaStreamLegacy;
+  Work work;
+  const bool early = may_begin_early && in_flight == here;
+  if (const cudaError_t error =
+          prepare(function, grid, block, cluster, shared, arguments, cooperative, &work, here, early))
+    return error;
+  if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
+  return capture(stream, work, cudaGraphNodeTypeKernel) ? cudaSuccess : work();
 }
 
 cudaError_t synchronised() {
@@ -686,12 +747,7 @@ CUresult CUDAAPI replace_address(CUtensorMap *map, void *address) {
 }
 
 // The driver's functions that there are, by name, and the version of CUDA that brought them.
-void *driver_function(const char *name, unsigned *since) {
-  *since = 12000;
-  if (!strcmp(name, "cuTensorMapEncodeTiled")) return reinterpret_cast<void *>(encode_tiled);
-  if (!strcmp(name, "cuTensorMapReplaceAddress")) return reinterpret_cast<void *>(replace_address);
-  return nullptr;
-}
+void *driver_function(const char *name, unsigned *since);
 
 cudaError_t entry_point(const char *call, const char *name, void **function, unsigned version, unsigned long long flags,
                         enum cudaDriverEntryPointQueryResult *status) {
@@ -726,7 +782,9 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
   if (!at) return record(cudaErrorMemoryAllocation);
   if (kind != DEVICE && !map_for_host(at, bytes, kind))
     return refuse(cudaErrorMemoryAllocation, "the memory cannot be mapped into the program's process");
-  if (kind == MANAGED && managed_busy) protect_managed(true);
+  std::lock_guard lock(guard);
+  blocks()[at] = bytes;
+  if (kind == MANAGED && managed_busy) protect_managed(true, true);
   *address = reinterpret_cast<void *>(at);
   return cudaSuccess;
 }
@@ -734,11 +792,17 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
 cudaError_t release(void *address, bool pinned, const char *call) {
   in_flight = nullptr;
   if (!address) return cudaSuccess;
+  if (const auto lent = from_pools().find(address); lent != from_pools().end()) {
+    lent->second.first->used -= lent->second.second;
+    from_pools().erase(lent);
+  }
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
   const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
+  std::lock_guard lock(guard);
+  if (!error) blocks().erase(at);
   if (!error && found != mapped().end()) {
     const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     mmap(address, page_up(found->second.bytes), PROT_NONE, how, -1, 0);
@@ -750,6 +814,57 @@ cudaError_t release(void *address, bool pinned, const char *call) {
 cudaError_t wild(const char *call, const void *address, size_t bytes) {
   note("wild host pointer", format("%s: %zu bytes at %p, which is no memory of the program", call, bytes, address));
   return record(cudaErrorInvalidValue);
+}
+
+// Bytes of device memory with their marks.
+struct Range {
+  uint64_t base = 0, size = 0;  // of the allocation; 0: there is none
+  uint64_t offset = 0, bytes = 0;
+  uint8_t *marks() const { return reinterpret_cast<uint8_t *>(alias + device.bytes + (base - device.base)); }
+  bool all_written() const { return marks()[-1]; }
+  bool written() const {  // but for single bytes, which pad structures
+    if (all_written()) return true;
+    const uint8_t *mark = marks() + offset;
+    for (const uint8_t *const end = mark + bytes / 4 * 4; mark != end; mark += 4) {
+      uint32_t word;
+      memcpy(&word, mark, sizeof word);
+      if (!word) return false;
+    }
+    return true;
+  }
+  void fill_marks() const {
+    if (all_written()) return;
+    if (bytes == size)
+      marks()[-1] = 1;
+    else
+      memset(marks() + offset, 1, bytes);
+  }
+  void copy_marks(const Range &from) const {
+    if (from.all_written()) return fill_marks();
+    if (all_written()) memset(marks(), 1, size);
+    marks()[-1] = 0;
+    memmove(marks() + offset, from.marks() + from.offset, bytes);
+  }
+};
+
+// The range of one allocation that a call means; its size is 0, and the call refused, if there is none.
+Range range(const char *call, const void *at, size_t bytes) {
+  std::lock_guard lock(guard);
+  const uint64_t address = reinterpret_cast<uint64_t>(at);
+  auto found = blocks().upper_bound(address);
+  if (found == blocks().begin() || address - std::prev(found)->first >= std::prev(found)->second) {
+    Answer answer = ask(Request::FIND, Packet().add(address));  // a variable, or an array of Python's
+    const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
+    if (size) found = std::next(blocks().insert_or_assign(base, size).first);
+  }
+  Range made;
+  if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
+    made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
+  if (bytes > made.size - made.offset) {
+    ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes)));
+    made.size = 0;
+  }
+  return made;
 }
 
 cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -777,14 +892,20 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
     if (!look("target", device_to, wants_to, to) || !look("source", device_from, wants_from, from))
       return refuse(cudaErrorInvalidValue, misdirected);
   }
-  if (device_to || device_from) {
-    const Packet packet = Packet().add(target).add(source).add(uint64_t(bytes)).text(call).text(misdirected);
-    if (const auto error = cudaError_t(ask(Request::COPY, packet).take<int32_t>())) return record(error);
-  }
+  if (!misdirected.empty()) ask(Request::REMARK, Packet().text("wrong direction").text(misdirected));
+  Range there, here;
+  if (device_to && !(there = range(call, to, bytes)).size) return record(cudaErrorInvalidValue);
+  if (device_from && !(here = range(call, from, bytes)).size) return record(cudaErrorInvalidValue);
+  if (device_from && !device_to && !here.written())
+    ask(Request::UNWRITTEN, Packet().text(call).add(source).add(uint64_t(bytes)));
   if (!survives([&] { memmove(own(target), own(source), bytes); })) {
     const bool bad_target = device_from || (!device_to && !survives([&] { *static_cast<volatile char *>(to); }));
     return wild(call, bad_target ? to : from, bytes);
   }
+  if (device_to && device_from)
+    there.copy_marks(here);
+  else if (device_to)
+    there.fill_marks();
   return cudaSuccess;
 }
 
@@ -804,18 +925,18 @@ cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (channel < 0) return record(cudaErrorNoDevice);
   in_flight = nullptr;
   if (!bytes) return cudaSuccess;
-  const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const Packet packet = Packet().add(at).add(uint64_t(bytes)).text(call);
-  if (const auto error = cudaError_t(ask(Request::FILL, packet).take<int32_t>())) return record(error);
-  memset(own(at), value, bytes);
+  const Range there = range(call, address, bytes);
+  if (!there.size) return record(cudaErrorInvalidValue);
+  memset(own(reinterpret_cast<uint64_t>(address)), value, bytes);
+  there.fill_marks();
   return cudaSuccess;
 }
 
 cudaError_t symbol(void **address, size_t *bytes, const void *host) {
   const auto found = variables().find(host);
-  uint64_t at = 0;
-  if (found != variables().end() && channel >= 0)
-    at = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
+  if (found != variables().end() && channel >= 0 && !found->second.address)
+    found->second.address = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
+  const uint64_t at = found == variables().end() ? 0 : found->second.address;
   if (!at) return refuse(cudaErrorInvalidSymbol, "the argument is no __device__ or __constant__ variable of this file");
   *address = reinterpret_cast<void *>(at);
   *bytes = found->second.size;
@@ -834,6 +955,13 @@ cudaError_t copy_symbol(const char *call, bool to_symbol, const void *host_symbo
   return to_symbol ? copy(call, at, data, bytes, kind) : copy(call, const_cast<void *>(data), at, bytes, kind);
 }
 
+}  // namespace
+
+#include "arrays.h"
+#include "graphs.h"
+
+namespace {
+
 // ---- error texts -------------------------------------------------------------------------------------------------
 
 struct ErrorText {
@@ -851,6 +979,8 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
     ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
+    ERROR(cudaErrorInvalidFilterSetting, "linear filtering not supported for non-float type"),
+    ERROR(cudaErrorInvalidNormSetting, "read as normalized float not supported for 32-bit non float type"),
     ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
     ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
     ERROR(cudaErrorMissingConfiguration, "__global__ function call is not configured"),
@@ -869,6 +999,12 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     ERROR(cudaErrorInvalidClusterSize, "a kernel launch error has occurred due to cluster misconfiguration"),
+    ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    ERROR(cudaErrorInvalidChannelDescriptor, "invalid channel descriptor"),
+    ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    ERROR(cudaErrorGraphExecUpdateFailure,
+          "the graph update was not performed because it included changes which violated constraints specific to "
+          "instantiated graph update"),
     ERROR(cudaErrorNotPermitted, "operation not permitted"),
     ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorUnknown, "unknown error"),
@@ -935,9 +1071,17 @@ __attribute__((visibility("default"))) int emulator_start(int argc, char **argv,
 
 // --- what nvcc's registration and launch code calls ----------------------------------------------------------------
 
+// A file's handle is its number: of several files, each may have a kernel of some name (link.py).
 void **__cudaRegisterFatBinary(void *) {
-  static void *handle;
-  return &handle;
+  static uintptr_t files = 0;
+  return reinterpret_cast<void **>(files++);
+}
+
+// Of relocatable device code all files are one (build.py).
+void **emulator_linked() { return nullptr; }
+
+static std::string name_in(void **file, const char *name) {
+  return file ? name + ("$file" + std::to_string(reinterpret_cast<uintptr_t>(file))) : name;
 }
 
 void __cudaRegisterFatBinaryEnd(void **) {}
@@ -946,22 +1090,22 @@ void __cudaUnregisterFatBinary(void **) {}
 
 char __cudaInitModule(void **) { return 1; }
 
-void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
-                            int *) {
-  functions()[host].name = name;
+void __cudaRegisterFunction(void **file, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *,
+                            dim3 *, int *) {
+  functions()[host].name = name_in(file, name);
 }
 
-void __cudaRegisterVar(void **, char *host, char *, const char *name, int, size_t size, int, int) {
-  variables()[host] = {name, size};
+void __cudaRegisterVar(void **file, char *host, char *, const char *name, int, size_t size, int, int) {
+  variables()[host] = {name_in(file, name), size};
 }
 
-void __cudaRegisterManagedVar(void **, void **host, char *shadow, const char *name, int, size_t size, int, int) {
-  variables()[shadow] = {name, size};
+void __cudaRegisterManagedVar(void **file, void **host, char *shadow, const char *name, int, size_t size, int, int) {
+  variables()[shadow] = {name_in(file, name), size};
   if (channel < 0) return;
-  const uint64_t at = ask(Request::SYMBOL, Packet().text(name)).take<uint64_t>();
+  const uint64_t at = ask(Request::SYMBOL, Packet().text(name_in(file, name))).take<uint64_t>();
   const uint64_t page = at / 4096 * 4096;
   if (at && map_for_host(page, page_up(at + size - page), MANAGED)) *host = reinterpret_cast<void *>(at);
-  variables()[host] = {name, size};
+  variables()[host] = {name_in(file, name), size};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
@@ -1059,10 +1203,7 @@ const char *cudaGetErrorString(cudaError_t code) {
 
 // --- kernels ------------------------------------------------------------------------------------------------------
 
-cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) {
-  CALL(cudaFuncSetAttribute);
-  Function *function = find(host);
-  if (!function) return unknown_function("cudaFuncSetAttribute");
+static cudaError_t set_attribute(Function *function, enum cudaFuncAttribute attribute, int value) {
   switch (attribute) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize:
       if (value < 0 || function->static_shared + value > size_t(device.shared_per_block))
@@ -1080,6 +1221,12 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attrib
     default:
       return record(cudaErrorInvalidValue);
   }
+}
+
+cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) {
+  CALL(cudaFuncSetAttribute);
+  Function *function = find(host);
+  return function ? set_attribute(function, attribute, value) : unknown_function("cudaFuncSetAttribute");
 }
 
 cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache) {
@@ -1191,6 +1338,7 @@ cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = cudaDeviceMapH
 
 cudaError_t cudaDeviceSynchronize() {
   CALL(cudaDeviceSynchronize);
+  if (!captures().empty()) return forbidden_in_capture("cudaDeviceSynchronize");
   return synchronised();
 }
 
@@ -1250,6 +1398,26 @@ cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSIO
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+// Texels along each axis, and layers: an H200's.
+static const std::pair<cudaDeviceAttr, int> TEXTURE_LIMITS[] = {
+    {cudaDevAttrMaxTexture1DWidth, 131072},        {cudaDevAttrMaxTexture2DWidth, 131072},
+    {cudaDevAttrMaxTexture2DHeight, 65536},        {cudaDevAttrMaxTexture3DWidth, 16384},
+    {cudaDevAttrMaxTexture3DHeight, 16384},        {cudaDevAttrMaxTexture3DDepth, 16384},
+    {cudaDevAttrMaxTexture3DWidthAlt, 8192},       {cudaDevAttrMaxTexture3DHeightAlt, 8192},
+    {cudaDevAttrMaxTexture3DDepthAlt, 32768},      {cudaDevAttrMaxTexture1DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture1DLayeredLayers, 2048},  {cudaDevAttrMaxTexture2DLayeredWidth, 32768},
+    {cudaDevAttrMaxTexture2DLayeredHeight, 32768}, {cudaDevAttrMaxTexture2DLayeredLayers, 2048},
+    {cudaDevAttrMaxTexture2DGatherWidth, 32768},   {cudaDevAttrMaxTexture2DGatherHeight, 32768},
+    {cudaDevAttrMaxTexture1DLinearWidth, 1 << 28}, {cudaDevAttrMaxTexture2DLinearWidth, 131072},
+    {cudaDevAttrMaxTexture2DLinearHeight, 65000},  {cudaDevAttrMaxTexture2DLinearPitch, 2097120},
+    {cudaDevAttrMaxSurface1DWidth, 32768},         {cudaDevAttrMaxSurface2DWidth, 131072},
+    {cudaDevAttrMaxSurface2DHeight, 65536},        {cudaDevAttrMaxSurface3DWidth, 16384},
+    {cudaDevAttrMaxSurface3DHeight, 16384},        {cudaDevAttrMaxSurface3DDepth, 16384},
+    {cudaDevAttrMaxSurface1DLayeredWidth, 32768},  {cudaDevAttrMaxSurface1DLayeredLayers, 2048},
+    {cudaDevAttrMaxSurface2DLayeredWidth, 32768},  {cudaDevAttrMaxSurface2DLayeredHeight, 32768},
+    {cudaDevAttrMaxSurface2DLayeredLayers, 2048},
+};
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal) {
   if (ordinal) return record(cudaErrorInvalidDevice);
@@ -1324,6 +1492,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrTexturePitchAlignment:
       *value = 32;
       break;
+    case cudaDevAttrSurfaceAlignment:
+      *value = 512;
+      break;
     case cudaDevAttrClockRate:
       *value = 1000000;
       break;  // kHz: of no GPU, but a rate to divide by
@@ -1361,7 +1532,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
       break;
     default:
       if (attribute < 1 || attribute >= cudaDevAttrMax) return record(cudaErrorInvalidValue);
-      *value = 0;  // what the emulated device does not have: textures, peers, ...
+      for (const auto &[which, most] : TEXTURE_LIMITS)
+        if (attribute == which) return *value = most, cudaSuccess;
+      *value = 0;  // what the emulated device does not have: mipmaps, peers, ...
   }
   return cudaSuccess;
 }
@@ -1417,6 +1590,78 @@ cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *properties, int or
   return cudaGetDeviceProperties(properties, ordinal);
 }
 
+// --- memory pools ---------------------------------------------------------------------------------------------------
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int ordinal) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return *pool = reinterpret_cast<cudaMemPool_t>(&default_pool), cudaSuccess;
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int ordinal) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return *pool = reinterpret_cast<cudaMemPool_t>(pool_of_device), cudaSuccess;
+}
+cudaError_t cudaDeviceSetMemPool(int ordinal, cudaMemPool_t pool) {
+  if (ordinal) return record(cudaErrorInvalidDevice);
+  return pool_of_device = reinterpret_cast<MemoryPool *>(pool), cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *) {
+  CALL(cudaMemPoolCreate);
+  return *pool = reinterpret_cast<cudaMemPool_t>(new MemoryPool), cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (pool == &default_pool)
+    return refuse(cudaErrorInvalidValue, "cudaMemPoolDestroy: the device's default pool cannot be destroyed");
+  if (pool == pool_of_device) pool_of_device = &default_pool;
+  return cudaSuccess;  // what is allocated from it still counts there
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, void *value) {
+  CALL(cudaMemPoolSetAttribute);
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (attribute >= cudaMemPoolReuseFollowEventDependencies && attribute <= cudaMemPoolReuseAllowInternalDependencies)
+    pool->reuse[attribute - cudaMemPoolReuseFollowEventDependencies] = *static_cast<int *>(value);
+  else if (attribute == cudaMemPoolAttrReleaseThreshold)
+    pool->threshold = *static_cast<uint64_t *>(value);
+  else if (attribute == cudaMemPoolAttrUsedMemHigh || attribute == cudaMemPoolAttrReservedMemHigh)
+    pool->high = pool->used;  // only 0 may be given
+  else
+    return record(cudaErrorInvalidValue);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, void *value) {
+  CALL(cudaMemPoolGetAttribute);
+  const MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  if (attribute >= cudaMemPoolReuseFollowEventDependencies && attribute <= cudaMemPoolReuseAllowInternalDependencies) {
+    *static_cast<int *>(value) = pool->reuse[attribute - cudaMemPoolReuseFollowEventDependencies];
+    return cudaSuccess;
+  }
+  if (attribute < cudaMemPoolAttrReleaseThreshold || attribute > cudaMemPoolAttrUsedMemHigh)
+    return record(cudaErrorInvalidValue);
+  const bool high = attribute == cudaMemPoolAttrUsedMemHigh || attribute == cudaMemPoolAttrReservedMemHigh;
+  *static_cast<uint64_t *>(value) =
+      attribute == cudaMemPoolAttrReleaseThreshold ? pool->threshold
+      : high                                       ? pool->high
+                                                   : pool->used;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const struct cudaMemAccessDesc *, size_t) { return cudaSuccess; }
+
+// --- hints, which change nothing here -------------------------------------------------------------------------------
+
+cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID, const cudaLaunchAttributeValue *) {
+  return check(stream, "cudaStreamSetAttribute");
+}
+cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaLaunchAttributeID, cudaLaunchAttributeValue *value) {
+  *value = {};
+  return check(stream, "cudaStreamGetAttribute");
+}
+cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+  if (const cudaError_t error = check(from, "cudaStreamCopyAttributes")) return error;
+  return check(to, "cudaStreamCopyAttributes");
+}
+
 // --- streams and events: each call is done when it returns, so that every order is kept ----------------------------
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
@@ -1442,6 +1687,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread &&
       !streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: the stream does not exist (or no longer)");
+  if (captures().count(stream)) return forbidden_in_capture("cudaStreamSynchronize");
   return synchronised();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
@@ -1451,18 +1697,15 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
   return *priority = stream ? reinterpret_cast<Stream *>(stream)->priority : 0, cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
-}
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!events().count(reinterpret_cast<Event *>(event))) return record(cudaErrorInvalidResourceHandle);
+  if (const auto captured = captured_events().find(event); captured != captured_events().end())
+    captures()[stream] = captured->second;  // the stream joins
   return stream ? check(stream, "cudaStreamWaitEvent") : cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
-  if (const cudaError_t error = check(stream, "cudaLaunchHostFunc")) return error;
-  function(data);
-  return cudaSuccess;
+  return in_stream(stream, "cudaLaunchHostFunc", [=] { return function(data), cudaSuccess; }, cudaGraphNodeTypeHost);
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned) {
   if (const cudaError_t error = check(stream, "cudaStreamAddCallback")) return error;
@@ -1492,6 +1735,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (stream) {
     if (const cudaError_t error = check(stream, "cudaEventRecord")) return error;
   }
+  captured_events().erase(event);
+  if (const auto captured = captures().find(stream); captured != captures().end())
+    return captured_events()[event] = captured->second, cudaSuccess;
   *reinterpret_cast<Event *>(event) = {true, std::chrono::steady_clock::now(), reinterpret_cast<Event *>(event)->flags};
   return sticky ? last_error : cudaSuccess;
 }
@@ -1525,8 +1771,17 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
 }
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   CALL(cudaMallocAsync);
+  return cudaMallocFromPoolAsync(address, bytes, reinterpret_cast<cudaMemPool_t>(pool_of_device), stream);
+}
+cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t handle, cudaStream_t stream) {
+  CALL(cudaMallocFromPoolAsync);
   if (const cudaError_t error = check(stream, "cudaMallocAsync")) return error;
-  return allocate(address, bytes, DEVICE);
+  if (const cudaError_t error = allocate(address, bytes, DEVICE)) return error;
+  MemoryPool *const pool = reinterpret_cast<MemoryPool *>(handle);
+  pool->used += bytes;
+  pool->high = std::max(pool->high, pool->used);
+  from_pools()[*address] = {pool, bytes};
+  return cudaSuccess;
 }
 cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
   CALL(cudaMallocManaged);
@@ -1552,6 +1807,7 @@ cudaError_t cudaFree(void *address) {
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
   CALL(cudaFreeAsync);
   if (const cudaError_t error = check(stream, "cudaFreeAsync")) return error;
+  if (captures().count(stream)) return cudaSuccess;  // the graph needs it at each of its launches
   return release(address, false, "cudaFreeAsync");
 }
 cudaError_t cudaFreeHost(void *address) {
@@ -1602,8 +1858,7 @@ cudaError_t cudaMemset(void *address, int value, size_t bytes) {
 }
 cudaError_t cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t stream) {
   CALL(cudaMemsetAsync);
-  if (const cudaError_t error = check(stream, "cudaMemsetAsync")) return error;
-  return fill("cudaMemsetAsync", address, value, bytes);
+  return in_stream(stream, "cudaMemsetAsync", [=] { return fill("cudaMemsetAsync", address, value, bytes); });
 }
 cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, size_t height) {
   CALL(cudaMemset2D);
@@ -1613,8 +1868,7 @@ cudaError_t cudaMemset2D(void *address, size_t pitch, int value, size_t width, s
   return error;
 }
 cudaError_t cudaMemset2DAsync(void *address, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  if (const cudaError_t error = check(stream, "cudaMemset2DAsync")) return error;
-  return cudaMemset2D(address, pitch, value, width, height);
+  return in_stream(stream, "cudaMemset2DAsync", [=] { return cudaMemset2D(address, pitch, value, width, height); });
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -1625,8 +1879,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyAsync")) return error;
-  return copy("cudaMemcpyAsync", to, from, bytes, kind);
+  return in_stream(stream, "cudaMemcpyAsync", [=] { return copy("cudaMemcpyAsync", to, from, bytes, kind); });
 }
 cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t bytes) {
   return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
@@ -1644,8 +1897,9 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpy2DAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpy2DAsync")) return error;
-  return copy_2d("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+  return in_stream(stream, "cudaMemcpy2DAsync", [=] {
+    return copy_2d("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+  });
 }
 
 #if CUDART_VERSION >= 13000
@@ -1656,6 +1910,12 @@ cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, struct cu
 #else
 cudaError_t cudaMemPrefetchAsync(const void *, size_t, int, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaMemAdvise(const void *, size_t, enum cudaMemoryAdvise, int) { return cudaSuccess; }
+cudaError_t cudaMemPrefetchAsync_v2(const void *, size_t, struct cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaMemAdvise_v2(const void *, size_t, enum cudaMemoryAdvise, struct cudaMemLocation) {
+  return cudaSuccess;
+}
 #endif
 
 cudaError_t cudaGetSymbolAddress(void **address, const void *host) {
@@ -1676,8 +1936,9 @@ cudaError_t cudaMemcpyToSymbol(
 cudaError_t cudaMemcpyToSymbolAsync(
     const void *host, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyToSymbolAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyToSymbolAsync")) return error;
-  return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
+  return in_stream(stream, "cudaMemcpyToSymbolAsync", [=] {
+    return copy_symbol("cudaMemcpyToSymbolAsync", true, host, from, bytes, offset, kind);
+  });
 }
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
   CALL(cudaMemcpyFromSymbol);
@@ -1686,8 +1947,9 @@ cudaError_t cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_
 cudaError_t cudaMemcpyFromSymbolAsync(
     void *to, const void *host, size_t bytes, size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CALL(cudaMemcpyFromSymbolAsync);
-  if (const cudaError_t error = check(stream, "cudaMemcpyFromSymbolAsync")) return error;
-  return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);
+  return in_stream(stream, "cudaMemcpyFromSymbolAsync", [=] {
+    return copy_symbol("cudaMemcpyFromSymbolAsync", false, host, to, bytes, offset, kind);
+  });
 }
 
 // --- the driver ---------------------------------------------------------------------------------------------------
@@ -1725,3 +1987,39 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(
 CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap *map, void *address) { return replace_address(map, address); }
 
 }  // extern "C"
+
+#include "driver.h"
+
+namespace {
+
+void *driver_function(const char *name, unsigned *since) {
+  *since = 12000;
+  if (!strcmp(name, "cuTensorMapEncodeTiled")) return reinterpret_cast<void *>(encode_tiled);
+  if (!strcmp(name, "cuTensorMapReplaceAddress")) return reinterpret_cast<void *>(replace_address);
+  *since = 2000;
+  static const std::map<std::string, void *> all = {
+#define X(function) {#function, reinterpret_cast<void *>(&::function)}
+      // clang-format off
+      X(cuInit), X(cuDriverGetVersion), X(cuDeviceGetCount), X(cuDeviceGet), X(cuDeviceGetName), X(cuDeviceTotalMem),
+      X(cuDeviceGetAttribute), X(cuDeviceComputeCapability), X(cuCtxGetCurrent), X(cuCtxSetCurrent),
+      X(cuCtxPushCurrent), X(cuCtxPopCurrent), X(cuCtxDestroy), X(cuCtxGetDevice), X(cuCtxSynchronize),
+      X(cuDevicePrimaryCtxRetain), X(cuDevicePrimaryCtxRelease), X(cuDevicePrimaryCtxSetFlags), X(cuModuleLoadData),
+      X(cuModuleLoadDataEx), X(cuModuleLoad), X(cuModuleUnload), X(cuModuleGetFunction), X(cuModuleGetGlobal),
+      X(cuFuncGetAttribute), X(cuFuncSetAttribute), X(cuFuncSetCacheConfig),
+      X(cuOccupancyMaxActiveBlocksPerMultiprocessor), X(cuLaunchKernel), X(cuLaunchCooperativeKernel), X(cuMemAlloc),
+      X(cuMemAllocManaged), X(cuMemAllocPitch), X(cuMemAllocAsync), X(cuMemFree), X(cuMemFreeAsync),
+      X(cuMemAllocHost), X(cuMemHostAlloc), X(cuMemFreeHost), X(cuMemGetInfo), X(cuMemcpy), X(cuMemcpyAsync),
+      X(cuMemcpyHtoD), X(cuMemcpyDtoH), X(cuMemcpyDtoD), X(cuMemcpyHtoDAsync), X(cuMemcpyDtoHAsync),
+      X(cuMemcpyDtoDAsync), X(cuMemsetD8), X(cuMemsetD8Async), X(cuMemsetD16), X(cuMemsetD32), X(cuMemsetD32Async),
+      X(cuStreamCreate), X(cuStreamCreateWithPriority), X(cuStreamDestroy), X(cuStreamSynchronize), X(cuStreamQuery),
+      X(cuStreamWaitEvent), X(cuEventCreate), X(cuEventDestroy), X(cuEventRecord), X(cuEventSynchronize),
+      X(cuEventQuery), X(cuEventElapsedTime), X(cuGetErrorString), X(cuGetErrorName),
+      {"cuCtxCreate", reinterpret_cast<void *>(&cuCtxCreate_v2)},
+#undef X
+      // clang-format on
+  };
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
+}  // namespace

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudaemu.lower import arithmetic, control, memory, tensor, warp  # noqa: F401, they enter their rules
+from cudaemu.lower import arithmetic, control, memory, tensor, texture, warp  # noqa: F401, they enter their rules
 from cudaemu.lower.core import Lowering, Program, shared_variables
 from cudaemu.lower.encode import encode
 from cudaemu.ptx import Function, PtxModule

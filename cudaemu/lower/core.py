@@ -119,10 +119,9 @@ WAYS_ROUND = {
     "cp.async.bulk": "A copy of tiles (.tile) does the same in pieces; or run the kernel on a GPU",
     "cp.async.mbarrier": "cp.async.commit_group and wait_group do the same; or run the kernel on a GPU",
     "mbarrier": "bar.sync, named barriers, and cp.async groups do the same; or run the kernel on a GPU",
-    "tex": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
-    "tld4": "Load from a plain array, through __ldg if it is constant; or run the kernel on a GPU",
-    "suld": "Load from a plain array; or run the kernel on a GPU",
-    "sust": "Store to a plain array; or run the kernel on a GPU",
+    "tex": "Texture objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
+    "sul": "Surface objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
+    "sus": "Surface objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
     "alloca": "Give the array a size that the compiler knows; or run the kernel on a GPU",
     "stacksave": "Give the array a size that the compiler knows; or run the kernel on a GPU",
 }

@@ -47,7 +47,7 @@ WGMMA = {
     "f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
     "s8": ("s32",), "u8": ("s32",), "b1": ("s32",),
 }  # fmt: skip
-WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8")
+WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4")
 
 
 @rule("ldmatrix", "stmatrix")
@@ -179,19 +179,23 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     operand = {"a": 0, "b": 1, "c": 2, "d": 2}[form.choose("a", "b", "c", "d")]
     space, type_ = form.space, form.parts[-1]
     element = ELEMENTS.get({"f32": "tf32", "s32": "tf32"}.get(type_, type_), len(ELEMENTS))
-    known = ("f16", "f32", "s32") if operand == 2 else ("f16", "bf16", "tf32", "s8", "u8")
+    known = ["f16", "f32", "s32"] if operand == 2 else ["f16", "bf16", "tf32", "s8", "u8"]
+    if name == "m8n8k4":
+        known = ["f64"]
     if (type_ if operand == 2 else {"f32": "tf32"}.get(type_, type_)) not in known:
         raise Unsupported("wmma of this type is not known")
     base, offset, wide = lowering.address(where, space)
-    slots = [lowering.define(r, 4) if load else lowering.use(r, 4, "b32") for r in registers]
+    width = 8 if type_ == "f64" else 4
+    slots = [lowering.define(r, width) if load else lowering.use(r, width, f"b{8 * width}") for r in registers]
     stride = lowering.use(form.operand(2), 4, "u32") if len(form.operands) > 2 else ABSENT
     halves = type_ == "f16"
     numbers = (wide, SPACES.get(space, SPACES["generic"]), shape, operand, element, int(form.has("col")), int(halves))
     by_rows = operand < 2 and type_ in ("f16", "bf16") and space == "shared"
     kind = "ldmatrix" if by_rows else f"{what}.{space}"
-    access = 16 if by_rows else 2 if operand == 2 and halves else 1 if type_ in ("s8", "u8") else 4
+    access = 16 if by_rows else 2 if operand == 2 and halves else 1 if type_ in ("s8", "u8") else width
     out = [base, Raw(offset), *map(Raw, numbers), stride, Raw(len(slots)), *slots]
-    made = Lowered(f"wmma.{what}", out, kind=TOGETHER, target=EVERYONE, category=kind)
+    machine = f"wmma.{what}" if width == 4 else f"wmma.{what}.f64"
+    made = Lowered(machine, out, kind=TOGETHER, target=EVERYONE, category=kind)
     if space in ("shared", "generic"):
         made.access = access
     if space in ("global", "generic"):
@@ -200,11 +204,13 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
 
 
 def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:
-    types = [part for part in form.parts[form.parts.index(name) + 1 :] if part != "satfinite"]
+    types = [part for part in form.parts[form.parts.index(name) + 1 :] if part not in ("satfinite", "rn")]
     if len(types) not in (2, 4):
         raise Unsupported("it has other types than the emulator expects")
     to, c = types[0], types[-1]
     a, b = types[1:3] if len(types) == 4 else ("f16", "f16")
+    if name == "m8n8k4" and types == ["f64"] * 4:
+        return _doubles(lowering, form)
     integers = a in ("s8", "u8") and b in ("s8", "u8")
     if not integers and (a != b or a not in ("f16", "bf16", "tf32")) or "s32" in (to, c) and not integers:
         raise Unsupported("wmma of these types is not known")
@@ -215,3 +221,14 @@ def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:
     numbers = (shape, ELEMENTS[a], ELEMENTS[b], *flags, *(len(vector) for vector in vectors[:3]))
     machine = "wmma.mma.s32" if integers else "wmma.mma"
     return Lowered(machine, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+
+
+def _doubles(lowering: Lowering, form: Form) -> Lowered:
+    """Fragments of doubles are those of mma.m8n8k4, and so is the product."""
+    vectors = [form.elements(n) for n in range(4)]
+    if tuple(map(len, vectors)) != (2, 1, 1, 2):
+        raise Unsupported("its operands have another number of registers")
+    slots = [lowering.define(register, 8) for register in vectors[0]]
+    slots += [lowering.use(register, 8, "f64") for vector in vectors[1:] for register in vector]
+    numbers = (8, 4, ELEMENTS["f64"], ELEMENTS["f64"], 0, 0, 0)
+    return Lowered("mma.f64", [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")

@@ -91,7 +91,7 @@ class Epochs {
  public:
   u32 enter(Worker &, Epoch);
   const Epoch &of(u32 number) const { return table[number / SIZE].load(std::memory_order_acquire)[number % SIZE]; }
-  Epochs() : table(new std::atomic<Epoch *>[MOST]()) {}
+  void begin() { table.reset(new std::atomic<Epoch *>[MOST]()); }
   ~Epochs() {
     for (u64 n = 0; n < chunks; ++n) delete[] table[n].load();
   }
@@ -187,6 +187,7 @@ struct Worker {
   std::vector<Counters> counters;
   std::map<std::pair<u32, u32>, Finding> findings;
   bool busy = false, polling = false;       // it runs a block; one that only polls
+  bool brief = false;                       // it runs on the caller's thread, which wants it back soon
   u64 next_epoch = 0, last_epoch = 0;       // numbers for its epochs
   alignas(64) std::atomic<u64> changes{0};  // of global memory; written by this thread only
   void changed() { changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
@@ -234,13 +235,13 @@ struct Launch {
   std::mutex mutex;
   std::condition_variable finished, changed;
   std::vector<std::unique_ptr<Worker>> workers;
-  std::vector<std::thread> host_threads;
   u32 running = 0, idle = 0;  // workers; those of them that have nothing to do
   u64 started = 0;            // clusters
   std::vector<std::unique_ptr<Cluster>> storage;
   std::vector<Cluster *> free;    // storage of clusters that have ended
   std::deque<Cluster *> waiting;  // for memory that another one changes
   std::deque<Cluster *> polling;  // perhaps too: they do something else each time
+  std::deque<Cluster *> paused;   // for no reason of theirs
   bool turn_of_polling = false;
   u64 idle_instructions = 0, idle_version = 0;  // executed by those that poll since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
@@ -256,6 +257,10 @@ struct Launch {
   void print_ended(const Cluster &);
   void print_rest();
 
+  void wait() {  // until all workers are through
+    std::unique_lock lock(mutex);
+    finished.wait(lock, [&] { return running == 0; });
+  }
   u64 version() const {  // of global memory
     u64 sum = 0;
     for (const auto &worker : workers) sum += worker->changes.load(std::memory_order_acquire);
@@ -278,8 +283,9 @@ struct Pattern {
   bool same, row;       // all equal; all 32 lanes active and side by side in order
 };
 
-// How a block's turn ended: it is over; its threads wait for memory that others change; so they do, as far as one knows.
-enum class Outcome { DONE, WAITING, POLLING };
+// How a block's turn ended: it is over; its threads wait for memory that others change; so they do, as far as one knows;
+// it could go on, but the worker is to be brief.
+enum class Outcome { DONE, WAITING, POLLING, PAUSED };
 
 struct Block {
   Launch &launch;

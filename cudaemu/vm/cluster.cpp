@@ -39,7 +39,7 @@ void Cluster::start(u64 index) {
 // The blocks in turns, until they are over or can do nothing before other clusters have.
 Outcome Cluster::run(Worker &by) {
   for (;;) {
-    bool live = false, moved = false, polled = false;
+    bool live = false, moved = false, polled = false, paused = false;
     for (auto &block : blocks) {
       if (!block->live) continue;
       live = true;
@@ -49,7 +49,9 @@ Outcome Cluster::run(Worker &by) {
       if (alone() && !block->waits(FOR_CLUSTER)) return outcome;
       moved |= outcome == Outcome::DONE || changes + by.changes.load(std::memory_order_relaxed) != before;
       polled |= outcome == Outcome::POLLING;
+      paused |= outcome == Outcome::PAUSED;
     }
+    if (paused) return Outcome::PAUSED;
     if (!live) return Outcome::DONE;
     if (moved) continue;
     if (polled) return Outcome::POLLING;

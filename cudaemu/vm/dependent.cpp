@@ -44,8 +44,7 @@ void Block::let_next_begin(Warp &w) {
 
 // What is left when the launch is over: where it touched global memory.
 void Launch::keep() {
-  for (std::thread &thread : host_threads) thread.join();
-  host_threads.clear();
+  wait();
   storage.clear();
   workers.clear();
   counters = {};

@@ -137,6 +137,7 @@ Outcome Block::run(Worker &by) {
       if (stopped || launch.stop.load(std::memory_order_relaxed)) return Outcome::DONE;
     }
     if (moved) {
+      if (by.brief && live) return Outcome::PAUSED;
       vain = 0;
       continue;
     }

@@ -3,17 +3,21 @@
 // A worker runs a cluster of blocks (mostly of one) to its end and starts the next one, in order. But a cluster whose
 // threads wait for another one is put aside, and the worker goes on with the next: as many may be begun as the GPU would
 // hold at a time. One that waits goes on when memory has changed. If none can, and no other is running, that is a deadlock.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "block.h"
 
 namespace vm {
 
-constexpr u32 LONGEST_SPIN = 256;              // instructions of a loop that waits
-constexpr u64 MOST_STORAGE = 4ull << 30;       // bytes of clusters that have begun
-constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;  // of clusters that only poll while nothing happens: it is a deadlock
-constexpr u64 MOST_READY = 16 << 20;           // bytes that were printed and that the host has not taken
+constexpr u32 LONGEST_SPIN = 256;                // instructions of a loop that waits
+constexpr u64 MOST_STORAGE = 4ull << 30;         // bytes of clusters that have begun
+constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;    // of clusters that only poll while nothing happens: it is a deadlock
+constexpr std::chrono::microseconds BRIEF(200);  // on the caller's thread: longer than it takes to wake another
+constexpr u64 MOST_READY = 16 << 20;             // bytes that were printed and that the host has not taken
 constexpr u32 TRIES = 2;  // of a cluster, to go on at once when what it polled has changed; then new ones come first
 
 constexpr u64 NONE_FRESH = ~0ull;
@@ -68,6 +72,7 @@ static Cluster *next_cluster(Launch &l, Worker &w, std::unique_lock<std::mutex> 
     const u64 version = l.version();
     fresh = NONE_FRESH;
     w.polling = false;
+    if (Cluster *c = take(l.paused, [](Cluster *) { return true; })) return c;
     const auto changed = [&](Cluster *c) { return c->parked_since(version); };
     if (Cluster *c = take(l.waiting, [&](Cluster *c) { return changed(c) && c->in_vain < TRIES && c->poll_changed(); }))
       return c;
@@ -146,7 +151,9 @@ void Launch::print_rest() {
   output.clear();
 }
 
-static void work(Launch &l, Worker &worker) {
+// False: it was to be brief, and there is more to do.
+static bool work(Launch &l, Worker &worker) {
+  const auto begin = std::chrono::steady_clock::now();
   if (l.count) worker.counters.resize(l.program->code.size());
   std::unique_lock lock(l.mutex);
   u64 fresh;
@@ -162,10 +169,13 @@ static void work(Launch &l, Worker &worker) {
       keep_events(l, *cluster);
       for (auto &block : cluster->blocks) keep_trace(l, *block);
       l.print_ended(*cluster);
-      while (l.ready.size() >= MOST_READY && !l.stop) l.room.wait_for(lock, std::chrono::milliseconds(10));
+      while (l.ready.size() >= MOST_READY && !l.stop && !worker.brief)
+        l.room.wait_for(lock, std::chrono::milliseconds(10));
       if (cluster->stopped()) l.stop = true;
       l.free.push_back(cluster);
       l.done.fetch_add(l.cluster_blocks);
+    } else if (outcome == Outcome::PAUSED) {
+      l.paused.push_back(cluster);
     } else if (outcome == Outcome::WAITING) {
       cluster->in_vain = cluster->changes + worker.changes == seen ? cluster->in_vain + 1 : 0;
       l.waiting.push_back(cluster);
@@ -175,6 +185,7 @@ static void work(Launch &l, Worker &worker) {
       note_idle(l, worker, cluster->executed() - before);
     }
     if (l.idle) l.changed.notify_all();
+    if (worker.brief && std::chrono::steady_clock::now() - begin > BRIEF) return false;
   }
   for (Cluster *cluster : l.waiting) {
     for (auto &block : cluster->blocks) keep_trace(l, *block);
@@ -187,7 +198,47 @@ static void work(Launch &l, Worker &worker) {
     l.finished.notify_all();
   else
     l.changed.notify_all();
+  return true;
 }
+
+// Threads that wait for work when they are done: to start one costs as much as a small launch.
+class Pool {
+ public:
+  static Pool &get() {
+    static Pool *pool = new Pool;                    // its threads may outlive what ends with the process
+    if (pool->process != getpid()) pool = new Pool;  // after a fork there are no threads
+    return *pool;
+  }
+  void run(std::function<void()> task) {
+    std::lock_guard lock(mutex);
+    tasks.push_back(std::move(task));
+    if (tasks.size() <= idle)
+      ready.notify_one();
+    else
+      std::thread([this] { serve(); }).detach();
+  }
+
+ private:
+  const pid_t process = getpid();
+  std::mutex mutex;
+  std::condition_variable ready;
+  std::deque<std::function<void()>> tasks;
+  size_t idle = 0;  // threads
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      ++idle;
+      ready.wait(lock, [&] { return !tasks.empty(); });
+      --idle;
+      const auto task = std::move(tasks.front());
+      tasks.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+};
 
 }  // namespace vm
 
@@ -201,8 +252,7 @@ struct LaunchSpec {
   u32 dynamic_shared, shared_window, threads;
   u32 count, sanitize;
   u32 param_bytes, allocation_count;
-  const u8 *params;
-  const u64 *allocations;  // base, size, written of each
+  const u64 *allocations;  // base, size, written and whole (kernel.py) of each
   u64 trace_first, trace_end, trace_limit, event_first, event_end, event_limit, budget;
   u64 resident;
   u32 multiprocessors, cooperative;
@@ -228,6 +278,7 @@ static const Registry &registry() {
     register_mbarrier(r);
     register_wgmma(r);
     register_bulk(r);
+    register_texture(r);
     return r;
   }();
   return all;
@@ -286,7 +337,7 @@ const char *vm_mirrors() {
 #define X(type, field) say(#type "." #field, offsetof(type, field));
     X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster) X(LaunchSpec, explicit_cluster)
     X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window) X(LaunchSpec, threads) X(LaunchSpec, count)
-    X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count) X(LaunchSpec, params)
+    X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count)
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
     X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
     X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept)
@@ -404,7 +455,7 @@ Heap *vm_heap(u64 bytes, u64 *base) {
 void vm_clear_heap(Heap *heap) { heap->clear(); }
 void vm_free_heap(Heap *heap) { delete heap; }
 
-Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
+Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *params) {
   Launch *l = new Launch;
   l->program = program;
   std::copy(spec->grid, spec->grid + 3, l->grid);
@@ -418,11 +469,14 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   l->dynamic_shared = spec->dynamic_shared;
   l->shared_bytes = program->static_shared + spec->dynamic_shared;
   l->shared_window = spec->shared_window;
-  l->params.assign(spec->params, spec->params + spec->param_bytes);
+  l->params.assign(params, params + spec->param_bytes);
   for (u64 n = 0; n < spec->allocation_count; ++n) {
-    const u64 *row = spec->allocations + 3 * n;
-    u8 *written = reinterpret_cast<u8 *>(row[2]);
-    if (written && !memchr(written, 0, row[1])) written = nullptr;
+    const u64 *row = spec->allocations + 4 * n;
+    u8 *written = reinterpret_cast<u8 *>(row[2]), *whole = reinterpret_cast<u8 *>(row[3]);
+    if (written && ((whole && *whole) || !memchr(written, 0, row[1]))) {
+      written = nullptr;
+      if (whole) *whole = 1;
+    }
     l->allocations.push_back({row[0], row[1], written});
   }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
@@ -438,6 +492,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
   const u32 granule_log2 = l->kept ? program->global_access_log2 : program->global_granule_log2;
   if (l->sanitize && granule_log2 != NO_GRANULE && (l->kept || !alone)) {
     l->races = true;
+    l->epochs.begin();
     const auto watch = [&](u64 base, u64 bytes) {
       l->cells.push_back(std::make_unique<Cells>(base, bytes, granule_log2));
       return l->cells.back()->words ? l->cells.back().get() : nullptr;
@@ -446,10 +501,16 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec) {
     if (spec->heap) l->heap_cells = watch(spec->heap->base(), spec->heap->size());
   }
   l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
-  l->running = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks / l->cluster_blocks));
+  const u32 workers = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks / l->cluster_blocks));
   l->resident = std::max<u64>(spec->resident / l->cluster_blocks, 1);
-  for (u32 n = 0; n < l->running; ++n) l->workers.push_back(std::make_unique<Worker>());
-  for (auto &worker : l->workers) l->host_threads.emplace_back(work, std::ref(*l), std::ref(*worker));
+  for (u32 n = 0; n < workers; ++n) l->workers.push_back(std::make_unique<Worker>());
+  Worker &first = *l->workers.front();
+  first.brief = true;
+  l->running = 1;
+  if (work(*l, first)) return l;
+  first.brief = false;
+  l->running = workers;
+  for (auto &worker : l->workers) Pool::get().run([l, by = worker.get()] { work(*l, *by); });
   return l;
 }
 
@@ -508,7 +569,7 @@ int vm_keep(Launch *l, u32 alone) {
 }
 
 void vm_free_launch(Launch *l) {
-  for (std::thread &t : l->host_threads) t.join();
+  l->wait();
   delete l;
 }
 

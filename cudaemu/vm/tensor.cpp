@@ -134,7 +134,7 @@ static void mma(Warp &w, const Instr &i, u32 m) {
 // neighbours at once where they are neighbours in memory. And wmma.mma counts as the mma it consists of.
 
 struct Shape { int m, n, k; };
-constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}};
+constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}, {8, 8, 4}};  // the last: of doubles
 enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
 
 struct Position { int row, col; };
@@ -145,6 +145,10 @@ static Position position(u32 shape, u32 operand, int per, int lane, int r, int e
   if (shape == 2) {
     const Position p = position(1, operand == OPERAND_C ? OPERAND_C : OPERAND_A + OPERAND_B - operand, per, lane, r, e);
     return {p.col, p.row};
+  }
+  if (shape == 4) {  // as mma.m8n8k4 has them
+    if (operand == OPERAND_C) return {g, 2 * t + r};
+    return operand == OPERAND_A ? Position{g, t} : Position{t, g};
   }
   if (operand == OPERAND_C) {  // r counts elements here: 4 in each tile of 16 × 8
     const int tile = r / 4, i = r % 4;
@@ -165,8 +169,9 @@ struct Fragment {
     const Shape s = SHAPES[shape];
     rows = operand == OPERAND_B ? s.k : s.m;
     cols = operand == OPERAND_A ? s.k : s.n;
-    per = operand == OPERAND_C ? (halves ? 2 : 1) : elements_per_register(element);
-    bytes = 4 / per;
+    const bool doubles = shape == 4;
+    per = doubles ? 1 : operand == OPERAND_C ? (halves ? 2 : 1) : elements_per_register(element);
+    bytes = (doubles ? 8 : 4) / per;
     registers = rows * cols / LANES / per;
   }
   Position at(int lane, int n) const {  // of the n-th element of a lane
@@ -232,7 +237,7 @@ static void wmma_move(Warp &w, const Instr &i, u32 m) {
       for (int e = 0; e < fragment.per; ++e) {
         const Position p = fragment.at(lane, r % fragment.registers * fragment.per + e);
         u8 *memory = reinterpret_cast<u8 *>(to[lane]) + fragment.bytes * fragment.index(p, stride[lane]);
-        u8 *element = w.frame + i.o[11 + r] + 4 * lane + e * fragment.bytes;
+        u8 *element = w.frame + i.o[11 + r] + (fragment.per * lane + e) * fragment.bytes;
         if (LOAD)
           memcpy(element, memory, fragment.bytes);
         else
@@ -357,6 +362,8 @@ void register_tensor(Registry &r) {
          {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
          {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+"},
          {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+"},
+         {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+"},
+         {"wmma.store.f64", wmma_move<false>, "s* n n n n n n n n s4? n s8+"},
          {"wmma.mma", wmma_multiply<float>, product_of_fragments},
          {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
          {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},

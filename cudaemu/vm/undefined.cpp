@@ -305,7 +305,7 @@ static Rule rule_of(const std::string &name) {
   if (begins("vote") || begins("match") || begins("redux")) return for_all_lanes;
   if (name == "wgmma.f32" || name == "wgmma.s32") return warpgroup_product;
   if (begins("mma.") || begins("wmma.mma")) return product;
-  if (name == "wmma.store" || name == "stmatrix") return matrix_store;
+  if (begins("wmma.store") || name == "stmatrix") return matrix_store;
   if (begins("ld.") || begins("st.") || begins("wmma.") || name == "ldmatrix") return memory<0>;
   if (begins("atom.") && name.find(".vector") != std::string::npos) return atomic<0>;
   if (begins("atom.")) return atomic<1>;

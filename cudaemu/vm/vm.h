@@ -101,6 +101,8 @@ struct Instr {
   X(LOCAL_BOUNDS, "out of bounds local", 700)                  \
   X(WGMMA_BOUNDS, "out of bounds shared", 700)                 \
   X(NULL_POINTER, "null pointer", 700)                         \
+  X(NO_TEXTURE, "no texture", 700)                             \
+  X(SURFACE_BOUNDS, "out of bounds surface", 719)              \
   X(MISALIGNED, "misaligned", 716)                             \
   X(BAD_FREE, "bad free", 719)                                 \
   X(STACK_OVERFLOW, "stack overflow", 700)                     \
@@ -506,5 +508,6 @@ void register_cluster(Registry &);
 void register_mbarrier(Registry &);
 void register_wgmma(Registry &);
 void register_bulk(Registry &);
+void register_texture(Registry &);
 
 }  // namespace vm

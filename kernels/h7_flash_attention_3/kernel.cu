@@ -7,8 +7,9 @@
 // Idea      In stage h6 the tensor cores wait for the softmax, and the softmax for the tensor cores. Two overlaps (Shah
 //           et al., "FlashAttention-3", 2024). SCORES_AHEAD, within a warpgroup: the scores of the next tile are
 //           started before the product of this one with V, and weighed while that still runs. PING_PONG, between
-//           warpgroups: they take turns to start their products, so that one weighs while the others multiply. Around
-//           them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
+//           warpgroups: they take turns to start their products, so that one weighs while the others multiply.
+//           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
+//           stored. Around them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
@@ -21,7 +22,7 @@
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16. A row lies in a
 //              quad of lanes; two neighbouring tiles of S are a fragment of P, 16 × 16, as in stage 13.
 // Limits       HEAD_DIM 64 or 128; rows that begin at multiples of 16 bytes; scale > 0; H a multiple of H_KV; compute
-//              capability 9.0a; 227 KB of shared memory.
+//              capability 9.0a; 193 KB of shared memory (113 KB for HEAD_DIM 64).
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
 #include <cuda.h>
@@ -533,7 +534,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
         new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest) * arguments.scale_log2);
       }
-      // Any m serves that is at most 8 below the maximum: the weights stay below 2^8, and m cancels in O / l.
+      // Any m serves that is at most 8 below the maximum: the weights stay below 2^8, and m cancels in O / l (the
+      // conditional rescaling of FlashAttention-4).
       if (LAZY_RESCALE && !__any_sync(~0u, new_max[0] > row_max[0] + 8 || new_max[1] > row_max[1] + 8))
         new_max[0] = row_max[0], new_max[1] = row_max[1];
 #pragma unroll

@@ -69,6 +69,8 @@ def _fields(kind: type, tree: ast.ClassDef) -> Iterator[str]:
     for item, after in zip(tree.body, [*tree.body[1:], None]):
         if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
             continue
+        if item.target.id.startswith("_"):
+            continue
         comment = lines[item.lineno - 1].partition("  # ")[2]
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             comment = str(after.value.value)

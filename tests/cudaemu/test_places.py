@@ -344,5 +344,5 @@ int main() {
 }
 """
     findings = cudaemu.program(sources.source(text, "template_mistake")).findings
-    (found,) = [each for each in findings if each.kind == "shared race"]
-    assert found.line == 4 and found.count >= 4
+    races = [each.line for each in findings if each.kind == "shared race"]
+    assert 4 in races and len(set(races)) == len(races)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cudaemu
+from cudaemu import process
 from cudaemu.build import compile_host
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
@@ -262,11 +263,11 @@ def test_wrong_sources_are_explained():
         call("void launch() {}  // not launch_gemm", "no_launcher", symbol="launch_gemm")
     with pytest.raises(UserError, match=r"broken\.cu\(2\): error: "):
         call("#include <cuda_runtime.h>\nint launch() { return nothing; }", "broken")
-    with pytest.raises(UserError, match="calls cudaStreamBeginCapture, which the emulator does not have"):
+    with pytest.raises(UserError, match=r"calls cudaIpcOpenMemHandle\b.*, which the emulator does not have"):
         call(
-            '#include <cuda_runtime.h>\nextern "C" int launch(cudaStream_t s)'
-            "{ return cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal); }",
-            "capture",
+            '#include <cuda_runtime.h>\nextern "C" int launch(void *p)'
+            "{ return cudaIpcOpenMemHandle(&p, cudaIpcMemHandle_t(), 0); }",
+            "interprocess",
             None,
         )
     large = "__global__ void k(int *out) { __shared__ int tile[12289]; tile[threadIdx.x] = *out; *out = tile[99]; }"
@@ -283,6 +284,7 @@ import ctypes, sys
 import numpy as np
 from pathlib import Path
 import cudaemu
+from cudaemu import process
 real = lambda: ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
 out = np.zeros(1, np.int32)
 arguments = [out, 0, 2, 1, 1, 32, 1, 1, 0, -1]
@@ -314,8 +316,8 @@ def test_no_clash_with_the_real_runtime(order):
 
 def test_the_stand_in_is_hidden():
     so = compile_host(source(PROBE, "probe")).so
-    symbols = toolchain.run(["nm", "-D", "--defined-only", so])
-    assert "launch" in symbols and "cuda" not in symbols
+    symbols = toolchain.run(["nm", "-D", "--defined-only", so]).split()
+    assert "launch" in symbols and not [name for name in symbols if name.lstrip("_").startswith("cu")]
 
 
 def test_device_queries():
@@ -348,3 +350,46 @@ extern "C" int launch(int *result) {
     assert call(text, "queries", out, arch="8.6", multiprocessors=5).status == 0 and out[0] == 5
     with pytest.raises(UserError, match="multiprocessors must be a whole number, at least 1"):
         call(text, "queries", out, multiprocessors=0)
+
+
+SMALL = r"""
+#include <cstdio>
+__global__ void add(int *x) { atomicAdd(x, 1); }
+int main() {
+  int *d, one = 1, sum = 0;
+  cudaMalloc(&d, 4096);
+  for (int i = 0; i < 500; ++i) {
+    cudaMemcpy(d + i, &one, sizeof one, cudaMemcpyHostToDevice);
+    cudaMemcpy(&one, d + i, sizeof one, cudaMemcpyDeviceToHost);
+    cudaMemset(d + 500 + i % 100, 1, sizeof one);
+    cudaMemcpy(d + 700, d + 500, sizeof one, cudaMemcpyDeviceToDevice);
+    sum += one;
+  }
+  for (int i = 0; i < 20; ++i) add<<<1, 32 * (1 + i / 10)>>>(d);
+  cudaMemcpy(&one, d, sizeof one, cudaMemcpyDeviceToHost);
+  int rest[3];
+  cudaMemcpy(rest, d + 600, sizeof rest, cudaMemcpyDeviceToHost);  // nobody wrote these
+  return sum != 500 || one != 1 + 32 * 10 + 64 * 10;
+}
+"""
+
+
+def test_copies_need_nothing_from_the_other_process(monkeypatch):
+    """They set their marks by themselves; what was never written is known after them."""
+    asked = []
+    answer = process.Host._answer
+    monkeypatch.setattr(
+        process.Host, "_answer", lambda self, what, *rest: asked.append(what) or answer(self, what, *rest)
+    )
+    report = cudaemu.program(source(SMALL, "small_copies"))
+    assert report.ok and len(asked) < 20 + 10, report
+    assert [note.kind for note in report.notes] == ["uninitialised copy to the host"]
+    assert "12 of 12 bytes" in report.notes[0].message and "+ 2400 bytes" in report.notes[0].message
+
+
+def test_launches_that_count_the_same_are_added_up():
+    report = cudaemu.program(source(SMALL, "small_copies"))
+    each = [launch.counters["instructions"] for launch in report.launches]
+    assert len(set(each)) == 2 and each[0] == each[9] < each[10] == each[19]
+    assert report.counters["instructions"] == sum(each)
+    assert sum(counters["instructions"] for counters in report.lines.values()) == sum(each)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import cudaemu
 from cudaemu import engine
 from cudaemu.build import compile_host
 from cudaemu.kernel import Region
@@ -549,3 +550,39 @@ def test_copies_are_counted_on_both_sides():
     assert executed(result, opcode, "sectors") == 16
     outside = launch(f"{COPY} add.s64 %rd20, %rd20, 16; {opcode};", c, data)
     assert kinds(outside) == ["out of bounds global"] and outside.findings[0].thread == (31, 0, 0)
+
+
+DOUBLES = r"""
+#include <mma.h>
+using namespace nvcuda;
+template <class A, class B>
+__global__ void product(const double *a, const double *b, const double *c, double *d, int lda, int ldb) {
+  __shared__ double tile[64];
+  wmma::fragment<wmma::matrix_a, 8, 8, 4, double, A> left;
+  wmma::fragment<wmma::matrix_b, 8, 8, 4, double, B> right;
+  wmma::fragment<wmma::accumulator, 8, 8, 4, double> sum;
+  wmma::load_matrix_sync(left, a, lda);
+  wmma::load_matrix_sync(right, b, ldb);
+  wmma::load_matrix_sync(sum, c, 8, wmma::mem_row_major);
+  wmma::mma_sync(sum, left, right, sum);
+  wmma::store_matrix_sync(tile, sum, 8, wmma::mem_col_major);
+  __syncwarp();
+  wmma::load_matrix_sync(sum, tile, 8, wmma::mem_col_major);
+  wmma::store_matrix_sync(d, sum, 8, wmma::mem_row_major);
+}
+"""
+
+
+@pytest.mark.parametrize("rows", ["row", "col"])
+@pytest.mark.parametrize("columns", ["row", "col"])
+def test_wmma_of_doubles(rows, columns):
+    rng = np.random.default_rng(7)
+    a, b, c = rng.standard_normal((8, 4)), rng.standard_normal((4, 8)), rng.standard_normal((8, 8))
+    d = np.zeros((8, 8))
+    stored_a, stored_b = (np.ascontiguousarray(x if how == "row" else x.T) for x, how in ((a, rows), (b, columns)))
+    name = f"product<nvcuda::wmma::{rows}_major, nvcuda::wmma::{columns}_major>"
+    args = stored_a, stored_b, c, d, stored_a.shape[1], stored_b.shape[1]
+    report = cudaemu.load(DOUBLES).launch(name, 1, 32, *args)
+    assert report.ok, report
+    assert np.allclose(d, a @ b + c, rtol=1e-15, atol=1e-15)
+    assert report.counters["instructions.mma"] == 1 and report.counters["tensor_flops"] == 2 * 8 * 8 * 4

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cudaemu import engine
-from cudaemu.report import count
+from cudaemu.report import add_up
 from cudaemu.trace import Access
 from tests.cudaemu.warpgroups import FENCE, WAIT, Layout, encode, listed, place, run, store, zero
 
@@ -453,7 +453,7 @@ def test_registers_of_warpgroups():
 @pytest.mark.parametrize("in_registers", [True, False])
 def test_what_it_counts(in_registers):
     _, _, result = multiply("f16", columns=96, a=None if in_registers else HERE, times=3)
-    counted, _ = count(result.counters, result.kernel)
+    counted = add_up(result.counters, result.kernel, {}).total
     assert counted["instructions.wgmma"] == 3 * 4
     assert counted.tensor_flops == 3 * 2 * 64 * 96 * 16
     assert counted.wgmma_bytes == 3 * 32 * (96 + (0 if in_registers else 64))

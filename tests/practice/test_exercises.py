@@ -98,7 +98,7 @@ def counted(exercise: Exercise) -> bool:
     return bool(exercise.goals or exercise.keeps)
 
 
-@pytest.mark.parametrize("exercise", filter(counted, ALL), ids=named)
+@pytest.mark.parametrize("exercise", list(filter(counted, ALL)), ids=named)
 def test_our_solution_meets_the_goals(exercise):
     verdict = check(exercise.solution, exercise, shapes=few(exercise))
     assert verdict.ok and verdict.points == 10, verdict
@@ -129,6 +129,16 @@ def test_who_loses_what_was_gained_has_half_the_points():
     verdict = check(slower, find("06_padding"))
     assert verdict.right and not verdict.ok and verdict.points == 5
     assert [goal.met for goal in verdict.goals] == [True] and [keep.met for keep in verdict.keeps] == [False]
+
+
+def test_who_does_nothing_where_it_is_counted_has_no_points():
+    exercise = find("06_padding")
+    launch = "const dim3 grid(ceil_div(M, BLOCK_M)"
+    lazy = sources.edited(
+        exercise, launch, f"if (M == 256 && N == 256 && K == 256) return cudaSuccess;\n  {launch}", "lazy"
+    )
+    verdict = check(lazy, exercise, shapes=few(exercise))
+    assert [each.kind for each in verdict.findings] == [WRONG] and "256" in verdict.findings[0].where
 
 
 def test_a_wrong_result_and_a_race_are_told_apart():

@@ -242,7 +242,16 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "not counted": {"emulator": None, "ncu": 5, "metric": "l1tex__z.sum"},
     }
     record("profile", run({**row("01_naive", 1.0), "size": "256", "counters": counters, "metrics": {}}, kind="profile"))
+    add = {
+        "name": "vector_add",
+        "size": "8 floats",
+        "bytes": 4_000_000_000,
+        "ms": {"median": 2.0, "p20": 2.0, "p80": 2.0, "n": 9},
+    }
+    add["peer"] = {"name": "a + b", "ms": {"median": 3.0, "p20": 3.0, "p80": 3.0, "n": 9}}
+    record("first", run(add, kind="first"))
     arguments = {
+        "first": [],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
         "together": ["01_naive", "4096"],
@@ -264,6 +273,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     made = {name: TABLES[name](*words) for name, words in arguments.items()}
     assert set(made) == set(TABLES)
     assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
+    first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
+    assert cells(made["first"]) == [first]
     # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
     assert cells(made["limits"]) == [["mma.sync, from registers", "2,500", "640.4", "2.56 GHz", "622", "2.49 GHz", "–"]]
     assert cells(made["levels"]) == [

@@ -1,0 +1,356 @@
+// The driver's functions, for programs and frameworks that bring PTX along: they are linked as a program calls them (with
+// -lcuda, which is ignored), or found with cudaGetDriverEntryPoint. Each is the runtime's own, with the driver's error
+// codes, which have the same numbers. A part of runtime.cpp, which includes it.
+
+#undef cuCtxCreate
+
+namespace {
+
+struct Module { std::string prefix; };  // of the names that its kernels and variables have in the other process
+
+struct Context { int device = 0; } the_context;  // there is one
+Context *current = nullptr;
+std::vector<Context *> pushed;
+
+auto &modules() {
+  static std::set<Module *> all;
+  return all;
+}
+auto &loaded_functions() {
+  static std::map<std::string, Function> all;
+  return all;
+}
+
+// A call of the driver leaves the runtime's last error alone.
+struct Apart {
+  const cudaError_t before = last_error;
+  ~Apart() {
+    if (!sticky) last_error = before;
+  }
+};
+#define DRIVER(NAME, ...) \
+  CALL(NAME);             \
+  const Apart apart;      \
+  return CUresult(__VA_ARGS__)
+
+CUresult load_module(const char *call, CUmodule *out, const void *image) {
+  const char *const text = static_cast<const char *>(image);
+  const auto begins = [&](const char *magic) { return !memcmp(text, magic, 4); };
+  if (!out || !text) return driver_refuses(CUDA_ERROR_INVALID_VALUE, format("%s: its arguments are null", call));
+  if (begins("\177ELF") || begins("\x50\xed\x55\xba"))
+    return driver_refuses(CUDA_ERROR_NO_BINARY_FOR_GPU,
+                          format("%s: the emulator runs PTX, not machine code: load the text of nvcc -ptx", call));
+  const uint32_t number = ask(Request::MODULE, Packet().text(text)).take<uint32_t>();
+  if (!number) return CUDA_ERROR_INVALID_PTX;
+  Module *const made = new Module{"module" + std::to_string(number) + ":"};
+  modules().insert(made);
+  return *out = reinterpret_cast<CUmodule>(made), CUDA_SUCCESS;
+}
+
+CUresult no_module(const char *call) {
+  return driver_refuses(CUDA_ERROR_INVALID_HANDLE, format("%s: the module does not exist (or no longer)", call));
+}
+
+Module *module_of(CUmodule handle) {
+  Module *const module = reinterpret_cast<Module *>(handle);
+  return modules().count(module) ? module : nullptr;
+}
+
+CUresult launch_function(CUfunction handle, dim3 grid, dim3 block, unsigned shared, CUstream stream, void **arguments,
+                         void **extra, bool cooperative) {
+  Function *const function = reinterpret_cast<Function *>(handle);
+  std::vector<void *> packed;
+  for (char *buffer = nullptr; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra != CU_LAUNCH_PARAM_BUFFER_POINTER) continue;
+    buffer = static_cast<char *>(extra[1]);
+    for (const auto &parameter : function->params) packed.push_back(buffer + parameter.first);
+    arguments = packed.data();
+  }
+  return CUresult(launch(function, grid, block, dim3(0, 0, 0), shared, stream, arguments, cooperative));
+}
+
+void *at(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
+
+cudaError_t fill_words(CUdeviceptr address, unsigned value, size_t count, unsigned bytes) {
+  cudaMemsetParams p{};
+  p.dst = at(address), p.value = value, p.elementSize = bytes, p.width = count, p.height = 1;
+  return count ? fill_work(p)() : cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned flags) { return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+CUresult CUDAAPI cuDriverGetVersion(int *version) { return CUresult(cudaDriverGetVersion(version)); }
+CUresult CUDAAPI cuDeviceGetCount(int *count) { DRIVER(cuDeviceGetCount, cudaGetDeviceCount(count)); }
+CUresult CUDAAPI cuDeviceGet(CUdevice *device_, int ordinal) {
+  return ordinal ? CUDA_ERROR_INVALID_DEVICE : (*device_ = 0, CUDA_SUCCESS);
+}
+CUresult CUDAAPI cuDeviceGetName(char *name, int bytes, CUdevice) {
+  return snprintf(name, bytes, "emulator of compute capability %d.%d", device.major, device.minor), CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceTotalMem(size_t *bytes, CUdevice) { return *bytes = device.total_memory, CUDA_SUCCESS; }
+CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal) {
+  DRIVER(cuDeviceGetAttribute, cudaDeviceGetAttribute(value, cudaDeviceAttr(attribute), ordinal));
+}
+CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice) {
+  return *major = device.major, *minor = device.minor, CUDA_SUCCESS;
+}
+
+// There is one context, the primary one.
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *out) { return *out = reinterpret_cast<CUcontext>(current), CUDA_SUCCESS; }
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext to) { return current = reinterpret_cast<Context *>(to), CUDA_SUCCESS; }
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext to) {
+  pushed.push_back(current);
+  return cuCtxSetCurrent(to);
+}
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *out) {
+  if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) *out = reinterpret_cast<CUcontext>(current);
+  current = pushed.back();
+  return pushed.pop_back(), CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *out, unsigned, CUdevice) {
+  pushed.push_back(current);
+  current = &the_context;
+  return cuCtxGetCurrent(out);
+}
+#if CUDA_VERSION >= 12050
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *, unsigned flags, CUdevice ordinal) {
+  return cuCtxCreate_v2(out, flags, ordinal);
+}
+#endif
+CUresult CUDAAPI cuCtxDestroy(CUcontext) {
+  current = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *out) { return *out = 0, CUDA_SUCCESS; }
+CUresult CUDAAPI cuCtxSynchronize() { DRIVER(cuCtxSynchronize, cudaDeviceSynchronize()); }
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice) {
+  return *out = reinterpret_cast<CUcontext>(&the_context), CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice, unsigned) { return CUDA_SUCCESS; }
+
+CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) {
+  CALL(cuModuleLoadData);
+  return load_module("cuModuleLoadData", module, image);
+}
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
+  CALL(cuModuleLoadDataEx);
+  return load_module("cuModuleLoadDataEx", module, image);
+}
+CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *name) {
+  CALL(cuModuleLoad);
+  FILE *const file = fopen(name, "rb");
+  if (!file) return driver_refuses(CUDA_ERROR_FILE_NOT_FOUND, format("cuModuleLoad: %s: %s", name, strerror(errno)));
+  std::string text;
+  char piece[4096];
+  for (size_t got; (got = fread(piece, 1, sizeof piece, file)) > 0;) text.append(piece, got);
+  fclose(file);
+  return load_module("cuModuleLoad", module, text.c_str());
+}
+CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
+  Module *const module = module_of(handle);
+  if (!module) return no_module("cuModuleUnload");
+  modules().erase(module);
+  return delete module, CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {
+  CALL(cuModuleGetFunction);
+  const Module *const module = module_of(handle);
+  if (!module) return no_module("cuModuleGetFunction");
+  Function &function = loaded_functions()[module->prefix + name];
+  function.name = module->prefix + name;
+  if (!learn(function))
+    return driver_refuses(CUDA_ERROR_NOT_FOUND, format("cuModuleGetFunction: the module has no kernel '%s'", name));
+  return *out = reinterpret_cast<CUfunction>(&function), CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule handle, const char *name) {
+  CALL(cuModuleGetGlobal);
+  const Module *const module = module_of(handle);
+  if (!module) return no_module("cuModuleGetGlobal");
+  Answer answer = ask(Request::SYMBOL, Packet().text(module->prefix + name));
+  const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
+  if (!base)
+    return driver_refuses(CUDA_ERROR_NOT_FOUND, format("cuModuleGetGlobal: the module has no variable '%s'", name));
+  if (address) *address = base;
+  if (bytes) *bytes = size;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {
+  const Function &function = *reinterpret_cast<Function *>(handle);
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return *value = int(function.max_threads), CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      return *value = int(function.static_shared), CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      return *value = int(function.local), CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      return *value = function.ptx_version, CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return *value = int(function.dynamic_limit()), CUDA_SUCCESS;
+    default:
+      return *value = 0, CUDA_SUCCESS;  // registers are ptxas's business
+  }
+}
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
+  CALL(cuFuncSetAttribute);
+  const Apart apart;
+  Function *const function = reinterpret_cast<Function *>(handle);
+  return CUresult(set_attribute(function, cudaFuncAttribute(attribute), value));
+}
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    int *blocks, CUfunction handle, int threads, size_t shared) {
+  const Function &function = *reinterpret_cast<Function *>(handle);
+  const bool impossible = threads > int(function.max_threads) || shared > function.dynamic_limit();
+  return *blocks = impossible ? 0 : occupancy(function, threads, shared), CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchKernel(
+    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+    unsigned block_z, unsigned shared, CUstream stream, void **arguments, void **extra) {
+  CALL(cuLaunchKernel);
+  const Apart apart;
+  const dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
+  return launch_function(function, grid, block, shared, stream, arguments, extra, false);
+}
+CUresult CUDAAPI cuLaunchCooperativeKernel(
+    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+    unsigned block_z, unsigned shared, CUstream stream, void **arguments) {
+  CALL(cuLaunchCooperativeKernel);
+  const Apart apart;
+  const dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
+  return launch_function(function, grid, block, shared, stream, arguments, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr *out, size_t bytes) {
+  if (!bytes) return driver_refuses(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc: bytesize must be at least 1");
+  DRIVER(cuMemAlloc, cudaMalloc(reinterpret_cast<void **>(out), bytes));
+}
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags) {
+  DRIVER(cuMemAllocManaged, cudaMallocManaged(reinterpret_cast<void **>(out), bytes, flags));
+}
+CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned) {
+  DRIVER(cuMemAllocPitch, cudaMallocPitch(reinterpret_cast<void **>(out), pitch, width, height));
+}
+CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream) {
+  DRIVER(cuMemAllocAsync, cudaMallocAsync(reinterpret_cast<void **>(out), bytes, stream));
+}
+CUresult CUDAAPI cuMemFree(CUdeviceptr address) { DRIVER(cuMemFree, cudaFree(at(address))); }
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  DRIVER(cuMemFreeAsync, cudaFreeAsync(at(address), stream));
+}
+CUresult CUDAAPI cuMemAllocHost(void **out, size_t bytes) { DRIVER(cuMemAllocHost, cudaMallocHost(out, bytes)); }
+CUresult CUDAAPI cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+  DRIVER(cuMemHostAlloc, cudaHostAlloc(out, bytes, flags));
+}
+CUresult CUDAAPI cuMemFreeHost(void *address) { DRIVER(cuMemFreeHost, cudaFreeHost(address)); }
+CUresult CUDAAPI cuMemGetInfo(size_t *free, size_t *total) { DRIVER(cuMemGetInfo, cudaMemGetInfo(free, total)); }
+CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  DRIVER(cuMemcpy, cudaMemcpy(at(to), at(from), bytes, cudaMemcpyDefault));
+}
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  DRIVER(cuMemcpyAsync, cudaMemcpyAsync(at(to), at(from), bytes, cudaMemcpyDefault, stream));
+}
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
+  DRIVER(cuMemcpyHtoD, cudaMemcpy(at(to), from, bytes, cudaMemcpyHostToDevice));
+}
+CUresult CUDAAPI cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
+  DRIVER(cuMemcpyDtoH, cudaMemcpy(to, at(from), bytes, cudaMemcpyDeviceToHost));
+}
+CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  DRIVER(cuMemcpyDtoD, cudaMemcpy(at(to), at(from), bytes, cudaMemcpyDeviceToDevice));
+}
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+  DRIVER(cuMemcpyHtoDAsync, cudaMemcpyAsync(at(to), from, bytes, cudaMemcpyHostToDevice, stream));
+}
+CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  DRIVER(cuMemcpyDtoHAsync, cudaMemcpyAsync(to, at(from), bytes, cudaMemcpyDeviceToHost, stream));
+}
+CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  DRIVER(cuMemcpyDtoDAsync, cudaMemcpyAsync(at(to), at(from), bytes, cudaMemcpyDeviceToDevice, stream));
+}
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
+  DRIVER(cuMemsetD8, cudaMemset(at(to), value, count));
+}
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  DRIVER(cuMemsetD8Async, cudaMemsetAsync(at(to), value, count, stream));
+}
+CUresult CUDAAPI cuMemsetD16(CUdeviceptr to, unsigned short value, size_t count) {
+  DRIVER(cuMemsetD16, fill_words(to, value, count, 2));
+}
+CUresult CUDAAPI cuMemsetD32(CUdeviceptr to, unsigned value, size_t count) {
+  DRIVER(cuMemsetD32, fill_words(to, value, count, 4));
+}
+CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  DRIVER(
+      cuMemsetD32Async,
+      in_stream(stream, "cuMemsetD32Async", [=] { return fill_words(to, value, count, 4); }, cudaGraphNodeTypeMemset));
+}
+
+CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned flags) {
+  DRIVER(cuStreamCreate, cudaStreamCreateWithFlags(stream, flags));
+}
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+  DRIVER(cuStreamCreateWithPriority, cudaStreamCreateWithPriority(stream, flags, priority));
+}
+CUresult CUDAAPI cuStreamDestroy(CUstream stream) { DRIVER(cuStreamDestroy, cudaStreamDestroy(stream)); }
+CUresult CUDAAPI cuStreamSynchronize(CUstream stream) { DRIVER(cuStreamSynchronize, cudaStreamSynchronize(stream)); }
+CUresult CUDAAPI cuStreamQuery(CUstream stream) { DRIVER(cuStreamQuery, cudaStreamQuery(stream)); }
+CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  DRIVER(cuStreamWaitEvent, cudaStreamWaitEvent(stream, event, flags));
+}
+CUresult CUDAAPI cuEventCreate(CUevent *event, unsigned flags) {
+  DRIVER(cuEventCreate, cudaEventCreateWithFlags(event, flags));
+}
+CUresult CUDAAPI cuEventDestroy(CUevent event) { DRIVER(cuEventDestroy, cudaEventDestroy(event)); }
+CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
+  DRIVER(cuEventRecord, cudaEventRecord(event, stream));
+}
+CUresult CUDAAPI cuEventSynchronize(CUevent event) { DRIVER(cuEventSynchronize, cudaEventSynchronize(event)); }
+CUresult CUDAAPI cuEventQuery(CUevent event) { DRIVER(cuEventQuery, cudaEventQuery(event)); }
+CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+  DRIVER(cuEventElapsedTime, cudaEventElapsedTime(milliseconds, start, end));
+}
+
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char **text) {
+  const ErrorText *const found = find_text(cudaError_t(error));
+  *text = found ? found->text : nullptr;
+  return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char **name) {
+  static const std::map<int, const char *> names = {
+#define X(code) {code, #code}
+      X(CUDA_SUCCESS),
+      X(CUDA_ERROR_INVALID_VALUE),
+      X(CUDA_ERROR_OUT_OF_MEMORY),
+      X(CUDA_ERROR_NOT_INITIALIZED),
+      X(CUDA_ERROR_NO_DEVICE),
+      X(CUDA_ERROR_INVALID_DEVICE),
+      X(CUDA_ERROR_INVALID_CONTEXT),
+      X(CUDA_ERROR_NO_BINARY_FOR_GPU),
+      X(CUDA_ERROR_INVALID_PTX),
+      X(CUDA_ERROR_FILE_NOT_FOUND),
+      X(CUDA_ERROR_INVALID_HANDLE),
+      X(CUDA_ERROR_NOT_FOUND),
+      X(CUDA_ERROR_ILLEGAL_ADDRESS),
+      X(CUDA_ERROR_MISALIGNED_ADDRESS),
+      X(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES),
+      X(CUDA_ERROR_LAUNCH_FAILED),
+      X(CUDA_ERROR_ASSERT),
+      X(CUDA_ERROR_NOT_SUPPORTED),
+      X(CUDA_ERROR_UNKNOWN)
+#undef X
+  };
+  const auto found = names.find(error);
+  *name = found == names.end() ? nullptr : found->second;
+  return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // extern "C"
