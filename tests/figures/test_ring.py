@@ -169,7 +169,9 @@ def test_what_is_read_and_was_not_copied_is_nobodys_slice():
     assert said(snippet(body)) == [("K", 0, 0, 1, 1)]
 
 
-ATTENTION = [stage for stage in kernels.ladder() if stage.problem == "attention"]
+ATTENTION = [
+    stage for stage in kernels.ladder() if stage.problem == "attention" and stage.unit != "wgmma"
+]  # by cp.async
 
 
 @pytest.mark.parametrize("stage", ATTENTION, ids=lambda stage: stage.name)
