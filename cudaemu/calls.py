@@ -106,7 +106,7 @@ def call_launcher(
 
         timeout = options.timeout or FUNCTION_TIMEOUT
         ended = Host(build.so, options.gpu, session, pack, timeout=timeout, refused=options.on_refusal).run()
-        session.arena.download()
+        session.download()
         return session.report(*_outcome(ended))
 
 
@@ -130,6 +130,7 @@ def call_extension(
 
         def fetch(address: int, size: int) -> bytes:
             place = arena.find(address)
+            session.read_by_host(address, size)
             return place.data[address - place.base :][:size].tobytes() if place else b""
 
         ended = Host(
@@ -142,7 +143,7 @@ def call_extension(
             extension=pack,
             returned=lambda data: result.append(extension.unpack(data, fetch, torch)),
         ).run()
-        arena.download()
+        session.download()
         status, error, outcome = _outcome(ended)
         report = session.report(status, error, outcome or (f"{function} threw: {error}" if status else ""))
         report.result = result[0] if result else None
@@ -252,7 +253,7 @@ def launch_kernel(
             params[offset : offset + size] = value.ljust(size, b"\0")
         result = session.execute(kernel, grids, blocks, shared, bytes(params))
         print(result.output, end="")
-        session.arena.download()
+        session.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)
 

@@ -48,6 +48,7 @@ class Allocation:
     base: int
     size: int
     array: Array | None = None  # what was copied in, and is copied back
+    mapped: bool = False  # managed or pinned: host memory as well
     variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
     data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
     written: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8, per byte: 0 = never written
@@ -200,7 +201,7 @@ class Arena(AddressMap):
         if not initialised:
             data[:] = POISON
         marks = np.full(size, 1, np.uint8) if initialised else np.zeros(size, np.uint8)
-        allocation = Allocation(name, address, size, data=data, written=marks)
+        allocation = Allocation(name, address, size, mapped=initialised, data=data, written=marks)
         self.allocations.append(allocation)
         return allocation
 

@@ -148,6 +148,7 @@ class Device(Protocol):
     """What the host code's requests need; session.py has the one that emulates."""
 
     arena: Arena
+    meets_host: bool  # the last launch uses the system's scope: managed memory may be touched meanwhile
     stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: no place of the learner's
 
     def describe(self, kernel: str) -> KernelDescription | None: ...
@@ -159,6 +160,16 @@ class Device(Protocol):
         ...
 
     def found(self, finding: HostFinding) -> None: ...
+
+    def read_by_host(self, address: int, size: int) -> None:
+        """These bytes of device memory go to the host; so that they should have been set."""
+        ...
+
+    def written_by_host(self, address: int, size: int) -> None: ...
+
+    def copied(self, to: int, source: int, size: int) -> None:
+        """From device memory to device memory."""
+        ...
 
     def noted(self, finding: HostFinding) -> None:
         """Something that may be meant: it is told, but is no finding."""
@@ -402,6 +413,7 @@ class Host:
             self._refuse(INVALID_VALUE, f"cudaFree: {arena.describe(address)} is not the start of an allocation")
             return struct.pack("=i", INVALID_VALUE)
         arena.free(found)
+        self.device.written_by_host(address, found.size)  # whoever gets it next begins anew
         return struct.pack("=i", SUCCESS)
 
     def _range(self, call: str, address: int, size: int) -> tuple[Any, slice] | None:
@@ -418,6 +430,7 @@ class Host:
         address, size = reader.take("QQ")
         if place := self._range(reader.text(), address, size):
             place[0].written[place[1]] = 1
+            self.device.written_by_host(address, size)
         return struct.pack("=i", SUCCESS if place else INVALID_VALUE)
 
     def _copy(self, reader: _Reader) -> bytes:
@@ -436,8 +449,13 @@ class Host:
             target, where = places[to]
             origin = places.get(source)
             target.written[where] = 1 if origin is None else origin[0].written[origin[1]]
+            if origin is None:
+                self.device.written_by_host(to, size)
+            else:
+                self.device.copied(to, source, size)
         elif source in places:
             self._look_at_copied(call, *places[source])
+            self.device.read_by_host(source, size)
         return struct.pack("=i", SUCCESS)
 
     def _look_at_copied(self, call: str, allocation: Any, where: slice) -> None:
@@ -477,6 +495,8 @@ class Host:
         number, address, early, stack = reader.take("iQIQ")
         file, line, function = self._locate(reader.offsets())
         arena = self.device.arena
+        if early and self.device.meets_host:
+            return b""
         if early:
             what = f"{arena.describe(address)} while a kernel may still use it: cudaDeviceSynchronize is missing"
             self.device.found(HostFinding("managed memory too early", what, file, line, function))

@@ -104,6 +104,8 @@ class Session(Device):
         self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.lines: dict[tuple[str, int], Counters] = {}
         self.rows: list[np.ndarray] = []
+        self.stores: dict[int, Finding | HostFinding] = {}  # of values that nobody has set, until the host reads them
+        self.meets_host = False  # the last launch is made for the host to touch managed memory while it runs
         self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
 
@@ -164,6 +166,9 @@ class Session(Device):
             before=before,
         )
         self.before = result.past
+        # Fences and atomics of the system's scope: made to meet the host while the kernel runs.
+        code = self.module.kernel(request.kernel).instructions
+        self.meets_host = any(".sys." in place.text for place in code)
         return Served(result.code, result.code != 0, result.output)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -179,6 +184,26 @@ class Session(Device):
     def noted(self, finding: Finding | HostFinding) -> None:
         earlier = self.notes.get(finding.where)
         self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+
+    # What nobody has set, in global memory: it is a finding when the host reads it.
+
+    def read_by_host(self, address: int, size: int) -> None:
+        for number in self.module.undefined.stores(address, size):
+            if store := self.stores.pop(number, None):
+                self.found(store)
+
+    def written_by_host(self, address: int, size: int) -> None:
+        self.module.undefined.define(address, size)
+
+    def copied(self, to: int, source: int, size: int) -> None:
+        self.module.undefined.copy(to, source, size)
+
+    def download(self) -> None:
+        """Copy every tensor and array back."""
+        for allocation in self.arena.allocations:
+            if allocation.array is not None:
+                self.read_by_host(allocation.base, allocation.size)
+        self.arena.download()
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +249,11 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines))
+        for number, store in result.stores.items():
+            self.stores[number] = explain(store, info, self.arena, self.defines)
+        for allocation in self.arena.allocations if self.stores else ():
+            if allocation.mapped:  # the host may read it whenever it likes
+                self.read_by_host(allocation.base, allocation.size)
         total, lines = count(result.counters, info)
         for line, counters in lines.items():
             self.lines.setdefault(line, Counters()).__iadd__(counters)

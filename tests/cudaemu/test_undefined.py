@@ -139,7 +139,7 @@ def test_right_kernels_are_clean(name, n):
         ("local_array", 7, "// the store", "in 4 lanes"),
         ("branch", 3, "// the branch", "the condition holds, in 8 lanes"),
         ("sum_of_some", 20, "// the store", "gave from a lane that takes no part"),
-        ("through_shared", 1, "// the read", "a value that nobody set"),
+        ("through_shared", 1, "// the read", "stored at line 84"),
     ],
 )
 def test_what_is_not_set_for_all(name, n, mark, says):
