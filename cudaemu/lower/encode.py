@@ -282,7 +282,7 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
     """Loads that the compiler has moved above a short-circuit: a block ends in a branch by `a or b`, b comes of a load,
     and where a is true the branch goes to where nothing that comes of the load is alive. What is noted of such a load
     waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
-    for number, (begin, end) in enumerate(zip(liveness.bounds, liveness.bounds[1:], strict=False)):
+    for begin, end in zip(liveness.bounds, liveness.bounds[1:], strict=False):
         branch = code[end - 1]
         if branch.kind != BRANCH or branch.guard is None:
             continue
@@ -308,8 +308,8 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
 
 
 # They do nothing but compute: what they make of a value matters only if somebody uses it.
-PURE = ("mov.", "cvt", "setp.", "selp.", "add.", "sub.", "mul", "mad", "fma.", "min.", "max.", "and.", "or.", "xor.",
-        "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
+PURE = ("mov.", "cvt", "compare", "selp.", "add.", "sub.", "mul", "mad", "fma.", "rem.", "div.", "min.", "max.", "and.",
+        "or.", "xor.", "lop3", "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
 
 
 def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
