@@ -157,14 +157,19 @@ class Attention(Problem):
     def tolerances(
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
-        """As everywhere, but the baseline's furthest element is taken to be no nearer than rounding puts the largest.
+        """As everywhere, but the baseline is taken to be no nearer than rounding O puts it: its furthest element half a
+        unit of the largest, the whole as far as half a unit at most gives in each element, 1 / √3 of that on average.
 
-        Where one key dominates, the baseline rounds O alone, and whose largest weight is not 1 exactly P as well: up to
-        twice as far, and further than that if chance has spared the baseline, as it does where outputs are few."""
+        Where one key dominates, the baseline rounds O alone, or not at all, and whose largest weight is not 1 exactly P
+        as well: up to twice as far, and further than that if chance has spared the baseline, as it does where outputs
+        are few."""
         o, *rest = super().tolerances(inputs, dtype, variants, references)
-        largest = torch.where(references[0].isfinite(), references[0], 0.0).abs().amax().item()
-        half_a_unit = torch.finfo(torch_dtype(dtype)).eps / 2 * 2 ** math.floor(math.log2(largest)) if largest else 0.0
-        return Tolerance(o.whole, max(o.element, 2 * half_a_unit)), *rest
+        magnitude = torch.where(references[0].isfinite(), references[0], 0.0).abs()
+        _, exponents = magnitude.frexp()  # of an element in [2^(e - 1), 2^e)
+        half_units = torch.finfo(torch_dtype(dtype)).eps / 2 * torch.where(magnitude > 0, torch.exp2(exponents - 1.0), 0.0)
+        whole = half_units.norm().item() / math.sqrt(3)
+        element = half_units.max().item() if half_units.numel() else 0.0
+        return Tolerance(max(o.whole, self.slack * whole), max(o.element, 2 * element)), *rest
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; attention without fusion, of
