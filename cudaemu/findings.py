@@ -167,10 +167,10 @@ def _undefined(f: Violation, what: str) -> str:
 
 
 def _undefined_operand(f: Violation) -> str:
-    what = ("operand A", "operand B", "operand C, the accumulator,")[f.size]
+    what = ("operand A", "operand B", "operand C")[f.size]
     hint = f.size == 2 and f.other_place is None
     return _undefined(f, f"{what} of this product of matrices") + (
-        ": is it not zeroed first (fill_fragment, or = {})?" if hint else ""
+        ": is the accumulator not zeroed first (fill_fragment, or = {})?" if hint else ""
     )
 
 

@@ -166,7 +166,9 @@ class Attention(Problem):
         o, *rest = super().tolerances(inputs, dtype, variants, references)
         magnitude = torch.where(references[0].isfinite(), references[0], 0.0).abs()
         _, exponents = magnitude.frexp()  # of an element in [2^(e - 1), 2^e)
-        half_units = torch.finfo(torch_dtype(dtype)).eps / 2 * torch.where(magnitude > 0, torch.exp2(exponents - 1.0), 0.0)
+        half_units = (
+            torch.finfo(torch_dtype(dtype)).eps / 2 * torch.where(magnitude > 0, torch.exp2(exponents - 1.0), 0.0)
+        )
         whole = half_units.norm().item() / math.sqrt(3)
         element = half_units.max().item() if half_units.numel() else 0.0
         return Tolerance(max(o.whole, self.slack * whole), max(o.element, 2 * element)), *rest
