@@ -373,15 +373,15 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
     copies = {lowered.name for lowered in code if reached and lowered.name.startswith("cp.")}
     found: set[Register | str] = set()
     while reached:
-        register = reached.pop()
-        if register in found:
+        holder = reached.pop()
+        if holder in found:
             continue
-        found.add(register)
-        if isinstance(register, str):
+        found.add(holder)
+        if isinstance(holder, str):
             reached += [memory for memory in EITHER if copies]
-            reached += [each for lowered in readers.get(register, ()) for each in lowered.writes]
+            reached += [each for lowered in readers.get(holder, ()) for each in lowered.writes]
             continue
-        for lowered in readers.get(register, ()):
+        for lowered in readers.get(holder, ()):
             reached += _stored_to(lowered)
             if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
                 continue  # what comes of it counts as defined: it has been reported
