@@ -705,7 +705,7 @@ MISTAKES = {
     "out of bounds global": "ld.global.u32 %r3, [%rd0+128];",
     "null pointer": "mov.u64 %rd1, 16; ld.global.u32 %r3, [%rd1];",
     "misaligned": "ld.global.u32 %r3, [%rd0+2];",
-    "uninitialised global read": "ld.global.u32 %r3, [%rd0];",
+    "uninitialised global read": "ld.global.u32 %r3, [%rd0+20];",
     "out of bounds shared": ".shared .b32 s[4]; ld.shared.u32 %r3, [s+128];",
     "uninitialised shared read": ".shared .b32 s[4]; ld.shared.u32 %r3, [s];",
     "out of bounds local": ".local .b32 l[4]; st.local.u32 [l+16], %r0;",
