@@ -207,7 +207,8 @@ class Arena(AddressMap):
         self._first = self._next
         if not address:
             raise UserError(f"{name} has {size:,} bytes, and there is no room for so many in the emulator")
-        self._enter(Allocation(name, address, size, None, True, *self._views(address, size, True)))
+        data, marks = self._views(address, size, True)
+        self._enter(Allocation(name, address, size, variable=True, data=data, marks=marks))
         return address
 
     def zero(self, address: int, size: int) -> None:

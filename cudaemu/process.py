@@ -152,8 +152,8 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class Served:
-    """What a launch came to: a cudaError_t, whether the device is lost by it, and whether its memory may hold what nobody
-    has set, so that copies and fills have to be told (`Request.MOVED`)."""
+    """What a launch came to: a cudaError_t, whether the device is lost by it, and whether device memory may hold what
+    nobody has set, so that copies and fills have to be told (`Request.MOVED`)."""
 
     code: int
     fatal: bool

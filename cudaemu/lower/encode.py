@@ -345,14 +345,18 @@ def _stored_to(lowered: Lowered) -> tuple[str, ...]:
     name = lowered.name
     if name.startswith("st."):
         return MEMORIES.get(name.removeprefix("st."), ())
-    return EITHER if name in ("stmatrix", "wmma.store") else ()
+    if name == "sust":
+        return MEMORIES["global"]
+    return EITHER if name.startswith(("stmatrix", "wmma.store")) else ()
 
 
 def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
     name = lowered.name
     if name.startswith("ld."):
         return MEMORIES.get(name.removeprefix("ld."), ())
-    return EITHER if name in ("ldmatrix", "wmma.load") or name.startswith("atom.") else ()
+    if name == "suld":
+        return MEMORIES["global"]
+    return EITHER if name.startswith(("ldmatrix", "wmma.load", "atom.")) else ()
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:

@@ -296,6 +296,10 @@ int main(int, char **argv) {
     case 8: cudaMemcpy(b, a, sizeof host, cudaMemcpyDeviceToDevice);
       cudaMemcpy(host, b, sizeof host, cudaMemcpyDeviceToHost); break;
     case 9: some<<<1, 32>>>(a, 2), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 10: cudaMemcpy(a, host, sizeof host, cudaMemcpyHostToDevice);
+      cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 11: cudaMemcpy(a, b, sizeof host, cudaMemcpyDeviceToDevice);
+      cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
   }
   return cudaDeviceSynchronize();
 }
@@ -305,7 +309,7 @@ int main(int, char **argv) {
 @pytest.mark.parametrize(
     ("what", "mark"),
     [(1, "// the store"), (2, None), (3, None), (4, "// passed on"), (5, "// the look"), (6, "// the store"), (7, None),
-     (8, "// the store"), (9, None)],
+     (8, "// the store"), (9, None), (10, None), (11, None)],
 )  # fmt: skip
 def test_what_the_host_reads(what, mark):
     """A value that nobody has set may lie in global memory, and pass from kernel to kernel, until it matters."""
@@ -313,6 +317,40 @@ def test_what_the_host_reads(what, mark):
     expected = [] if mark is None else [HOST[: HOST.index(mark)].count("\n") + 1]
     assert [finding.line for finding in report.findings] == expected, report
     assert {finding.kind for finding in report.findings} <= {"undefined value"}
+
+
+SURFACE = r"""
+#include <cstdlib>
+#include <cuda_runtime.h>
+__global__ void some(cudaSurfaceObject_t to, int n) {
+  int x[2];
+  for (int k = 0; k < n; ++k) x[k % 2] = k;
+  surf2Dwrite(x[threadIdx.x % 2], to, 4 * threadIdx.x, 0);
+}
+__global__ void pass_on(cudaSurfaceObject_t s, int *to) {
+  to[threadIdx.x] = surf2Dread<int>(s, 4 * threadIdx.x, 0);  // passed on
+}
+int main(int, char **argv) {
+  int *a, host[32] = {};
+  cudaChannelFormatDesc format = cudaCreateChannelDesc<int>();
+  cudaResourceDesc resource = {cudaResourceTypeArray};
+  cudaSurfaceObject_t surface;
+  cudaMalloc(&a, sizeof host);
+  cudaMallocArray(&resource.res.array.array, &format, 32, 1, cudaArraySurfaceLoadStore);
+  cudaCreateSurfaceObject(&surface, &resource);
+  some<<<1, 32>>>(surface, 1);
+  if (atoi(argv[1])) some<<<1, 32>>>(surface, 2);
+  pass_on<<<1, 32>>>(surface, a);
+  return cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+}
+"""
+
+
+@pytest.mark.parametrize(("again", "found"), [(0, 1), (1, 0)])
+def test_surfaces_pass_it_on_as_memory_does(again, found):
+    report = cudaemu.program(sources.source(SURFACE, "undefined_surface"), [str(again)])
+    there = SURFACE[: SURFACE.index("// passed on")].count("\n") + 1
+    assert [(each.kind, each.line) for each in report.findings] == found * [("undefined value", there)], report
 
 
 SOME_LANES = """setp.lt.u32 %p0, %r0, 8; @%p0 mov.u32 %r3, 5; setp.lt.u32 %p1, %r0, {}; @!%p1 exit;""" + OUT.format(
