@@ -110,7 +110,7 @@ def call_launcher(
 
         timeout = options.timeout or FUNCTION_TIMEOUT
         ended = Host(build.so, options.gpu, session, pack, timeout=timeout, refused=options.on_refusal).run()
-        session.arena.download()
+        session.download()
         return session.report(*_outcome(ended))
 
 
@@ -134,6 +134,7 @@ def call_extension(
 
         def fetch(address: int, size: int) -> bytes:
             place = arena.find(address)
+            session.read_by_host(address, size)
             return place.data[address - place.base :][:size].tobytes() if place else b""
 
         ended = Host(
@@ -146,7 +147,7 @@ def call_extension(
             extension=pack,
             returned=lambda data: result.append(extension.unpack(data, fetch, torch)),
         ).run()
-        arena.download()
+        session.download()
         status, error, outcome = _outcome(ended)
         report = session.report(status, error, outcome or (f"{function} threw: {error}" if status else ""))
         report.result = result[0] if result else None
@@ -272,7 +273,7 @@ def launch_kernel(
         for (_, size, _, offset), value in zip(info.params, packed):
             params[offset : offset + size] = value.ljust(size, b"\0")
         result = session.execute(kernel, grids, blocks, shared, bytes(params), printed=terminal.show)
-        session.arena.download()
+        session.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)
 

@@ -24,7 +24,7 @@ import numpy as np
 from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
-from cudaemu.findings import HARMLESS, NOBODY, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.findings import HARMLESS, NOBODY, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
 from cudaemu.lower import core
@@ -91,6 +91,7 @@ class _Spec(ctypes.Structure):
         ("heap", ctypes.c_void_p),
         ("before", ctypes.c_void_p),
         ("kept", ctypes.c_uint32),
+        ("undefined", ctypes.c_void_p),
     ]
 
     @classmethod
@@ -126,6 +127,14 @@ def library() -> ctypes.CDLL:
         ("vm_heap", pointer, [number, ctypes.POINTER(ctypes.c_uint64)]),
         ("vm_clear_heap", None, [pointer]),
         ("vm_free_heap", None, [pointer]),
+        ("vm_undefined", pointer, []),
+        ("vm_clear_undefined", None, [pointer]),
+        ("vm_free_undefined", None, [pointer]),
+        ("vm_any_undefined", ctypes.c_int, [pointer]),
+        ("vm_define", None, [pointer, number, number]),
+        ("vm_copy_undefined", None, [pointer, number, number, number]),
+        ("vm_undefined_at", None, [pointer, number, number, pointer]),
+        ("vm_undefined_store", ctypes.c_uint32, [pointer, ctypes.c_uint32]),
         ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.c_char_p, ctypes.c_char_p]),
@@ -219,9 +228,49 @@ class Past:
         self.module.vm.vm_free_launch(self.handle)
 
 
+class Undefined:
+    """What global memory holds that nobody has set, from launch to launch (vm/undefined.cpp)."""
+
+    MOST = 1 << 16  # stores that are told apart
+
+    def __init__(self) -> None:
+        self.vm = library()
+        self.handle: int = self.vm.vm_undefined()
+
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+        return bool(self.vm.vm_any_undefined(self.handle))
+
+    def clear(self) -> None:
+        self.vm.vm_clear_undefined(self.handle)
+
+    def define(self, address: int, size: int) -> None:
+        """The host has written there, or the memory is new."""
+        self.vm.vm_define(self.handle, address, size)
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        self.vm.vm_copy_undefined(self.handle, to, source, size)
+
+    def stores(self, address: int, size: int) -> list[int]:
+        """The numbers (`LaunchResult.stores`) of the stores by which something undefined came to these bytes."""
+        if not self:
+            return []
+        seen = np.zeros(self.MOST, np.uint8)
+        self.vm.vm_undefined_at(self.handle, address, size, seen.ctypes.data)
+        return [int(number) for number in np.flatnonzero(seen) if number]
+
+    def store(self, pc: int) -> int:
+        """The number of the store at an instruction of the launch that was the last."""
+        return int(self.vm.vm_undefined_store(self.handle, pc))
+
+    def __del__(self) -> None:
+        self.vm.vm_free_undefined(self.handle)
+
+
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
+    `stores`: of values that nobody has set, by number: findings if the host reads what they wrote (`Undefined.stores`).
     `trace`: dtype TRACE, in the order of blocks. `events`: dtype EVENT, those of a cluster together, in the order in
     which they came; `events_left_out`: how many were too many. `output`: what device code printed. `code`: cudaError_t
     of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
@@ -229,6 +278,7 @@ class LaunchResult:
     counters: np.ndarray
     findings: list[Violation]
     notes: list[Violation]
+    stores: dict[int, Violation]
     trace: np.ndarray
     events: np.ndarray
     events_left_out: int
@@ -260,7 +310,9 @@ class Module:
         self._kernels: dict[str, KernelInfo] = {}
         self._handles: list[int] = []
         self._memory: tuple[Sequence[Region], Sequence[Region], np.ndarray, int] | None = None
+        self._wary: dict[str, KernelInfo] = {}  # kernels that follow what is undefined in global memory as well
         self.vm = library()
+        self.undefined = Undefined()
         self._addresses = {name: core.FUNCTION_WINDOW + 16 * number for number, name in enumerate(self._ptx.functions)}
         constant = sum(each.size for each in self._ptx.variables.values() if each.space == "const" and not each.extern)
         if constant > CONSTANT_BYTES:
@@ -290,6 +342,16 @@ class Module:
             self._kernels[name] = self._build(self._ptx.functions[name])
             self._ptx.functions[name].forget()
         return self._kernels[name]
+
+    def _prepared(self, name: str) -> KernelInfo:
+        """The kernel as it has to be for the memory that there is. Mostly nothing undefined is in global memory."""
+        info = self.kernel(name)
+        if not self.undefined:
+            return info
+        if name not in self._wary:
+            self._wary[name] = self._build(self._ptx.functions[name], wary=True)
+            self._ptx.functions[name].forget()
+        return self._wary[name]
 
     def lines(self, name: str) -> set[tuple[str, int]]:
         """File and line of all that a kernel may execute, as its places have them; without lowering it."""
@@ -330,6 +392,7 @@ class Module:
     def reset(self) -> None:
         """Give the module's variables the values that they start with, and take back what device code has allocated."""
         self._write_variables()
+        self.undefined.clear()
         if self._heap:
             self.vm.vm_clear_heap(self._heap)
 
@@ -341,8 +404,8 @@ class Module:
         """The most threads per block that a kernel says it has, if it says so."""
         return self._ptx.functions[name].max_threads
 
-    def _build(self, function: ptx.Function) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures())
+    def _build(self, function: ptx.Function, wary: bool = False) -> KernelInfo:
+        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures(), wary)
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
@@ -415,7 +478,7 @@ class Module:
         result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
         blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
         ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
-        info = self.kernel(kernel)
+        info = self._prepared(kernel) if sanitize else self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
@@ -453,6 +516,7 @@ class Module:
             self._heap or 0,
             before.handle if before else 0,
             keep,
+            self.undefined.handle,
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         said: list[str] = []
@@ -534,10 +598,10 @@ class Module:
         findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         notes = [finding for finding in findings if finding.kind == HARMLESS]
-        findings = [finding for finding in findings if finding.kind != HARMLESS]
-        return LaunchResult(
-            table, findings, notes, trace, events, left_out.value, "", code, done, time.perf_counter() - start
-        )
+        stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
+        findings = [each for each in findings if each.kind != HARMLESS and each.problem != PASSED_ON]
+        seconds = time.perf_counter() - start
+        return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)
 
     def __del__(self) -> None:
         for handle in getattr(self, "_handles", ()):

@@ -12,6 +12,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
 HARMLESS = "same value written"  # the kind of those that are notes, not findings
+PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
 RANK_SHIFT, MOST_RANKS = 24, 255  # Cluster in block.h: what an address of another block's shared memory has above this
@@ -168,10 +169,19 @@ def _waiting(f: Violation, at: Memory) -> str:
 
 
 def _undefined(f: Violation, what: str) -> str:
-    lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes"
-    if f.other_place is not None:  # a shuffle
+    lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes" if f.address else "in shared memory"
+    if f.other_place is not None and f.other_place.text.startswith("shfl"):
         return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
-    return f"{what} holds, {lanes}, a value that nobody has set"
+    stored = f" (stored{f.there}, and read from memory)" if f.other_place is not None else ""
+    return f"{what} holds, {lanes}, a value that nobody has set{stored}"
+
+
+def _undefined_operand(f: Violation) -> str:
+    what = ("operand A", "operand B", "operand C")[f.size]
+    hint = f.size == 2 and f.other_place is None
+    return _undefined(f, f"{what} of this product of matrices") + (
+        ": is the accumulator not zeroed first (fill_fragment, or = {})?" if hint else ""
+    )
 
 
 def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
@@ -276,16 +286,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "what is written is what was there already, so that it does no harm"
     ),
-    "UNDEFINED_PRODUCT": lambda f, at: (
-        _undefined(f, "an operand of this product of matrices")
-        + ("" if f.other_place else ": is the accumulator not zeroed first (fill_fragment, or = {})?")
-    ),
+    "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
     "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
     "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
-    "SHARED_UNDEFINED": lambda f, at: (
-        f"{at.shared(f.address)} is read here, and holds what {f.someone} wrote{f.there}: a value that nobody set"
-    ),
+    "UNDEFINED_ATOMIC": lambda f, at: _undefined(f, "an operand of this atomic"),
     "BARRIER_DIVERGENCE": lambda f, at: (
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
     ),

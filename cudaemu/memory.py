@@ -53,6 +53,7 @@ class Allocation:
     base: int
     size: int
     array: Array | None = None  # what was copied in, and is copied back
+    mapped: bool = False  # managed, pinned or this process's: host memory as well
     variable: bool = False  # of the module: it stays from run to run, and the engine enters it by itself
     data: np.ndarray = field(default_factory=lambda: _NONE, repr=False)  # uint8: the bytes, while the arena lives
     # Of all of it, then of each byte: 0 = never written, of a variable never.
@@ -206,7 +207,8 @@ class Arena(AddressMap):
         self._first = self._next
         if not address:
             raise UserError(f"{name} has {size:,} bytes, and there is no room for so many in the emulator")
-        self._enter(Allocation(name, address, size, None, True, *self._views(address, size, True)))
+        data, marks = self._views(address, size, True)
+        self._enter(Allocation(name, address, size, variable=True, data=data, marks=marks))
         return address
 
     def zero(self, address: int, size: int) -> None:
@@ -293,6 +295,7 @@ class Arena(AddressMap):
             _check_place(name, memory)
             data = raw_bytes(memory)
             allocation = Allocation(name, _address(memory), data.size, memory, data=data)
+        allocation.mapped = True
         self._enter(allocation)
         return allocation
 

@@ -70,7 +70,8 @@ class Request(IntEnum):
     UNWRITTEN = 18
     REMARK = 19
     MODULE = 20
-    DONE = 21
+    MOVED = 21
+    DONE = 22
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,12 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class Served:
-    """What a launch came to: a cudaError_t, and whether the device is lost by it."""
+    """What a launch came to: a cudaError_t, whether the device is lost by it, and whether device memory may hold what
+    nobody has set, so that copies and fills have to be told (`Request.MOVED`)."""
 
     code: int
     fatal: bool
+    undefined: bool
 
 
 class Device(Protocol):
@@ -162,6 +165,11 @@ class Device(Protocol):
 
     arena: Arena
     stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: no place of the learner's
+
+    @property
+    def meets_host(self) -> bool:
+        """Whether the last launch is made for the host to touch managed memory while it runs."""
+        ...
 
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
@@ -181,6 +189,16 @@ class Device(Protocol):
         ...
 
     def found(self, finding: HostFinding) -> None: ...
+
+    def read_by_host(self, address: int, size: int) -> None:
+        """These bytes of device memory go to the host, so that they should have been set."""
+        ...
+
+    def written_by_host(self, address: int, size: int) -> None: ...
+
+    def copied(self, to: int, source: int, size: int) -> None:
+        """From device memory to device memory."""
+        ...
 
     def noted(self, finding: HostFinding) -> None:
         """Something that may be meant: it is told, but is no finding."""
@@ -406,7 +424,7 @@ class Host:
             self._where,
         )
         self._heard = time.monotonic()
-        return struct.pack("=IiI", 0, served.code, served.fatal)
+        return struct.pack("=IiII", 0, served.code, served.fatal, served.undefined)
 
     def _allocate(self, reader: _Reader) -> bytes:
         size, kind = reader.take("QQ")
@@ -418,6 +436,7 @@ class Host:
             free = memory.available_memory()
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free")
             return struct.pack("=Q", 0)
+        made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
         self._callers[made.base] = offsets
         return struct.pack("=Q", made.base)
@@ -449,6 +468,7 @@ class Host:
             self._refuse(INVALID_VALUE, f"cudaFree: {arena.describe(address)} is not the start of an allocation")
             return struct.pack("=i", INVALID_VALUE)
         arena.free(found)
+        self.device.written_by_host(address, found.size)  # whoever gets it next begins anew
         return struct.pack("=i", SUCCESS)
 
     def _find(self, reader: _Reader) -> bytes:
@@ -462,6 +482,17 @@ class Host:
         found = arena.find(address)
         end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
         self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
+        return b""
+
+    def _moved(self, reader: _Reader) -> bytes:
+        """The stand-in has copied, or filled (from nowhere), while something undefined was in device memory."""
+        to, source, size = reader.take("QQQ")
+        if to in self.device.arena and source in self.device.arena:
+            self.device.copied(to, source, size)
+        elif to in self.device.arena:
+            self.device.written_by_host(to, size)
+        else:
+            self.device.read_by_host(source, size)
         return b""
 
     def _unwritten(self, reader: _Reader) -> bytes:
@@ -514,6 +545,8 @@ class Host:
         number, address, early, stack = reader.take("iQIQ")
         file, line, function = self._locate(reader.offsets())
         arena = self.device.arena
+        if early and self.device.meets_host:
+            return b""
         if early:
             what = f"{arena.describe(address)} while a kernel may still use it: cudaDeviceSynchronize is missing"
             self.device.found(HostFinding("managed memory too early", what, file, line, function))

@@ -110,6 +110,8 @@ class Session(Device):
         self._memory: tuple[int, list[Region]] = (-1, [])
         self.rows: list[np.ndarray] = []
         self.timeline = timeline.Timeline()
+        self.stores: dict[int, Finding | HostFinding] = {}  # of values that nobody has set, until the host reads them
+        self._latest: KernelInfo | None = None  # the kernel that host code has launched last
         self.before: engine.Past | None = None  # the last launch that host code asked for
         self.started = time.monotonic()
 
@@ -162,6 +164,7 @@ class Session(Device):
         module = engine.Module(ptx, place)
         if not module.ptx_version:
             raise UserError("it has no .target, which every module of PTX has")
+        module.undefined = self.module.undefined  # of the memory, which they share
         self.loaded.append(module)
         return len(self.loaded)
 
@@ -198,7 +201,12 @@ class Session(Device):
             module=module,
         )
         self.before = result.past
-        return Served(result.code, result.code != 0)
+        self._latest = module.kernel(kernel)
+        return Served(result.code, result.code != 0, bool(self.module.undefined))
+
+    @property
+    def meets_host(self) -> bool:  # fences and atomics of the system's scope are there for it
+        return self._latest is not None and any(".sys." in place.text for place in self._latest.instructions)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
         module, name = self._module(name, "variable")
@@ -214,6 +222,26 @@ class Session(Device):
     def noted(self, finding: Finding | HostFinding) -> None:
         earlier = self.notes.get(finding.where)
         self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+
+    # What nobody has set, in global memory: it is a finding when the host reads it.
+
+    def read_by_host(self, address: int, size: int) -> None:
+        for number in self.module.undefined.stores(address, size):
+            if store := self.stores.pop(number, None):
+                self.found(store)
+
+    def written_by_host(self, address: int, size: int) -> None:
+        self.module.undefined.define(address, size)
+
+    def copied(self, to: int, source: int, size: int) -> None:
+        self.module.undefined.copy(to, source, size)
+
+    def download(self) -> None:
+        """Copy every tensor and array back."""
+        for allocation in self.arena.allocations:
+            if allocation.array is not None:
+                self.read_by_host(allocation.base, allocation.size)
+        self.arena.download()
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 
@@ -263,6 +291,11 @@ class Session(Device):
             self.found(explain(finding, info, self.arena, self.defines, caller))
         for note in result.notes:
             self.noted(explain(note, info, self.arena, self.defines, caller))
+        for number, store in result.stores.items():
+            self.stores[number] = explain(store, info, self.arena, self.defines, caller)
+        for allocation in self.arena.allocations if self.stores else ():
+            if allocation.mapped:  # the host may read it whenever it likes
+                self.read_by_host(allocation.base, allocation.size)
         sums = add_up(result.counters, info, self.sums)
         if len(result.trace):
             result.trace["launch"] = len(self.launches)

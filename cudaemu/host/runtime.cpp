@@ -89,6 +89,7 @@ enum class Request : uint32_t {
   UNWRITTEN,
   REMARK,
   MODULE,
+  MOVED,
   DONE,
 };
 
@@ -106,6 +107,7 @@ int channel = -1;       // the socket; -1: nobody is there
 int memory_file = -1;   // the device's memory
 char *alias = nullptr;  // where the device's memory, and then its marks, are mapped for the runtime's own use
 Device device{};
+bool undefined = false;  // device memory may hold what nobody has set: process.py hears of what is copied and filled
 
 struct Shared {        // the first page of device memory, which process.py reads
   char last_call[64];  // the name of the CUDA call that runs, or ran last
@@ -588,6 +590,7 @@ cudaError_t run(const Function *function, const std::string &request, cudaStream
   }
   const auto error = cudaError_t(answer.take<int32_t>());
   const bool fatal = answer.take<uint32_t>();
+  undefined = answer.take<uint32_t>();
   protect_managed(true);
   in_flight = here;
   record(error);
@@ -906,6 +909,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
     there.copy_marks(here);
   else if (device_to)
     there.fill_marks();
+  if (undefined && (device_to || device_from))
+    ask(Request::MOVED, Packet().add(target).add(source).add(uint64_t(bytes)));
   return cudaSuccess;
 }
 
@@ -929,6 +934,8 @@ cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (!there.size) return record(cudaErrorInvalidValue);
   memset(own(reinterpret_cast<uint64_t>(address)), value, bytes);
   there.fill_marks();
+  if (undefined)
+    ask(Request::MOVED, Packet().add(reinterpret_cast<uint64_t>(address)).add(uint64_t(0)).add(uint64_t(bytes)));
   return cudaSuccess;
 }
 

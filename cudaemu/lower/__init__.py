@@ -25,12 +25,17 @@ __all__ = ["lower", "shared_variables"]
 
 
 def lower(
-    module: PtxModule, function: Function, addresses: Mapping[str, int], signatures: Mapping[str, str]
+    module: PtxModule,
+    function: Function,
+    addresses: Mapping[str, int],
+    signatures: Mapping[str, str],
+    wary: bool = False,
 ) -> tuple[Program, list[tuple[str, int, int, int]], int]:
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
     `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`:
-    what the machine can do, and with which operands. Raises `PtxError` for a module that contradicts itself."""
+    what the machine can do, and with which operands. `wary`: global memory may hold values that nobody has set. Raises
+    `PtxError` for a module that contradicts itself."""
     lowering = Lowering(module, function, addresses, signatures)
     lowering.lower()
-    return encode(lowering), lowering.params, lowering.param_bytes
+    return encode(lowering, wary), lowering.params, lowering.param_bytes

@@ -12,11 +12,15 @@ from cudaemu.lower.core import (
     BRANCH,
     CALL,
     CALL_POINTER,
+    DEPENDENT,
     EXIT,
     NONE,
+    PLAIN,
     RELEASE,
     RETURN,
+    SIGNAL,
     SPECIALS,
+    SPECULATED,
     STACK_BYTES,
     STRONG,
     TABLE,
@@ -243,26 +247,150 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
                 lowered.flags |= TENTATIVE
 
 
-def _undefined(code: list[Lowered], unset: set[Register], local: bool) -> set[Register]:
-    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
-    give, and whatever comes of these."""
-    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
-    reached = [*unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)]
+def _mark_dependent_stores(code: list[Lowered]) -> None:
+    """Stores that others wait for, of values that come of what was loaded: those loads are over when they are seen."""
+    signals = [
+        lowered
+        for lowered in code
+        if lowered.flags & SIGNAL and lowered.name.startswith(("st.global", "st.generic", "atom."))
+    ]
+    if not signals:
+        return
     readers: dict[Register, list[Lowered]] = {}
-    for lowered in code if reached else ():
-        for register in lowered.reads:
+    for lowered in code:
+        for register in lowered.sources:
             readers.setdefault(register, []).append(lowered)
+    reached = [
+        register
+        for lowered in code
+        if lowered.name.startswith(("ld.", "atom.")) and lowered.name != "ld.param"
+        for register in lowered.writes
+    ]
     found: set[Register] = set()
     while reached:
         register = reached.pop()
-        if register in found:
+        if register not in found:
+            found.add(register)
+            reached += [each for lowered in readers.get(register, ()) for each in lowered.writes]
+    for lowered in signals:
+        values = lowered.operands[3 if lowered.name.startswith("st.") else 4 :]
+        if any(value in found for value in values if isinstance(value, Register)):
+            lowered.flags |= DEPENDENT
+
+
+def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
+    """Loads that the compiler has moved above a short-circuit: a block ends in a branch by `a or b`, b comes of a load,
+    and where a is true the branch goes to where nothing that comes of the load is alive. What is noted of such a load
+    waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
+    for begin, end in zip(liveness.bounds, liveness.bounds[1:], strict=False):
+        branch = code[end - 1]
+        if branch.kind != BRANCH or branch.guard is None:
             continue
-        found.add(register)
-        for lowered in readers.get(register, ()):
+        made = [pc for pc in range(begin, end - 1) if branch.guard in code[pc].writes]
+        at = made[-1] if made else begin
+        decides = code[at]
+        if decides.name not in ("or.pred", "and.pred") or decides.guard is not None:
+            continue
+        taken = (decides.name == "or.pred") != branch.negated  # if the other predicate decides
+        follower = liveness.block_at.get(branch.target if taken else end)
+        alive = set() if follower is None else set(liveness.registers(liveness.live_in[follower]))
+        first, second = (_behind(code, begin, at, end, operand) for operand in (1, 2))
+        for other, loads, others in ((1, first, second), (0, second, first)):
+            # What the source reads before it, is read in any case.
+            if loads and min(loads) > max(others, default=-1) and not alive & set().union(*loads.values()):
+                numbers = [Raw(other), *map(Raw, loads)]
+                decides.name += ".settling"
+                decides.operands = [*decides.operands, *numbers]
+                decides.others = [*decides.others, *numbers]
+                for pc in loads:
+                    code[pc].flags |= SPECULATED
+                break
+
+
+# They do nothing but compute: what they make of a value matters only if somebody uses it.
+PURE = ("mov.", "cvt", "compare", "selp.", "add.", "sub.", "mul", "mad", "fma.", "rem.", "div.", "min.", "max.", "and.",
+        "or.", "xor.", "lop3", "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
+
+
+def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
+    """The loads between `begin` and `at` that come to that operand of it and to nothing else in the block, with all
+    that comes of them."""
+    loads: dict[int, set[Register]] = {}
+    for pc in range(at - 1, begin - 1, -1):
+        lowered = code[pc]
+        if lowered.kind != PLAIN or not lowered.name.startswith((*PURE, "ld.")):
+            break  # from here on somebody else may have written
+        if lowered.name not in ("ld.global", "ld.shared", "ld.generic") or lowered.flags & STRONG or lowered.guard:
+            continue
+        values = set(lowered.writes)
+        for after in code[pc + 1 : end - 1]:
+            if after is code[at]:
+                continue
+            if values.intersection(after.reads):
+                if not after.name.startswith(PURE):
+                    break
+                values.update(after.writes)
+        else:
+            if code[at].operands[operand] in values:
+                loads[pc] = values
+    return loads
+
+
+# What a value may be stored to or loaded from, by the space in the instruction's name; and what copies between the two.
+MEMORIES = {"global": ("global",), "shared": ("shared",), "cluster": ("shared",), "generic": ("global", "shared")}
+EITHER = ("global", "shared")
+
+
+def _stored_to(lowered: Lowered) -> tuple[str, ...]:
+    name = lowered.name
+    if name.startswith("st."):
+        return MEMORIES.get(name.removeprefix("st."), ())
+    if name == "sust":
+        return MEMORIES["global"]
+    return EITHER if name.startswith(("stmatrix", "wmma.store")) else ()
+
+
+def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
+    name = lowered.name
+    if name.startswith("ld."):
+        return MEMORIES.get(name.removeprefix("ld."), ())
+    if name == "suld":
+        return MEMORIES["global"]
+    return EITHER if name.startswith(("ldmatrix", "wmma.load", "atom.")) else ()
+
+
+def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
+    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
+    give, and whatever comes of these, also through memory. `wary`: global memory holds some already."""
+    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+    reached: list[Register | str] = [
+        *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
+    ]  # fmt: skip
+    if wary:
+        reached.append("global")
+    readers: dict[Register | str, list[Lowered]] = {}
+    for lowered in code if reached else ():
+        for register in lowered.reads:
+            readers.setdefault(register, []).append(lowered)
+        for memory in _loaded_from(lowered):
+            readers.setdefault(memory, []).append(lowered)
+    copies = {lowered.name for lowered in code if reached and lowered.name.startswith("cp.")}
+    found: set[Register | str] = set()
+    while reached:
+        holder = reached.pop()
+        if holder in found:
+            continue
+        found.add(holder)
+        if isinstance(holder, str):
+            reached += [memory for memory in EITHER if copies]
+            reached += [each for lowered in readers.get(holder, ()) for each in lowered.writes]
+            continue
+        for lowered in readers.get(holder, ()):
+            reached += _stored_to(lowered)
             if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
                 continue  # what comes of it counts as defined: it has been reported
             reached += lowered.writes
-    return found
+    return {each for each in found if not isinstance(each, str)}
 
 
 def _multiplied(code: list[Lowered]) -> set[Register]:
@@ -281,9 +409,10 @@ def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
 
-def encode(lowering: Lowering) -> Program:
+def encode(lowering: Lowering, wary: bool = False) -> Program:
     code = lowering.code
     _mark_tentative_loads(code)
+    _mark_dependent_stores(code)
     slots = _Slots()
     ranges: list[dict[Register, list[int]]] = []
     unset: set[Register] = set()
@@ -291,12 +420,13 @@ def encode(lowering: Lowering) -> Program:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
+        _mark_speculated_loads(code, liveness)
         for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
             liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
         unset |= liveness.before(unit.begin) - {lowering.stack}
     local = any(unit.frame_bytes for unit in lowering.units)
-    undefined = _undefined(code, unset, local)
+    undefined = _undefined(code, unset, local, wary)
     for lives in ranges:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})

@@ -104,9 +104,10 @@ class Epochs {
 };
 
 // Who touched the granules of one allocation: three words for each, of who wrote it last, and of two who read it since.
-//   epoch | volatile or atomic, within its block only, nothing changed | lane | pc
+//   epoch | volatile or atomic, within its block only, nothing changed | lane | another lane | pc
 constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
-constexpr u64 R_LANE_SHIFT = 24, R_PC_MASK = (1ull << R_LANE_SHIFT) - 1;
+constexpr u64 R_LANE_SHIFT = 24, R_OTHER_SHIFT = 19, R_PC_MASK = (1ull << R_OTHER_SHIFT) - 1;
+constexpr u64 R_LANE_STEP = 1ull << R_LANE_SHIFT | 1ull << R_OTHER_SHIFT;
 
 class Cells {
  public:
@@ -182,6 +183,37 @@ inline u64 copies_of(u64 block, u32 thread, bool writing) { return ASYNCHRONOUS 
 inline u64 products_of(u64 block, u32 warpgroup) { return ASYNCHRONOUS | block << 16 | 1 << 14 | warpgroup; }
 inline u64 block_of(u64 block) { return block & ASYNCHRONOUS ? (block & ~ASYNCHRONOUS) >> 16 : block; }
 
+// What is undefined in global memory, from launch to launch: of each byte a bit for each bit, and the store that brought it
+// there. Only the pages where anything ever was.
+class UndefinedBytes {
+ public:
+  bool any() const { return count.load(std::memory_order_acquire); }
+  // Null bits: all is defined. `store`: a number of store_at, or 0 for what is no result (parts of an element: padding).
+  void put(u64 address, const u8 *bits, u32 bytes, u32 store);
+  // False if all is defined.
+  bool get(u64 address, u8 *bits, u32 bytes, u32 *pc = nullptr) const;
+  void define(u64 address, u64 bytes);
+  void copy(u64 to, u64 from, u64 bytes);
+  void mark_stores(u64 address, u64 bytes, u8 *seen) const;  // seen[n] = 1: something of store n is there
+  u32 store_at(u32 pc);                                      // of this launch
+  void begin_launch() { first = u32(stores.size()); }
+  void clear();
+  std::vector<u32> stores;  // pc of each; the number is one more than its place
+
+ private:
+  static constexpr u64 PAGE = 4096;
+  struct Page {
+    u8 bits[PAGE] = {};
+    u16 store[PAGE] = {};
+  };
+  mutable std::mutex mutex;
+  std::unordered_map<u64, std::unique_ptr<Page>> pages;
+  std::atomic<u64> count{0};  // of pages
+  u32 first = 0;              // stores before this launch
+  template <class F>
+  void each(u64 address, u64 bytes, bool create, F f);
+};
+
 // One of a launch's threads, and what the blocks left that it ran.
 struct Worker {
   std::vector<Counters> counters;
@@ -207,7 +239,8 @@ struct Launch {
   bool cooperative;
   std::vector<u8> params;
   std::vector<Allocation> allocations;  // sorted by base
-  Heap *heap = nullptr;                 // if the module calls malloc
+  UndefinedBytes *undefined = nullptr;
+  Heap *heap = nullptr;  // if the module calls malloc
   // Races in global memory, and what its flags pass on.
   std::atomic<bool> races{false};
   std::vector<std::unique_ptr<Cells>> cells;
@@ -216,7 +249,7 @@ struct Launch {
   std::mutex flag_mutex;
   std::unordered_map<u64, PastPointer> flags;
   std::atomic<u64> flag_count{0};
-  std::atomic_flag atomics = ATOMIC_FLAG_INIT;  // held while an atomic is noted and done
+  std::atomic_flag writing[64] = {};  // by place: held while an atomic or a store is noted and done
   // Programmatic dependent launch: dependent.cpp.
   bool kept = false;                                   // it is looked at when the next launch runs
   const Launch *before = nullptr;                      // kept, and may still run when this one begins
@@ -304,7 +337,10 @@ struct Block {
   bool traced = false;
   std::unique_ptr<u8[]> storage;  // frames, shared memory, local memory
   u8 *shared = nullptr, *local = nullptr;
-  u8 *local_undefined = nullptr;  // as local; null if nobody asks
+  u8 *local_undefined = nullptr;   // as local; null if nobody asks
+  u8 *shared_undefined = nullptr;  // as shared; null if no register can be undefined
+  bool shared_tainted = false;     // something of it is
+  std::vector<u32> shared_origin;  // of each word: where something undefined was stored last
   u32 local_stride = 0;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
@@ -353,7 +389,7 @@ struct Block {
   void shadow_read(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const Pattern &,
                    bool for_warp);
   void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const u8 (*value)[32],
-                    u64 more = 0, u32 undefined = 0);
+                    u64 more = 0);
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
@@ -405,6 +441,11 @@ struct Block {
   void absent(Warp &, const Instr &, u32 lanes);
   void look_for_taint(Warp &);
   void start_undefined(Warp &);
+  bool holds_undefined(Space) const;
+  bool undefined_shared(u32 offset, u32 bytes) const;
+  void undefined_copy(u32 tile, u64 global, u32 bytes, const BulkCopy &);
+  void undefined_shared_copy(u64 to, const Block &, u64 from, const BulkCopy &);
+  void undefined_landing(u32 to, u64 global, u32 copied, u32 size, u32 pc);
   void defined(const Warp &w, int lane, u64 offset, u32 bytes) {  // the machine itself wrote local memory
     if (local_undefined) memset(local_undefined + u64(thread(w, lane)) * local_stride + offset, 0, bytes);
   }
@@ -436,6 +477,7 @@ struct Block {
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
+  PastPointer reads_over(Warp &);
   void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
   void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
   bool happened(const Warp &, int lane, const Visit &) const;
@@ -461,8 +503,8 @@ struct Block {
   }
   void check_early(const Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool writes, bool strong);
   u32 epoch(Warp &);
-  bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine) const;
-  void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word);
+  bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine, bool over = false) const;
+  void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word, u64 mine);
   void read_cells(Warp &, const Instr &, const Cells &, int lane, u32 lanes, u64 address, u32 bytes, u64 mine);
   void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value);
   const Cells *cells_of(u64 address, u32 bytes) const;
@@ -551,9 +593,14 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &);
-void undefined_load(Warp &, u32 mask, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers);
-u32 undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 width, u32 count,
-                    const u32 *registers);
+// What is undefined goes with the values: see undefined.cpp.
+void undefined_load(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool sign, u32 width,
+                    u32 count, const u32 *registers);
+void undefined_store(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 width, u32 count,
+                     const u32 *registers);
+void undefined_atomic(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 target);
+bool undefined_bits(Warp &, int lane, Space, u64 address, u8 *bits, u32 bytes);
+void put_undefined(Warp &, const Instr &, int lane, Space, u64 address, const u8 *bits, u32 bytes);
 // Lanes with generic addresses may mean different spaces: the space of the lanes of `*left` that come first, which are
 // returned and taken off `*left`; their addresses become those within the space.
 u32 next_space(const Block &, u32 *left, u64 *address, Space *space);

@@ -215,12 +215,14 @@ void Cluster::execute(const BulkCopy &c) {
   u8 *const shared = block(c.tile)->shared;
   if (c.source) {
     u8 *const to = shared + offset(c.tile), *const from = block(c.source)->shared + offset(c.source);
+    if (launch.sanitize) block(c.tile)->undefined_shared_copy(offset(c.tile), *block(c.source), offset(c.source), c);
     return c.reduction ? reduce(to, from, c.bytes, Reduction(c.reduction), Type(c.type))
                        : void(memmove(to, from, c.bytes));
   }
   const auto there = [](u64 address) { return reinterpret_cast<u8 *>(address); };
   pieces(c, [&](u32 at, u64 global, u32 bytes) {
     if (at + bytes > launch.shared_window) return;  // a swizzle out of a tile that is no multiple of its pattern
+    if (launch.sanitize) block(c.tile)->undefined_copy(at, global, bytes, c);
     if (c.mbarrier && !global)
       fill(shared + at, bytes, c.map);
     else if (c.mbarrier) {
@@ -281,8 +283,6 @@ void Block::copy_reads(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
         report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
       else if (!written)
         report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-      else if (written.is(Cell::UNDEFINED))
-        report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, *this, written);
       for (Cell last = written; last && last.word != fine.word; last = cluster.before(last))
         if (!ordered(w, lane, *this, last)) {
           report_visit(Problem::RACE_READ_AFTER_WRITE, w, i, lane, where, bytes, *this, last);

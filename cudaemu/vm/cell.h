@@ -8,18 +8,18 @@
 namespace vm {
 
 // 0: nobody. An access by a warp of the block itself:
-//   in flight | time | by many warps | by atomics or flags | by volatile accesses | undefined | warp | lane | another lane | pc
-// By anybody else it is a visit: the time is VISITED, and the bits below `undefined` are the visit's number (visits.cpp).
+//   in flight | time | by many warps | by atomics or flags | by volatile accesses | (unused) | warp | lane | another lane | pc
+// By anybody else it is a visit: the time is VISITED, and the bits below the unused one are the visit's number (visits.cpp).
 struct Cell {
   static constexpr u64 PC_MASK = (1u << 19) - 1, LANE_MASK = 31, WARP_MASK = 31, TIME_MASK = (1u << 25) - 1;
   static constexpr u32 OTHER_SHIFT = 19, LANE_SHIFT = 24, WARP_SHIFT = 29, TIME_SHIFT = 38;
-  static constexpr u64 UNDEFINED = 1ull << 34, BY_VOLATILE = 1ull << 35, BY_STRONG = 1ull << 36;
+  static constexpr u64 BY_VOLATILE = 1ull << 35, BY_STRONG = 1ull << 36;
   static constexpr u64 BY_MANY_WARPS = 1ull << 37;
   static constexpr u64 IN_FLIGHT = 1ull << 63;  // a cp.async will write here
   static constexpr u32 LAST_TIME = TIME_MASK - 1;
   static constexpr u64 VISITED = TIME_MASK << TIME_SHIFT | BY_MANY_WARPS;  // later than whatever a warp knows
-  static constexpr u64 VISITS = UNDEFINED;                                 // fewer than this are told apart
-  static constexpr u64 FLAGS = UNDEFINED | BY_VOLATILE | BY_STRONG;
+  static constexpr u64 VISITS = 1ull << 34;                                // fewer than this are told apart
+  static constexpr u64 FLAGS = BY_VOLATILE | BY_STRONG;
   static constexpr u64 WARP_BITS = WARP_MASK << WARP_SHIFT, LANE_BITS = LANE_MASK << LANE_SHIFT;
   static constexpr u64 OTHER_BITS = LANE_MASK << OTHER_SHIFT;
 

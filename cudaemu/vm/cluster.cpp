@@ -300,8 +300,6 @@ void Block::visit(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, boo
       report_visit(Problem::COPY_IN_FLIGHT, w, i, lane, where, bytes, there, written);
     else if (!written && !(write && value))
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-    else if (!write && written.is(Cell::UNDEFINED))
-      report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, there, written);
     if (!write) {
       look_at(Problem::RACE_READ_AFTER_WRITE, written);
       read = also(w, i, lane, there, read, flags);

@@ -29,7 +29,7 @@ Block::Block(Cluster &cluster, u32 rank)
   const u64 shared_bytes = launch.shared_window + 64;
   const bool follow = launch.sanitize && program.tracked;
   const u64 locals = u64(local_stride) * launch.warps * LANES;
-  const u64 total = frame * launch.warps * (follow ? 2 : 1) + shared_bytes + locals * (follow ? 2 : 1) + 64;
+  const u64 total = (frame * launch.warps + shared_bytes + locals) * (follow ? 2 : 1) + 64;
   const u64 granules = launch.sanitize ? (launch.shared_window >> program.granule_log2) + 1 : 0;
   bytes = total + 2 * granules * sizeof(Cell);
   storage.reset(new u8[total]());
@@ -45,6 +45,7 @@ Block::Block(Cluster &cluster, u32 rank)
   shared = at;
   local = at + shared_bytes;
   if (follow && program.reads_local) local_undefined = local + locals;
+  if (follow) shared_undefined = local + 2 * locals, shared_origin.resize(launch.shared_window / 4 + 1);
   written_by.resize(granules);
   read_by.resize(granules);
 }
@@ -72,6 +73,8 @@ void Block::start() {
   flags.clear();
   std::fill(std::begin(seen), std::end(seen), 0);
   if (local_undefined) memset(local_undefined, 0xff, u64(local_stride) * launch.warps * LANES);
+  if (shared_tainted) memset(shared_undefined, 0, launch.shared_window);
+  shared_tainted = false;
   for (Barrier &b : barriers) b = Barrier{};
   ended.clear();
   warpgroups.clear();
@@ -97,6 +100,7 @@ void Block::start() {
     w.lanes.reset();
     w.epoch = w.waited = 0;
     w.landed = 0;
+    w.speculated.clear();
     w.copies.clear();
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.products.clear();

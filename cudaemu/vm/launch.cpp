@@ -259,6 +259,7 @@ struct LaunchSpec {
   Heap *heap;
   const Launch *before;
   u32 kept;
+  UndefinedBytes *undefined;
 };
 
 static const Registry &registry() {
@@ -339,8 +340,9 @@ const char *vm_mirrors() {
     X(LaunchSpec, dynamic_shared) X(LaunchSpec, shared_window) X(LaunchSpec, threads) X(LaunchSpec, count)
     X(LaunchSpec, sanitize) X(LaunchSpec, param_bytes) X(LaunchSpec, allocation_count)
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
-    X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget) X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
-    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept)
+    X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget)
+    X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
+    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, undefined)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
     X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters, conflicts)
@@ -455,9 +457,25 @@ Heap *vm_heap(u64 bytes, u64 *base) {
 void vm_clear_heap(Heap *heap) { heap->clear(); }
 void vm_free_heap(Heap *heap) { delete heap; }
 
+// What is undefined in global memory, for all launches that are given it: for the host's copies, and what it reads.
+UndefinedBytes *vm_undefined() { return new UndefinedBytes; }
+void vm_clear_undefined(UndefinedBytes *u) { u->clear(); }
+void vm_free_undefined(UndefinedBytes *u) { delete u; }
+int vm_any_undefined(const UndefinedBytes *u) { return u->any(); }
+void vm_define(UndefinedBytes *u, u64 address, u64 bytes) { u->define(address, bytes); }
+void vm_copy_undefined(UndefinedBytes *u, u64 to, u64 from, u64 bytes) { u->copy(to, from, bytes); }
+// The stores that brought there what is undefined: seen[number] = 1; 65,536 of them.
+void vm_undefined_at(const UndefinedBytes *u, u64 address, u64 bytes, u8 *seen) {
+  u->mark_stores(address, bytes, seen);
+}
+// The number of the store at an instruction of the last launch.
+u32 vm_undefined_store(UndefinedBytes *u, u32 pc) { return u->store_at(pc); }
+
 Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *params) {
   Launch *l = new Launch;
   l->program = program;
+  l->undefined = spec->undefined;
+  l->undefined->begin_launch();
   std::copy(spec->grid, spec->grid + 3, l->grid);
   std::copy(spec->block, spec->block + 3, l->block);
   std::copy(spec->cluster, spec->cluster + 3, l->cluster);
@@ -488,7 +506,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
   l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
   if (l->count) l->counters.resize(program->code.size());
   l->kept = spec->kept, l->before = spec->before;
-  const bool alone = program->global_granule_log2 == NO_GRANULE || l->blocks * l->warps == 1;  // it has no races
+  const bool alone = program->global_granule_log2 == NO_GRANULE || l->blocks * l->threads == 1;  // it has no races
   const u32 granule_log2 = l->kept ? program->global_access_log2 : program->global_granule_log2;
   if (l->sanitize && granule_log2 != NO_GRANULE && (l->kept || !alone)) {
     l->races = true;

@@ -443,6 +443,48 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
   }
 }
 
+// What the sanitizer notes of a load.
+static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
+  Block &b = *w.block;
+  if (space == Space::GLOBAL) {
+    note_global(w, i, mask, address, bytes, false, p);
+    b.race_read(w, i, mask, address, bytes, p);
+  }
+  if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
+  if (space == Space::CLUSTER) b.visit(w, i, mask, address, bytes, false, strength(i), nullptr);
+}
+
+// A compiler may load what stands behind a short-circuit before it knows whether anybody wants it. Nothing comes of the
+// value in a lane where the other predicate decides: there it does not count as read. o of the predicate: its result, two
+// sources, which of them does not come of the loads; pc of each load.
+template <bool AND>
+static void settle(Warp &w, const Instr &i, u32 m) {
+  const u32 other = w.pred(i.o[1 + i.o[3]]), matters = m & (AND ? other : ~other);
+  const u32 result = AND ? w.pred(i.o[1]) & w.pred(i.o[2]) : w.pred(i.o[1]) | w.pred(i.o[2]);
+  w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (result & m);
+  if (w.mirrored || !w.block->launch.sanitize) return;
+  Block &b = *w.block;
+  for (u32 n = 4; n < i.count; ++n)
+    for (Speculated &s : w.speculated) {
+      if (s.pc != i.o[n] || !(s.mask & m)) continue;
+      const Instr &load = b.program.code[s.pc];
+      const Shape shape(load.o[2]);
+      const u32 bytes = shape.bytes * shape.count;
+      for (u32 left = s.mask & matters; left && !b.stopped;) {
+        u64 address[LANES];
+        std::copy(s.address, s.address + LANES, address);
+        Space space;
+        const u32 here = next_space(b, &left, address, &space);
+        const Pattern p = look(address, here, bytes);
+        if (space == Space::LOCAL || !check_access(w, load, here, space, address, bytes, bytes, p)) continue;
+        note_load(w, load, here, space, address, bytes, p);
+      }
+      s.mask &= ~m;
+    }
+  w.speculated.erase(std::remove_if(w.speculated.begin(), w.speculated.end(), [](auto &s) { return !s.mask; }),
+                     w.speculated.end());
+}
+
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
@@ -452,15 +494,18 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p, true);
   if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
   if (b.launch.sanitize) {
-    if (space == Space::GLOBAL) {
-      note_global(w, i, mask, address, bytes, false, p);
-      b.race_read(w, i, mask, address, bytes, p);
-    }
-    if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
-    if (space == Space::CLUSTER) b.visit(w, i, mask, address, bytes, false, strength(i), nullptr);
+    if (i.flags & SPECULATED) {
+      Speculated later{i.pc, mask, {}};
+      for (int lane = 0; lane < LANES; ++lane)
+        later.address[lane] = address[lane] | (space == Space::SHARED ? SHARED_WINDOW : 0);
+      w.speculated.push_back(later);
+    } else
+      note_load(w, i, mask, space, address, bytes, p);
   }
   ++w.reads;
-  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) return load_row(w, i, s, space, p.low);
+  const bool undefined = b.holds_undefined(space);
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined)
+    return load_row(w, i, s, space, p.low);
   u64 from[LANES];
   host_pointers(w, space, address, from);
   alignas(64) u8 seen[LANES][32];
@@ -477,8 +522,31 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
-  if (space == Space::LOCAL && b.launch.sanitize) undefined_load(w, mask, address, s.bytes, s.reg, s.count, i.o + 3);
+  if (undefined) undefined_load(w, i, mask, space, address, s.bytes, s.sign, s.reg, s.count, i.o + 3);
 }
+
+// What the sanitizer notes of a store or an atomic in global memory, and the access itself, are one: no other block that
+// writes there comes between, so that what it finds there is what was written. Whoever writes to several places, takes
+// them in order.
+struct Together {
+  std::atomic_flag *const flags;
+  u64 places = 0;
+  Together(Block &b, bool wanted, u32 mask, const u64 *address, u32 bytes, const Pattern &p)
+      : flags(wanted && b.launch.workers.size() > 1 ? b.launch.writing : nullptr) {
+    if (!flags) return;
+    const auto add = [&](u64 from, u64 to) { places |= 1ull << (from >> 12 & 63) | 1ull << (to >> 12 & 63); };
+    if (p.row || p.same)
+      add(p.low, p.high + bytes - 1);
+    else
+      for (u32 rest = mask; rest; rest &= rest - 1)
+        add(address[__builtin_ctz(rest)], address[__builtin_ctz(rest)] + bytes - 1);
+    for (u64 rest = places; rest; rest &= rest - 1)
+      while (flags[__builtin_ctzll(rest)].test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  ~Together() {
+    for (u64 rest = places; rest; rest &= rest - 1) flags[__builtin_ctzll(rest)].clear(std::memory_order_release);
+  }
+};
 
 static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
   const Shape s(i.o[2]);
@@ -489,10 +557,10 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
   if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
   const Change change(w, space);
-  const u32 undefined =
-      b.launch.sanitize ? undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3) : 0;
+  if (b.launch.sanitize) undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3);
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
-  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined) {
+  const Together together(b, sanitize && space == Space::GLOBAL, mask, address, bytes, p);
+  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) {
     bool usual = !sanitize;
     if (sanitize && space == Space::SHARED)
       usual = b.shadow_write_row(w, p.low, bytes, i);
@@ -513,18 +581,14 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
         memcpy(value[lane] + n * s.bytes, w.frame + i.o[3 + n] + lane * s.reg, s.bytes);
       }
     if (sanitize && i.flags & STRONG) b.release(w, i, mask, space, address, false);
-    if (sanitize && space == Space::GLOBAL) {
-      note_global(w, i, mask, address, bytes, true, p);
-      b.race_write(w, i, mask, address, bytes, value, false);
-    }
+    if (sanitize && space == Space::GLOBAL) note_global(w, i, mask, address, bytes, true, p);
     if (i.flags & STRONG) std::atomic_thread_fence(std::memory_order_release);
     const bool shadow = sanitize && space == Space::SHARED;
     for (u32 rest = mask; rest; rest &= rest - 1) {  // lane by lane, so that two lanes at one address are seen
       const int lane = __builtin_ctz(rest);
-      if (shadow) b.shadow_write(w, 1u << lane, address, bytes, i, value, 0, undefined);
-      if (sanitize && space == Space::CLUSTER)
-        b.visit(w, i, 1u << lane, address, bytes, true, strength(i) | (undefined >> lane & 1 ? Cell::UNDEFINED : 0),
-                value);
+      if (shadow) b.shadow_write(w, 1u << lane, address, bytes, i, value);
+      if (sanitize && space == Space::GLOBAL) b.race_write(w, i, 1u << lane, address, bytes, value, false);
+      if (sanitize && space == Space::CLUSTER) b.visit(w, i, 1u << lane, address, bytes, true, strength(i), value);
       u8 *there = reinterpret_cast<u8 *>(to[lane]);
       if (i.flags & STRONG)
         for (u32 at = 0; at < bytes; at += s.bytes) copy_strong(there + at, value[lane] + at, s.bytes);
@@ -631,17 +695,6 @@ static void load_param(Warp &w, const Instr &i, u32 m) {
 
 // ---- atomics ----
 
-// What the sanitizer notes of an atomic in global memory, and the atomic itself, are one: no other block comes between.
-struct Together {
-  std::atomic_flag *const flag;
-  Together(Block &b, bool wanted) : flag(wanted && b.launch.workers.size() > 1 ? &b.launch.atomics : nullptr) {
-    while (flag && flag->test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-  }
-  ~Together() {
-    if (flag) flag->clear(std::memory_order_release);
-  }
-};
-
 // What an atomic makes of memory and its operands. A pointer: all that the machine does besides is compiled once for each
 // type, not for each operation.
 template <class T>
@@ -659,7 +712,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
-  const Together together(b, sanitize && space == Space::GLOBAL);
+  const Together together(b, sanitize && space == Space::GLOBAL, mask, address, sizeof(T), p);
   if (sanitize && space == Space::GLOBAL) {
     note_global(w, i, mask, address, sizeof(T), false, p);
     note_global(w, i, mask, address, sizeof(T), true, p);
@@ -687,6 +740,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
   }
   if (changed) b.changed(w, space);
+  if (b.holds_undefined(space)) undefined_atomic(w, i, mask, space, address, sizeof(T), i.o[0]);
   if (i.o[0] == ALL) return;
   note_poll(w, i, mask, at, seen, sizeof(T));
   if (sanitize) b.acquire(w, mask, space, address);
@@ -779,6 +833,8 @@ void register_memory(Registry &r) {
          {"st.generic", access<store, 3>, stores},
          {"st.cluster", access<store, 4>, stores},
          {"ld.param", load_param, loads},
+         {"or.pred.settling", settle<false>, "d0 s0 s0 n n+"},
+         {"and.pred.settling", settle<true>, "d0 s0 s0 n n+"},
          {"fence.proxy.async",
           [](Warp &w, const Instr &, u32) {
             if (w.block->launch.sanitize) w.block->fence_proxy(w);

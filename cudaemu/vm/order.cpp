@@ -10,6 +10,8 @@
 // - `__syncwarp(mask)`: among those lanes. Only within a warp are lanes told apart.
 // - Memory: a release hands what the writer knows to the location, an acquire takes it from there. What a plain atomic or
 //   volatile store hands on is what was known at the writer's last fence. Between blocks and warps that is the only way.
+//   A store whose value comes of loads says, even without a fence, that these are over: what is written later they cannot
+//   see. (So libraries pass a count from block to block, and overwrite what was counted.)
 //   In shared memory a volatile store, an exchange and a compare-and-swap do so without a fence, for hardware keeps the
 //   order of one block's shared accesses.
 // - What the hardware does in the background (wgmma, bulk copies) sees shared memory through the async proxy. What threads
@@ -238,10 +240,30 @@ void Block::learn(Warp &w, const Clock &clock) {
   settle(w);
 }
 
+// That what the warp has read, and knows others to have read, is over.
+PastPointer Block::reads_over(Warp &w) {
+  Clock now{w.knows.time, nullptr};
+  now.time[w.index] = advance(w);
+  settle(w);
+  auto others = std::make_shared<Past>();
+  if (w.knows.others)
+    for (const Known &k : *w.knows.others)
+      if (!(k.key >> 6 & (WITHIN_BLOCK | PROXY_FENCED | ASYNCHRONOUS)))
+        others->push_back({k.key | READS_OVER << 6, k.time});
+  std::sort(others->begin(), others->end(), [](const Known &a, const Known &b) {
+    return a.key != b.key ? a.key < b.key : a.time > b.time;
+  });
+  others->erase(
+      std::unique(others->begin(), others->end(), [](const Known &a, const Known &b) { return a.key == b.key; }),
+      others->end());
+  return join(as_past(now, {}, index | READS_OVER), others);
+}
+
 // A store or an atomic that others may wait for. An atomic passes on, too, what earlier ones handed to the location.
 void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, bool atomic) {
   const bool all = i.flags & RELEASE || (space == Space::SHARED && i.flags & SIGNAL);
-  if (!all && !program.fences) return;
+  const bool over = space == Space::GLOBAL && !all && i.flags & DEPENDENT;
+  if (!all && !over && !program.fences) return;
   if (all) {
     w.knows.time[w.index] = advance(w);
     settle(w);
@@ -261,8 +283,9 @@ void Block::release(Warp &w, const Instr &i, u32 mask, Space space, const u64 *a
   }
   const bool global = space == Space::GLOBAL;
   const u64 count = global ? launch.flag_count.load(std::memory_order_relaxed) : cluster.flags.size();
-  if (nothing && (atomic || !count)) return;
-  const PastPointer past = nothing ? nullptr : as_past(beyond, within, index);
+  if (nothing && !over && (atomic || !count)) return;
+  PastPointer past = nothing ? nullptr : as_past(beyond, within, index);
+  if (over) past = join(past, reads_over(w));
   const auto hand = [&](PastPointer &flag) { flag = atomic ? join(flag, past) : past; };
   if (!global) {
     for (u32 rest = mask; rest; rest &= rest - 1)

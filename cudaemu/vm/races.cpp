@@ -1,7 +1,7 @@
-// Races in global memory: two accesses to one granule by different warps, one of them writing, that nothing orders.
+// Races in global memory: two accesses to one granule by different threads, one of them writing, that nothing orders.
 //
 // Each granule (the smallest store to global memory that the kernel makes) knows who wrote it last, and two warps that
-// read it since. Who they are and when, an epoch says: a number for what one warp does between two events that order
+// read it since, of each of which one or two lanes. Who they are and when, an epoch says: a number for what one warp does between two events that order
 // (order.cpp). Words are read and written whole, so that blocks on two cores may meet at a granule: what one of them
 // overwrites of the other, is lost, but nothing else.
 //
@@ -71,21 +71,49 @@ void Block::note_seen(u32 mask, const u64 *address) {
   }
 }
 
-// Does something order what the word says before what the warp does now? `mine`: the word for that.
-bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine) const {
+static int lane_of(u64 word) { return int(word >> R_LANE_SHIFT & 31); }
+static int other_lane_of(u64 word) { return int(word >> R_OTHER_SHIFT & 31); }
+static u64 with_other(u64 word, int lane) { return (word & ~(31ull << R_OTHER_SHIFT)) | u64(lane) << R_OTHER_SHIFT; }
+
+// By the same lanes of a warp, with nothing in between that orders.
+constexpr u64 ACTOR = ~((1ull << EPOCH_SHIFT) - 1) | 31 * R_LANE_STEP;
+
+// Does something order what the word says before what the warp does now? `mine`: the word for that. `over`: the word tells
+// of a read, and it is enough that this is over.
+bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine, bool over) const {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
   const u64 bit = bit_of(address);  // who has seen the value of an atomic comes after it, as far as that place goes
   if (word & R_STRONG && !((word | mine) & R_BLOCK) && seen[bit / 64] >> bit % 64 & 1) return true;
-  if (e.block == index) return e.warp == w.index || word & mine & R_STRONG || e.time < w.knows.time[e.warp];
+  if (e.block == index) {
+    if (word & mine & R_STRONG) return true;
+    if (e.warp != w.index) return e.time < w.knows.time[e.warp];
+    const int by[] = {lane_of(mine), other_lane_of(mine)}, of[] = {lane_of(word), other_lane_of(word)};
+    for (const int knows : by)
+      for (const int lane : of)
+        if (knows != lane && e.time >= lane_time(w, knows, lane)) return false;
+    return true;
+  }
   if (word & mine & R_STRONG && !((word | mine) & R_BLOCK)) return true;
-  return e.time < known(w.knows.others, e.block, e.warp);
+  return e.time < known(w.knows.others, e.block, e.warp) ||
+         (over && e.time < known(w.knows.others, e.block | READS_OVER, e.warp));
 }
 
-void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u64 word) {
+void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u64 word,
+                        u64 mine) {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
   if (e.block & ASYNCHRONOUS) problem = Problem::BULK_STILL_WRITES;
-  report(problem, i.pc, thread(w, lane), address, bytes, e.warp * LANES + u32(word >> R_LANE_SHIFT & 31),
-         u32(word & R_PC_MASK), block_of(e.block));
+  int other = lane_of(word);
+  if (e.block == index && e.warp == w.index && other == lane)  // several lanes read: nobody is his own opponent
+    other_lane_of(word) != lane ? other = other_lane_of(word) : lane = other_lane_of(mine);
+  report(problem, i.pc, thread(w, lane), address, bytes, e.warp * LANES + u32(other), u32(word & R_PC_MASK),
+         block_of(e.block));
+}
+
+// Reads by lanes of one warp: two different ones, if there are.
+static inline u64 of_both(u64 earlier, u64 mine) {
+  const u64 one = earlier >> R_LANE_SHIFT & 31, lane = mine >> R_LANE_SHIFT & 31, also = mine >> R_OTHER_SHIFT & 31;
+  const u64 other = lane != one ? lane : also != one ? also : earlier >> R_OTHER_SHIFT & 31;
+  return (earlier & ~(31ull << R_OTHER_SHIFT)) | other << R_OTHER_SHIFT;
 }
 
 // A row of granules, COUNT for each lane, that nobody else has written and one warp at most has read last. False if it is
@@ -93,18 +121,25 @@ void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane
 template <int LOG2>
 static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 last_epoch, bool last_mine) {
   const u64 my_epoch = mine >> EPOCH_SHIFT;
-  u64 foreign = 0, mixed = 0;
+  u64 foreign = 0, mixed = 0, lanes = 0;
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) {
-    foreign |= written[c] ? (written[c] >> EPOCH_SHIFT) ^ my_epoch : 0;
+    const u64 me = mine + (c >> LOG2) * R_LANE_STEP;
+    foreign |= written[c] ? (written[c] ^ me) & ACTOR : 0;
     mixed |= ((read[c] >> EPOCH_SHIFT) ^ last_epoch) | (read[c] & ~mine & R_STRONG);
+    lanes |= (read[c] ^ me) & ACTOR;
   }
   if (foreign || mixed) return false;
-  if (last_epoch == my_epoch) return true;
+  if (last_epoch == my_epoch) {
+    if (!lanes) return true;
+#pragma GCC ivdep
+    for (u32 c = 0; c < n; ++c) read[c] = of_both(read[c], mine + (c >> LOG2) * R_LANE_STEP);
+    return true;
+  }
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) {
     second[c] = last_mine ? second[c] : read[c];
-    read[c] = mine + (u64(c >> LOG2) << R_LANE_SHIFT);
+    read[c] = mine + (c >> LOG2) * R_LANE_STEP;
   }
   return true;
 }
@@ -146,15 +181,18 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
   bool known_mine = true;
   for (u64 at = first; at <= last; ++at) {
     const u64 begin = std::max(at << cells.shift, offset), behind = (begin - offset) >> bytes_log2;
-    const u64 me = mine + (behind << R_LANE_SHIFT);
+    const u64 me = mine + behind * R_LANE_STEP;
     if (const u64 word = get(written + at);
-        word && word >> EPOCH_SHIFT != my_epoch && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
+        word && (word ^ me) & ACTOR && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
       report_race(word & R_SAME ? Problem::SAME_VALUE : Problem::GLOBAL_READ_AFTER_WRITE, w, i, lane + int(behind),
-                  cells.origin + begin, bytes, word);
+                  cells.origin + begin, bytes, word, me);
     }
     const u64 before = get(read + at), epoch_before = before >> EPOCH_SHIFT;
     if (epoch_before == my_epoch) {
-      if (before & ~me & R_STRONG) put(read + at, me);  // a plain read counts for more
+      if (before & ~me & R_STRONG)
+        put(read + at, me);  // a plain read counts for more
+      else if ((before ^ me) & ACTOR)
+        put(read + at, of_both(before, me));
       continue;
     }
     if (epoch_before != known_epoch) {
@@ -173,14 +211,17 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
   const u64 offset = address - cells.origin;
   const u64 first = offset >> cells.shift, last = (offset + bytes - 1) >> cells.shift;
   u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
-  const u64 my_epoch = mine >> EPOCH_SHIFT;
+  const auto by_my_warp = [&](u64 word) {
+    const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
+    return e.block == index && e.warp == w.index;
+  };
   for (u64 at = first; at <= last; ++at) {
     const u64 word = get(written + at), one = get(read + at), other = get(second + at);
-    const auto races = [&](u64 earlier) {
-      return earlier && earlier >> EPOCH_SHIFT != my_epoch &&
-             !ordered_globally(w, cells.origin + (at << cells.shift), earlier, mine);
+    const auto races = [&](u64 earlier, bool over) {
+      return earlier && (earlier ^ mine) & ACTOR &&
+             !ordered_globally(w, cells.origin + (at << cells.shift), earlier, mine, over);
     };
-    if (!races(word) && !races(one) && !races(other)) {
+    if (!races(word, false) && !races(one, true) && !races(other, true)) {
       put(written + at, mine);
       if (one) put(read + at, 0);
       if (other) put(second + at, 0);
@@ -190,21 +231,22 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
     const u32 size = u32(std::min<u64>(address + bytes, cells.origin + ((at + 1) << cells.shift)) - where);
     const bool same = value && !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size);
     for (const u64 earlier : {word, one, other})
-      if (races(earlier))
+      if (races(earlier, earlier != word) &&
+          !(same && by_my_warp(earlier)))  // lanes that agree: nobody sees which of them it was
         report_race(same              ? Problem::SAME_VALUE
                     : earlier == word ? Problem::GLOBAL_WRITE_AFTER_WRITE
                                       : Problem::GLOBAL_WRITE_AFTER_READ,
-                    w, i, lane, where, bytes, earlier);
-    if (same && races(word)) continue;  // the one that changed it is the one to remember
+                    w, i, lane, where, bytes, earlier, mine);
+    if (same && races(word, false)) continue;  // the one that changed it is the one to remember
     put(written + at, mine | (same ? R_SAME : 0));
     put(read + at, 0);
     put(second + at, 0);
   }
 }
 
-static u64 word_of(u32 epoch, const Instr &i, int lane, bool strong) {
+static u64 word_of(u32 epoch, const Instr &i, int lane, bool strong) {  // by one lane
   return u64(epoch) << EPOCH_SHIFT | (strong ? R_STRONG : 0) | (i.flags & OF_BLOCK ? R_BLOCK : 0) |
-         u64(lane) << R_LANE_SHIFT | std::min<u64>(i.pc, R_PC_MASK);
+         u64(lane) * R_LANE_STEP | std::min<u64>(i.pc, R_PC_MASK);
 }
 
 const Cells *Block::cells_of(u64 address, u32 bytes) const {
@@ -226,12 +268,16 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
   }
   for (u32 rest = mask; rest;) {
     const int lane = __builtin_ctz(rest);
-    for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane];) rest &= rest - 1;
+    int another = lane;  // of those that read the same
+    for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1)
+      another = __builtin_ctz(rest);
     u32 lanes = 1;  // side by side
-    for (; only && rest >> (lane + lanes) & 1 && address[lane + lanes] == address[lane] + lanes * bytes; ++lanes)
+    for (; only && another == lane && rest >> (lane + lanes) & 1 &&
+           address[lane + lanes] == address[lane] + lanes * bytes;
+         ++lanes)
       rest &= ~(1u << (lane + lanes));
     if (const Cells *cells = cells_of(address[lane], bytes))
-      read_cells(w, i, *cells, lane, lanes, address[lane], bytes, word_of(now, i, lane, strong));
+      read_cells(w, i, *cells, lane, lanes, address[lane], bytes, with_other(word_of(now, i, lane, strong), another));
   }
 }
 
@@ -242,18 +288,18 @@ bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
   const Cells *cells = cells_of(address, bytes);
   if (!cells) return true;
   if (!(bytes >> cells->shift)) return false;
-  const u64 mine = word_of(epoch(w), i, 0, i.flags & STRONG), my_epoch = mine >> EPOCH_SHIFT;
+  const u64 mine = word_of(epoch(w), i, 0, i.flags & STRONG);
   const u64 first = (address - cells->origin) >> cells->shift;
   const u32 log2 = __builtin_ctz(bytes) - cells->shift, n = LANES << log2;
   u64 *written = cells->words + first, *read = written + cells->count, *second = read + cells->count, foreign = 0;
 #pragma GCC ivdep
   for (u32 c = 0; c < n; ++c) {
-    const u64 word = written[c], one = read[c];
-    foreign |= (word ? (word >> EPOCH_SHIFT) ^ my_epoch : 0) | (one ? (one >> EPOCH_SHIFT) ^ my_epoch : 0) | second[c];
+    const u64 word = written[c], one = read[c], me = mine + (c >> log2) * R_LANE_STEP;
+    foreign |= (word ? (word ^ me) & ACTOR : 0) | (one ? (one ^ me) & ACTOR : 0) | second[c];
   }
   if (foreign) return false;
 #pragma GCC ivdep
-  for (u32 c = 0; c < n; ++c) written[c] = mine + (u64(c >> log2) << R_LANE_SHIFT), read[c] = 0;
+  for (u32 c = 0; c < n; ++c) written[c] = mine + (c >> log2) * R_LANE_STEP, read[c] = 0;
   return true;
 }
 

@@ -11,7 +11,7 @@
 namespace vm {
 
 constexpr u64 WARP_BITS = Cell::WARP_BITS, LANE_BITS = Cell::LANE_BITS, OTHER_BITS = Cell::OTHER_BITS;
-constexpr u64 BY_MANY_WARPS = Cell::BY_MANY_WARPS, IN_FLIGHT = Cell::IN_FLIGHT, UNDEFINED = Cell::UNDEFINED;
+constexpr u64 BY_MANY_WARPS = Cell::BY_MANY_WARPS, IN_FLIGHT = Cell::IN_FLIGHT;
 constexpr u64 STRENGTH = Cell::BY_STRONG | Cell::BY_VOLATILE;
 constexpr u64 SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
 constexpr u64 LANE_STEP = 1ull << Cell::LANE_SHIFT | 1ull << Cell::OTHER_SHIFT;
@@ -76,7 +76,7 @@ static inline bool read_row(const Cell *written, Cell *read, u64 first, const Ho
   by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
     const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
     const V limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
-    bad |= V(w == 0) | V((w & UNDEFINED) != 0);
+    bad |= V(w == 0);
     bad |= V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0) & V(w != h.landed);
     bad |= V(r >= h.oldest) & V(r < h.newest) & V(((r ^ mine) & WARP_BITS) != 0);
     bad |= V(r >= Cell::VISITED);
@@ -159,10 +159,8 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
     report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
   else if (!written)
     report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-  else {
-    if (written.is(UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, lane, where, bytes, *this, written);
+  else
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
-  }
   read = after(w, i, lane, read, mine);
 }
 
@@ -237,9 +235,9 @@ bool Block::shadow_write_row(const Warp &w, u64 address, u32 bytes, const Instr 
 }
 
 // `value`: what each lane writes, or null if that is not known yet: two threads may write the same. `more`: IN_FLIGHT for
-// a cp.async, which may write any time until its wait; UNDEFINED, of the lanes of `undefined`.
+// a cp.async, which may write any time until its wait.
 void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const u8 (*value)[32],
-                         u64 more, u32 undefined) {
+                         u64 more) {
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i) | more;
   const Horizon horizon(w);
@@ -247,7 +245,7 @@ void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes,
     for (u32 rest = mask; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       const u32 from = u32(address[lane]), at = from >> shift;
-      const Cell mine = stamp(w, lane, lane, i, flags | (undefined >> lane & 1 ? UNDEFINED : 0));
+      const Cell mine = stamp(w, lane, lane, i, flags);
       if (quick(at, mine)) continue;
       const bool same = value && !memcmp(shared + from, value[lane], bytes);
       for (u32 g = at; g <= (from + bytes - 1) >> shift; ++g) write_granule(w, i, lane, g, bytes, mine, same);

@@ -40,6 +40,16 @@ static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *addres
   return true;
 }
 
+// What is undefined moves like the values: `move` with both frames, and both memories, exchanged. `rows`: of shared memory.
+template <class F>
+static void move_undefined(Warp &w, u64 *rows, F move) {
+  const u64 mirror = reinterpret_cast<u64>(w.block->shared_undefined) - reinterpret_cast<u64>(w.block->shared);
+  for (int lane = 0; lane < LANES; ++lane) rows[lane] += mirror;
+  std::swap(w.frame, w.undefined);
+  move();
+  std::swap(w.frame, w.undefined);
+}
+
 // o: address, offset, 64-bit address | generic << 1, number of matrices, transposed, registers
 static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   alignas(64) u64 address[LANES];
@@ -65,9 +75,7 @@ static void transpose(MatrixRow (&m)[8]) {
   }
 }
 
-static void load_matrix(Warp &w, const Instr &i, u32 m) {
-  u64 rows[LANES];
-  if (!matrix_rows(w, i, m, true, rows)) return;
+static void load_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
   for (u32 n = 0; n < i.o[3]; ++n) {
     MatrixRow matrix[8] = {};
     for (int r = 0; r < 8; ++r)
@@ -81,10 +89,20 @@ static void load_matrix(Warp &w, const Instr &i, u32 m) {
   }
 }
 
-static void store_matrix(Warp &w, const Instr &i, u32 m) {
+static void load_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
-  if (!matrix_rows(w, i, m, false, rows)) return;
-  w.block->changed(w, Space::SHARED);
+  Block &b = *w.block;
+  if (!matrix_rows(w, i, m, true, rows)) return;
+  load_matrices(w, i, m, rows);
+  if (!b.shared_tainted || !(i.flags & TRACKED)) return;
+  for (u32 rest = m & row_lanes(i.o[3]); rest; rest &= rest - 1) {
+    const u32 row = u32(rows[__builtin_ctz(rest)] - reinterpret_cast<u64>(b.shared));
+    if (b.undefined_shared(row, 16)) w.tainted = true, w.origin = b.shared_origin[row / 4];
+  }
+  if (w.tainted) move_undefined(w, rows, [&] { load_matrices(w, i, m, rows); });
+}
+
+static void store_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
   for (u32 n = 0; n < i.o[3]; ++n) {
     u16 matrix[8][8];
     const u32 *in = w.reg<u32>(i.o[5 + n]);
@@ -96,6 +114,21 @@ static void store_matrix(Warp &w, const Instr &i, u32 m) {
     for (int r = 0; r < 8; ++r)
       if (m >> (8 * n + r) & 1) memcpy(reinterpret_cast<void *>(rows[8 * n + r]), matrix[r], 16);
   }
+}
+
+static void store_matrix(Warp &w, const Instr &i, u32 m) {
+  u64 rows[LANES];
+  Block &b = *w.block;
+  if (!matrix_rows(w, i, m, false, rows)) return;
+  b.changed(w, Space::SHARED);
+  store_matrices(w, i, m, rows);
+  if (!b.shared_tainted && !(w.tainted && i.flags & TRACKED)) return;
+  move_undefined(w, rows, [&] { store_matrices(w, i, m, rows); });
+  for (u32 rest = m & row_lanes(i.o[3]); rest; rest &= rest - 1) {
+    const u32 row = u32(rows[__builtin_ctz(rest)] - reinterpret_cast<u64>(b.shared_undefined));
+    std::fill_n(b.shared_origin.begin() + row / 4, 4, i.pc);
+  }
+  b.shared_tainted = true;
 }
 
 static void transpose_matrix(Warp &w, const Instr &i, u32 m) {
@@ -135,7 +168,6 @@ static void mma(Warp &w, const Instr &i, u32 m) {
 
 struct Shape { int m, n, k; };
 constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}, {8, 8, 4}};  // the last: of doubles
-enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
 
 struct Position { int row, col; };
 
@@ -231,6 +263,11 @@ static void wmma_move(Warp &w, const Instr &i, u32 m) {
   if (!fine) return;
   if (!LOAD) w.block->changed(w, space);
   host_pointers(w, space, base, to);
+  Block &b = *w.block;
+  const bool followed = w.undefined && i.flags & TRACKED;
+  const bool undefined =
+      LOAD ? followed && b.holds_undefined(space) : b.holds_undefined(space) || (followed && w.tainted);
+  u32 bad = 0;
   for (u32 r = 0; r < i.o[10]; ++r)
     for (u32 rest = m; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
@@ -242,8 +279,20 @@ static void wmma_move(Warp &w, const Instr &i, u32 m) {
           memcpy(element, memory, fragment.bytes);
         else
           memcpy(memory, element, fragment.bytes);
+        if (!undefined) continue;
+        u8 *bits = followed ? w.undefined + (element - w.frame) : nullptr;
+        const u64 address = base[lane] + fragment.bytes * fragment.index(p, stride[lane]);
+        if (LOAD)
+          w.tainted |= undefined_bits(w, lane, space, address, bits, fragment.bytes);
+        else {
+          put_undefined(w, i, lane, space, address, bits, fragment.bytes);
+          bad |= u32(bits && std::all_of(bits, bits + fragment.bytes, [](u8 x) { return x == 0xff; })) << lane;
+        }
       }
     }
+  if (bad && space == Space::GLOBAL)
+    b.report(Problem::UNDEFINED_STORE, i.pc, b.thread(w, __builtin_ctz(bad)), __builtin_popcount(bad), 0, MANY_THREADS,
+             w.origin);
 }
 
 // o: shape, element of A, of B, D in halves, C in halves, saturate, registers of D, of A, of B, then those of D, A, B, C
@@ -338,7 +387,9 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
         memcpy(to, from, copy.copied[lane]);
         memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
       }
-      if (b.launch.sanitize) b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
+      if (!b.launch.sanitize) continue;
+      b.undefined_landing(copy.destination[lane], copy.source[lane], copy.copied[lane], copy.size, copy.pc);
+      b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
     }
   }
   w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),

@@ -225,6 +225,8 @@ static void load_surface(Warp &w, const Instr &i, u32 mask) {
       const int lane = __builtin_ctz(rest);
       memcpy(value[lane], reinterpret_cast<const u8 *>(address[lane]), f.bytes * f.count);
     }
+    if (w.block->holds_undefined(Space::GLOBAL))
+      undefined_load(w, i, inside, Space::GLOBAL, address, f.bytes, false, f.reg, f.count, i.o + 6);
   }
   if (w.block->launch.count) ++w.block->counters[i.pc].requests;
   ++w.reads;
@@ -260,6 +262,7 @@ static void store_surface(Warp &w, const Instr &i, u32 mask) {
     if (b.launch.sanitize) {
       note_global(w, i, inside, address, bytes, true, p);
       b.race_write(w, i, inside, address, bytes, value, false);
+      undefined_store(w, i, inside, Space::GLOBAL, address, f.bytes, f.reg, f.count, i.o + 6);
     }
     for (u32 rest = inside; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);

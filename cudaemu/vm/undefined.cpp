@@ -1,6 +1,7 @@
 // Values that nobody set: registers that are read before they are written, local memory likewise, and what a shuffle gives
-// from a lane that takes no part. They are followed, bit by bit, to where they matter: an address, a branch, a product of
-// matrices, global memory. Copying them about does no harm, and compilers do so.
+// from a lane that takes no part. They are followed, bit by bit, through registers and memory, to where they matter: an
+// address, a branch, a product of matrices, an atomic, what the host reads. Copying them about does no harm, and compilers
+// and libraries do so.
 //
 // Warp::undefined is a second frame, with ones where the bits of the first are undefined. Lowering knows which registers
 // can be so at all; they have slots of their own, and only instructions that touch those are TRACKED. As long as a warp
@@ -171,23 +172,42 @@ static void converted(Warp &w, const Instr &i, const Flow &f, u32 m) {
   moves ? as_the_bits_move(w, i, f, m) : all_of_it(w, i, f, m);
 }
 
-static void complain(Warp &w, const Instr &i, Problem problem, u32 lanes) {
+static void complain(Warp &w, const Instr &i, Problem problem, u32 lanes, u32 operand = 0) {
   if (lanes)
-    w.block->report(problem, i.pc, w.block->thread(w, __builtin_ctz(lanes)), __builtin_popcount(lanes), 0, MANY_THREADS,
-                    w.absent_pc);
+    w.block->report(problem, i.pc, w.block->thread(w, __builtin_ctz(lanes)), __builtin_popcount(lanes), operand,
+                    MANY_THREADS, w.origin);
 }
 
-// The accumulators, or the matrices themselves. Afterwards the result counts as defined: it has been said.
-static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
-  complain(w, i, Problem::UNDEFINED_PRODUCT, undefined_sources(w, f) & m);
+// Registers of A, of B, of C one after the other. Afterwards the result counts as defined: it has been said.
+static void complain_of_operands(Warp &w, const Instr &i, const Flow &f, u32 m, u32 a, u32 b) {
+  u32 bad[3] = {};
+  for (u32 n = 0; n < f.sources; ++n)
+    bad[n < a ? OPERAND_A : n < a + b ? OPERAND_B : OPERAND_C] |= undefined_lanes(w, f.offsets[f.targets + n]) & m;
+  for (const u32 operand : {OPERAND_A, OPERAND_B, OPERAND_C})
+    if (bad[operand]) {
+      complain(w, i, Problem::UNDEFINED_PRODUCT, bad[operand], operand);
+      break;
+    }
   nothing(w, i, f, m);
 }
 
-// A wgmma reads its accumulators, which are its last sources, only if they are added.
+// o of mma: rows, ..., 5: C in halves. A is to B as its rows to 8.
+static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  const u32 rows = i.o[0], c = rows / 4 / (i.o[5] ? 2 : 1), a = (f.sources - c) * rows / (rows + 8);
+  complain_of_operands(w, i, f, m, a, f.sources - c - a);
+}
+
+// o of wmma.mma: 7, 8: registers of A, of B.
+static void fragments_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  complain_of_operands(w, i, f, m, i.o[7], i.o[8]);
+}
+
+// A wgmma reads its accumulators, which are its last sources, only if they are added. Before them: A, or descriptors.
 static void warpgroup_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   Flow read = f;
-  if (!(w.pred(i.o[8]) & m)) read.sources -= std::min(f.sources, i.o[6]);
-  complain(w, i, Problem::UNDEFINED_PRODUCT, undefined_sources(w, read) & m);
+  const u32 accumulators = std::min(f.sources, i.o[6]);
+  if (!(w.pred(i.o[8]) & m)) read.sources -= accumulators;
+  complain_of_operands(w, i, read, m, f.sources - accumulators, 0);
   nothing(w, i, f, m);
 }
 
@@ -201,15 +221,8 @@ template <u32 ADDRESS>
 static void atomic(Warp &w, const Instr &i, const Flow &f, u32 m) {
   const u32 address = undefined_lanes(w, i.o[ADDRESS]) & m;
   complain(w, i, Problem::UNDEFINED_ADDRESS, address);
-  complain(w, i, Problem::UNDEFINED_STORE, undefined_sources(w, f) & m & ~address);
+  complain(w, i, Problem::UNDEFINED_ATOMIC, undefined_sources(w, f) & m & ~address);
   nothing(w, i, f, m);
-}
-
-// A matrix to memory. The address is the first source.
-static void matrix_store(Warp &w, const Instr &i, const Flow &f, u32 m) {
-  const u32 address = undefined_lanes(w, i.o[0]) & m;
-  complain(w, i, Problem::UNDEFINED_ADDRESS, address);
-  complain(w, i, Problem::UNDEFINED_STORE, undefined_sources(w, f) & m & ~address);
 }
 
 static void to_a_barrier(Warp &w, const Instr &i, const Flow &f, u32 m) {
@@ -217,47 +230,226 @@ static void to_a_barrier(Warp &w, const Instr &i, const Flow &f, u32 m) {
   nothing(w, i, f, m);
 }
 
-// ---- local memory: a byte of `local_undefined` for each ----
+// ---- memory ----
+//
+// Shared and local memory have a mirror of their own: a bit for each bit. Global memory has pages of such bits, where there
+// are any (UndefinedBytes); they stay from launch to launch, each byte with the store that it came by. A value that is
+// undefined altogether is a finding when the host reads it: until then it may be overwritten, or nobody may care.
 
-// A load of the lanes of `m` from local memory, of elements of `bytes` into registers of `width`.
-void undefined_load(Warp &w, u32 m, const u64 *address, u32 bytes, u32 width, u32 count, const u32 *registers) {
+template <class F>
+void UndefinedBytes::each(u64 address, u64 bytes, bool create, F f) {
+  for (u64 done = 0, part; done < bytes; done += part) {
+    const u64 at = address + done, offset = at % PAGE;
+    part = std::min(bytes - done, PAGE - offset);
+    auto found = pages.find(at / PAGE);
+    if (found == pages.end()) {
+      if (!create) continue;
+      found = pages.emplace(at / PAGE, std::make_unique<Page>()).first;
+      count.store(pages.size(), std::memory_order_release);
+    }
+    f(*found->second, offset, done, part);
+  }
+}
+
+void UndefinedBytes::put(u64 address, const u8 *bits, u32 bytes, u32 store) {
+  std::lock_guard lock(mutex);
+  const bool any = bits && std::any_of(bits, bits + bytes, [](u8 x) { return x; });
+  each(address, bytes, any, [&](Page &page, u64 offset, u64 from, u64 n) {
+    for (u64 k = 0; k < n; ++k) {
+      page.bits[offset + k] = bits ? bits[from + k] : 0;
+      page.store[offset + k] = page.bits[offset + k] ? u16(std::min(store, 0xffffu)) : 0;
+    }
+  });
+}
+
+bool UndefinedBytes::get(u64 address, u8 *bits, u32 bytes, u32 *pc) const {
+  std::lock_guard lock(mutex);
+  bool any = false;
+  memset(bits, 0, bytes);
+  const_cast<UndefinedBytes *>(this)->each(address, bytes, false, [&](Page &page, u64 offset, u64 to, u64 n) {
+    for (u64 k = 0; k < n; ++k) {
+      bits[to + k] = page.bits[offset + k];
+      any |= bits[to + k];
+      if (const u32 store = page.store[offset + k]; pc && store > first) *pc = stores[store - 1];
+    }
+  });
+  return any;
+}
+
+void UndefinedBytes::define(u64 address, u64 bytes) {
+  std::lock_guard lock(mutex);
+  each(address, bytes, false, [&](Page &page, u64 offset, u64, u64 n) {
+    memset(page.bits + offset, 0, n);
+    memset(page.store + offset, 0, n * sizeof(u16));
+  });
+}
+
+void UndefinedBytes::copy(u64 to, u64 from, u64 bytes) {
+  std::lock_guard lock(mutex);
+  std::vector<u8> bits(bytes);
+  std::vector<u16> store(bytes);
+  each(from, bytes, false, [&](Page &page, u64 offset, u64 at, u64 n) {
+    memcpy(&bits[at], page.bits + offset, n);
+    memcpy(&store[at], page.store + offset, n * sizeof(u16));
+  });
+  each(to, bytes, true, [&](Page &page, u64 offset, u64 at, u64 n) {
+    memcpy(page.bits + offset, &bits[at], n);
+    memcpy(page.store + offset, &store[at], n * sizeof(u16));
+  });
+}
+
+void UndefinedBytes::mark_stores(u64 address, u64 bytes, u8 *seen) const {
+  std::lock_guard lock(mutex);
+  const_cast<UndefinedBytes *>(this)->each(address, bytes, false, [&](Page &page, u64 offset, u64, u64 n) {
+    for (u64 k = 0; k < n; ++k) seen[page.store[offset + k]] = 1;
+  });
+}
+
+u32 UndefinedBytes::store_at(u32 pc) {
+  std::lock_guard lock(mutex);
+  auto at = std::find(stores.begin() + first, stores.end(), pc);
+  if (at == stores.end()) at = stores.insert(at, pc);
+  return u32(at - stores.begin()) + 1;
+}
+
+void UndefinedBytes::clear() {
+  pages.clear();
+  stores.clear();
+  count = 0, first = 0;
+}
+
+bool Block::holds_undefined(Space space) const {
+  switch (space) {
+    case Space::GLOBAL:
+      return launch.sanitize && launch.undefined->any();
+    case Space::LOCAL:
+      return local_undefined;
+    case Space::SHARED:
+      return shared_tainted;
+    default:
+      return std::any_of(cluster.blocks.begin(), cluster.blocks.end(), [](auto &b) { return b->shared_tainted; });
+  }
+}
+
+bool Block::undefined_shared(u32 offset, u32 bytes) const {
+  return std::any_of(shared_undefined + offset, shared_undefined + offset + bytes, [](u8 x) { return x; });
+}
+
+// The block whose shared memory is meant, and where in it.
+static Block &holder(Warp &w, Space space, u64 &address) {
+  if (space != Space::CLUSTER) return *w.block;
+  Block &there = *w.block->cluster.block(address);
+  address = Cluster::offset(address);
+  return there;
+}
+
+// What is undefined of `bytes` of memory. False if nothing is.
+bool undefined_bits(Warp &w, int lane, Space space, u64 address, u8 *bits, u32 bytes) {
   Block &b = *w.block;
-  if (!b.local_undefined) return;
+  if (space == Space::GLOBAL) {
+    u32 pc = NO_PC;
+    if (!b.launch.undefined->get(address, bits, bytes, &pc)) return false;
+    w.origin = pc;
+    return true;
+  }
+  Block &there = holder(w, space, address);
+  const u8 *from = space == Space::LOCAL ? b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address
+                                         : there.shared_undefined + address;
+  memcpy(bits, from, bytes);
+  if (!std::any_of(bits, bits + bytes, [](u8 x) { return x; })) return false;
+  w.origin = space == Space::LOCAL ? NO_PC : there.shared_origin[address / 4];
+  return true;
+}
+
+// Memory takes over what is undefined of what a lane writes; null: nothing is.
+void put_undefined(Warp &w, const Instr &i, int lane, Space space, u64 address, const u8 *bits, u32 bytes) {
+  Block &b = *w.block;
+  if (space == Space::GLOBAL) {
+    const bool whole = bits && std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; });
+    return b.launch.undefined->put(address, bits, bytes, whole ? b.launch.undefined->store_at(i.pc) : 0);
+  }
+  Block &there = holder(w, space, address);
+  u8 *to = space == Space::LOCAL ? b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address
+                                 : there.shared_undefined + address;
+  if (!bits) return void(memset(to, 0, bytes));
+  memcpy(to, bits, bytes);
+  if (space == Space::LOCAL || !std::any_of(bits, bits + bytes, [](u8 x) { return x; })) return;
+  there.shared_tainted = true;
+  for (u64 word = address / 4; word <= (address + bytes - 1) / 4; ++word) there.shared_origin[word] = i.pc;
+}
+
+// A load of the lanes of `m`, of elements of `bytes` into registers of `width`. Nothing that is undefined can be in memory
+// that the program's registers have no mirror for.
+void undefined_load(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, bool sign, u32 width,
+                    u32 count, const u32 *registers) {
+  if (!w.undefined || !(i.flags & TRACKED)) return;
+  u8 bits[16];
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    const u8 *bits = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address[lane];
     for (u32 n = 0; n < count; ++n) {
       if (registers[n] == ALL) continue;
-      u8 *to = w.undefined + registers[n] + lane * width;
-      const bool any = std::any_of(bits + n * bytes, bits + (n + 1) * bytes, [](u8 x) { return x; });
+      const bool any = undefined_bits(w, lane, space, address[lane] + n * bytes, bits, bytes);
       if (!any && !w.tainted) continue;
-      memset(to, 0, width);
-      memcpy(to, bits + n * bytes, std::min(bytes, width));
+      u8 *to = w.undefined + registers[n] + lane * width;
+      memset(to, sign && bits[bytes - 1] & 0x80 ? 0xff : 0, width);
+      memcpy(to, bits, std::min(bytes, width));
       w.tainted |= any;
     }
   }
 }
 
-// What a store of elements writes: the lanes of which one is undefined altogether. Local memory takes it over.
-u32 undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, u32 width, u32 count,
-                    const u32 *registers) {
+// A store of elements. Those that are undefined altogether are told, for the host may read them.
+void undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, u32 width, u32 count,
+                     const u32 *registers) {
   Block &b = *w.block;
   const bool followed = w.tainted && i.flags & TRACKED;
-  if (!followed && (space != Space::LOCAL || !b.local_undefined)) return 0;
+  if (!followed && !b.holds_undefined(space)) return;
+  if (space == Space::LOCAL && !b.local_undefined) return;
   u32 bad = 0;
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     for (u32 n = 0; n < count; ++n) {
-      const u8 *bits = w.undefined + registers[n] + lane * width;
-      if (space == Space::LOCAL) {
-        u8 *to = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride + address[lane] + n * bytes;
-        followed ? memcpy(to, bits, bytes) : memset(to, 0, bytes);
-      } else if (std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; }))
-        bad |= 1u << lane;
+      const u8 *bits = followed ? w.undefined + registers[n] + lane * width : nullptr;
+      put_undefined(w, i, lane, space, address[lane] + n * bytes, bits, bytes);
+      if (bits && std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; })) bad |= 1u << lane;
     }
   }
   if (space == Space::GLOBAL) complain(w, i, Problem::UNDEFINED_STORE, bad);
-  return bad;
+}
+
+// What an atomic gives is what was there; an exchange has overwritten it.
+void undefined_atomic(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, u32 target) {
+  if (target != ALL) undefined_load(w, i, m, space, address, bytes, false, bytes, 1, &target);
+  if (!(i.flags & SIGNAL)) return;
+  for (u32 rest = m; rest; rest &= rest - 1)
+    put_undefined(w, i, __builtin_ctz(rest), space, address[__builtin_ctz(rest)], nullptr, bytes);
+}
+
+// A copy from global memory lands: `copied` bytes of it, the rest of `size` being zeros.
+void Block::undefined_landing(u32 to, u64 global, u32 copied, u32 size, u32 pc) {
+  if (!shared_undefined || to + size > launch.shared_window || !(shared_tainted || launch.undefined->any())) return;
+  memset(shared_undefined + to, 0, size);
+  if (!copied || !launch.undefined->get(global, shared_undefined + to, copied)) return;
+  shared_tainted = true;
+  for (u32 word = to / 4; word <= (to + copied - 1) / 4; ++word) shared_origin[word] = pc;
+}
+
+// A piece of a bulk copy between global memory and this block's shared memory; `global` 0: it is outside the tensor.
+void Block::undefined_copy(u32 tile, u64 global, u32 bytes, const BulkCopy &c) {
+  if (c.mbarrier) return undefined_landing(tile, global, global ? bytes : 0, bytes, c.pc);
+  if (!global || !(shared_tainted || launch.undefined->any())) return;
+  const bool any = shared_tainted && undefined_shared(tile, bytes);
+  if (any) report(c.reduction ? Problem::UNDEFINED_ATOMIC : Problem::UNDEFINED_STORE, c.pc, c.thread, 1, 0);
+  if (c.reduction) return;
+  launch.undefined->put(global, any ? shared_undefined + tile : nullptr, bytes,
+                        any ? launch.undefined->store_at(c.pc) : 0);
+}
+
+// A bulk copy from a block of the cluster to this one.
+void Block::undefined_shared_copy(u64 to, const Block &there, u64 from, const BulkCopy &c) {
+  if (!shared_tainted && !there.shared_tainted) return;
+  if (!c.reduction) memmove(shared_undefined + to, there.shared_undefined + from, c.bytes);
+  shared_tainted |= there.shared_tainted;
 }
 
 // ---- which rule for which handler ----
@@ -279,6 +471,8 @@ static Rule rule_of(const std::string &name) {
       {"and.pred", predicates<Logic::AND>},
       {"or.pred", predicates<Logic::OR>},
       {"xor.pred", predicates<Logic::XOR>},
+      {"and.pred.settling", predicates<Logic::AND>},
+      {"or.pred.settling", predicates<Logic::OR>},
       {"lop3.b32", lop3},
       {"cvt", converted},
       {"shfl", shuffled},
@@ -304,9 +498,9 @@ static Rule rule_of(const std::string &name) {
   if (begins("bfi.")) return as_they_are_moved<3, 4>;
   if (begins("vote") || begins("match") || begins("redux")) return for_all_lanes;
   if (name == "wgmma.f32" || name == "wgmma.s32") return warpgroup_product;
-  if (begins("mma.") || begins("wmma.mma")) return product;
-  if (begins("wmma.store") || name == "stmatrix") return matrix_store;
-  if (begins("ld.") || begins("st.") || begins("wmma.") || name == "ldmatrix") return memory<0>;
+  if (begins("mma.")) return product;
+  if (begins("wmma.mma")) return fragments_product;
+  if (begins("ld.") || begins("st.") || begins("wmma.") || ends("matrix")) return memory<0>;
   if (begins("atom.") && name.find(".vector") != std::string::npos) return atomic<0>;
   if (begins("atom.")) return atomic<1>;
   if (ends("16x2")) return half_by_half;
@@ -340,7 +534,7 @@ void Block::follow(Warp &w, const Instr &i, u32 mask, u32 active) {
 // A shuffle has taken something from lanes that take no part in it.
 void Block::absent(Warp &w, const Instr &i, u32 lanes) {
   if (!w.undefined || w.mirrored || i.o[0] == ALL || !(i.flags & TRACKED)) return;
-  w.absent_pc = i.pc;
+  w.origin = i.pc;
   w.tainted = true;
   u32 *bits = reinterpret_cast<u32 *>(w.undefined + i.o[0]);
   for (u32 rest = lanes; rest; rest &= rest - 1) bits[__builtin_ctz(rest)] = ALL;
@@ -354,7 +548,7 @@ void Block::look_for_taint(Warp &w) {
 
 void Block::start_undefined(Warp &w) {
   w.tainted = w.undefined && !program.unset.empty();
-  w.absent_pc = NO_PC;
+  w.origin = NO_PC;
   if (!w.undefined) return;
   memset(w.undefined, 0, program.frame_bytes);
   for (const u32 offset : program.unset) set_lanes(w, offset, ALL, ALL);

@@ -50,6 +50,8 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
   X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
+  X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
+  X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -173,8 +175,8 @@ struct Instr {
   X(UNDEFINED_PRODUCT, "undefined value", 0)                   \
   X(UNDEFINED_ADDRESS, "undefined value", 0)                   \
   X(UNDEFINED_BRANCH, "undefined value", 0)                    \
+  X(UNDEFINED_ATOMIC, "undefined value", 0)                    \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
-  X(SHARED_UNDEFINED, "undefined value", 0)                    \
   X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
@@ -255,6 +257,9 @@ struct Event {
   u32 kind, there, at, number;
 };
 
+// Of a product of matrices.
+enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
+
 // Types of the elements that tensor instructions multiply.
 #define ELEMENTS(X) X(F16) X(BF16) X(TF32) X(S8) X(U8) X(E4M3) X(E5M2) X(S4) X(U4) X(B1) X(F64)
 enum Element : u32 {
@@ -273,6 +278,7 @@ struct Known {
 };
 constexpr u64 WITHIN_BLOCK = 1ull << 57;  // in its block number: only the block itself may know
 constexpr u64 PROXY_FENCED = 1ull << 55;  // ... what a proxy fence has come after
+constexpr u64 READS_OVER = 1ull << 54;    // ... only its reads
 using Past = std::vector<Known>;          // sorted by key
 using PastPointer = std::shared_ptr<const Past>;
 
@@ -355,6 +361,12 @@ struct Copy {
   u64 source[LANES];
 };
 
+// A load whose sanitizing waits for the predicate that says whether its value matters.
+struct Speculated {
+  u32 pc, mask;
+  u64 address[LANES];
+};
+
 // A wgmma that a warp has not waited for.
 struct Wgmma {
   u64 number;  // of the warpgroup's
@@ -377,7 +389,7 @@ struct Warp {
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
   bool tainted = false;     // something is
   bool mirrored = false;    // the two frames are exchanged
-  u32 absent_pc = 0;        // the last shuffle that gave something undefined
+  u32 origin = 0;           // pc of the shuffle or the store that gave it something undefined last; or NO_PC
   Block *block;
   u32 index;
   u32 live = 0;          // lanes that have not exited
@@ -405,6 +417,7 @@ struct Warp {
   mutable u64 landed = 0;                // the cells of a bulk copy of which it knows that it is over: shadow.cpp
   u32 epoch = 0, epoch_time = 0;         // races.cpp
   u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
+  std::vector<Speculated> speculated;    // memory.cpp
   std::vector<Copy> copies;              // in flight
   u32 copy_group[LANES] = {};            // number of the group that each lane is filling
   std::vector<Wgmma> products;           // under way

@@ -579,7 +579,6 @@ void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 
   if (written.is(Cell::IN_FLIGHT))
     return report(Problem::COPY_IN_FLIGHT, i.pc, product.first * LANES, where, bytes, written.other_than(NO_PC),
                   written.pc());
-  if (written.is(Cell::UNDEFINED)) report_visit(Problem::SHARED_UNDEFINED, w, i, 0, where, bytes, *this, written);
   if (written.visited()) {
     const Visit &v = cluster.visits[written.visit()];
     if (v.swizzle != NO_SWIZZLE && 16u << v.swizzle != swizzled)
@@ -612,10 +611,12 @@ void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &p
     const u32 from = addresses[n];
     if (n == of_a) fine = 0;  // B may be written in another way
     if (from + 16 > launch.shared_bytes) continue;
+    if (shared_tainted && undefined_shared(from, 16))
+      report(Problem::UNDEFINED_PRODUCT, pc, product.first * LANES, 0, n < of_a ? OPERAND_A : OPERAND_B);
     for (u32 at = from >> shift; at <= (from + 15) >> shift; ++at) {
       const Cell written = written_by[at];
       if (written.word != fine || !fine) {
-        constexpr u64 UNUSUAL = Cell::IN_FLIGHT | Cell::BY_MANY_WARPS | Cell::UNDEFINED;
+        constexpr u64 UNUSUAL = Cell::IN_FLIGHT | Cell::BY_MANY_WARPS;
         if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()])
           check_operand(w, product, at, Matrix(n < of_a ? first.a : first.b, false).swizzled);
         fine = written.word;

@@ -49,6 +49,9 @@ def launch(
     ]
     params = np.array([array.ctypes.data for array in arrays], np.uint64).tobytes()
     result = built.launch("k", grid, block, shared, params, memory, **options)
+    # The arrays are what is read afterwards.
+    left = {number for each in memory for number in built.undefined.stores(each.base, each.size)}
+    result.findings += [store for number, store in result.stores.items() if number in left]
     result.places = built.kernel("k").instructions
     return result
 

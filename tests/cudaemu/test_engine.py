@@ -705,7 +705,7 @@ MISTAKES = {
     "out of bounds global": "ld.global.u32 %r3, [%rd0+128];",
     "null pointer": "mov.u64 %rd1, 16; ld.global.u32 %r3, [%rd1];",
     "misaligned": "ld.global.u32 %r3, [%rd0+2];",
-    "uninitialised global read": "ld.global.u32 %r3, [%rd0];",
+    "uninitialised global read": "ld.global.u32 %r3, [%rd0+20];",
     "out of bounds shared": ".shared .b32 s[4]; ld.shared.u32 %r3, [s+128];",
     "uninitialised shared read": ".shared .b32 s[4]; ld.shared.u32 %r3, [s];",
     "out of bounds local": ".local .b32 l[4]; st.local.u32 [l+16], %r0;",
@@ -980,8 +980,8 @@ def test_an_atomic_on_the_last_address_that_there_is():
 def test_a_variable_as_large_as_a_gpu_is_no_trouble():
     """Its zeros are nobody's to write one by one."""
     started = time.process_time()
-    result = launch("st.global.u32 [table], 5; ld.global.u32 %r2, [table]; " + OUT.format("%r2"), c := out(),
-                    outside=".global .align 4 .b8 table[4294967292];")  # fmt: skip
+    write_and_read = "st.global.u32 [table], 5; bar.warp.sync -1; ld.global.u32 %r2, [table]; "
+    result = launch(write_and_read + OUT.format("%r2"), c := out(), outside=".global .align 4 .b8 table[4294967292];")
     assert not result.findings and (c == 5).all() and time.process_time() - started < 5
 
 

@@ -81,6 +81,32 @@ def test_volatile_accesses_are_no_substitute_for_syncwarp():
     assert run(body.replace("setp.ge", "bar.warp.sync -1; setp.ge"))[0] == []
 
 
+@pytest.mark.parametrize("space", ["shared", "global"])
+@pytest.mark.parametrize(("other", "found"), [("%r1, 32", False), ("%r1, 1", True)])
+def test_a_load_that_the_compiler_has_moved_above_a_short_circuit(space, other, found):
+    """`if (done || s[0] > 1000) …`: nothing comes of the load where `done` is true."""
+    base = {"shared": "%r2", "global": "%rd5"}[space]
+    body = f"""mad.wide.u32 %rd5, %r0, 4, %rd0; {"" if space == "shared" else "add.s64 %rd5, %rd5, 512;"}
+        st.{space}.u32 [{base}], %r0; mov.u32 %r5, 0;
+        xor.b32 %r8, %r0, 1; mad.lo.u32 %r4, %r8, 4, %r3; mad.wide.u32 %rd6, %r8, 4, %rd0; add.s64 %rd6, %rd6, 512;
+        bra HERE; HERE:
+        ld.{space}.u32 %r9, [{"%r4" if space == "shared" else "%rd6"}];
+        setp.lt.u32 %p1, {other}; setp.gt.u32 %p2, %r9, 1000; or.pred %p3, %p1, %p2; @%p3 bra END;
+        mov.u32 %r5, %r9; END:"""
+    assert run(body)[0] == ([f"{space} race"] if found else [])
+
+
+def test_a_load_that_comes_first_is_made_in_any_case():
+    """`if (s[0] > 1000 || done)`; and one whose value is used behind the branch."""
+    body = """st.shared.u32 [%r2], %r0; bra HERE; HERE: ld.shared.u32 %r9, [%r4]; setp.gt.u32 %p2, %r9, 1000;
+        ld.global.u32 %r10, [%rd0+512]; setp.eq.u32 %p1, %r10, 0; or.pred %p3, %p2, %p1; @%p3 bra END;
+        END: mov.u32 %r5, 0;"""
+    assert run(body)[0] == ["shared race"]
+    body = """st.shared.u32 [%r2], %r0; bra HERE; HERE: ld.shared.u32 %r5, [%r4]; setp.gt.u32 %p2, %r5, 1000;
+        setp.lt.u32 %p1, %r1, 32; or.pred %p3, %p2, %p1; @%p3 bra END; END:"""
+    assert run(body)[0] == ["shared race"]
+
+
 # ---- barriers of some warps ----
 
 # Warps 0 and 1 produce, warps 2 and 3 consume; `ready` says that the data are there, `free` that the place is.

@@ -741,3 +741,62 @@ def test_a_long_launch_is_announced_where_no_terminal_shows_it(monkeypatch, caps
     bar(4000, 4000)
     told = capsys.readouterr().err.splitlines()
     assert told == [f"emulating: 3 of 4,000 blocks after {n} s; Ctrl-C ends it" for n in (10, 20)]
+
+
+# ---- right programs of others ----------------------------------------------------------------------------------------
+
+BOTH_SIDES = r"""
+#include <cstdio>
+#include <cuda_runtime.h>
+__global__ void add(int *n) { ADD(n, 1); }
+int main() {
+  int *n;
+  cudaMallocManaged(&n, sizeof *n);
+  *n = 0;
+  add<<<4, 64>>>(n);
+  for (int i = 0; i < 100; ++i) __sync_fetch_and_add(n, 1);
+  cudaDeviceSynchronize();
+  printf("%d\n", *n);
+}
+"""
+
+
+@pytest.mark.parametrize(("add", "kinds"), [("atomicAdd_system", []), ("atomicAdd", ["managed memory too early"])])
+def test_the_host_may_meet_a_kernel_that_is_made_for_it(add, kinds):
+    report = cudaemu.program(source(BOTH_SIDES.replace("ADD", add), f"both_sides_{add}"))
+    assert [finding.kind for finding in report.findings] == kinds, report
+
+
+LIBRARY = r"""
+#include <cstdio>
+#include <cub/device/device_radix_sort.cuh>
+#include <thrust/device_vector.h>
+#include <thrust/remove.h>
+#include <thrust/unique.h>
+struct Odd { __host__ __device__ bool operator()(int x) const { return x & 1; } };
+int main() {
+  const int n = 3000;  // not a multiple of any tile
+  int from[n], in_pairs[n];
+  for (int i = 0; i < n; ++i) from[i] = i * 7919 % 10007, in_pairs[i] = i / 2;
+  thrust::device_vector<int> keys(from, from + n), values = keys, sorted(n), sorted_values(n);
+  size_t bytes = 0;
+  cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys.data().get(), sorted.data().get(), values.data().get(),
+                                  sorted_values.data().get(), n);
+  thrust::device_vector<char> room(bytes);
+  cub::DeviceRadixSort::SortPairs(room.data().get(), bytes, keys.data().get(), sorted.data().get(), values.data().get(),
+                                  sorted_values.data().get(), n);
+  int right = 1;
+  for (int i = 1; i < n; ++i) right &= sorted[i - 1] <= sorted[i];
+  const int even = thrust::remove_if(keys.begin(), keys.end(), Odd()) - keys.begin();
+  thrust::device_vector<int> pairs(in_pairs, in_pairs + n);
+  const int different = thrust::unique(pairs.begin(), pairs.end()) - pairs.begin();
+  return !(right && even == EVEN && different == n / 2);
+}
+"""
+
+
+def test_thrust_and_cub_are_clean():
+    """They pass on values that nobody has set, and overwrite what other blocks have counted."""
+    even = sum(i * 7919 % 10007 % 2 == 0 for i in range(3000))
+    report = cudaemu.program(source(LIBRARY.replace("EVEN", str(even)), "library"))
+    assert report.ok and report.status == 0, report

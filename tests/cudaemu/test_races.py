@@ -170,6 +170,43 @@ __global__ void release_acquire(const float *a, float *out, int n) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = out[threadIdx.x];
   }
 }""",
+    "in_place": """
+// Each block counts what it keeps and tells the next one, in one word; what was read is overwritten (look-back).
+__device__ unsigned counts[8];
+__global__ void in_place(const float *a, float *out, int n) {
+  __shared__ int kept, before;
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (threadIdx.x == 0) kept = 0;
+  __syncthreads();
+  const float mine = out[2048 + at];
+  if (mine == 0) atomicAdd(&kept, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::atomic_ref<unsigned, cuda::thread_scope_device> count(counts[blockIdx.x]);
+    unsigned seen = 1;
+    if (blockIdx.x) {
+      cuda::atomic_ref<unsigned, cuda::thread_scope_device> last(counts[blockIdx.x - 1]);
+      while (!(seen = last.load(cuda::memory_order_relaxed)));
+    }
+    before = seen - 1;
+    count.store(seen + kept, cuda::memory_order_relaxed);  // the count
+  }
+  __syncthreads();
+  if (blockIdx.x) out[2048 + before - blockDim.x + threadIdx.x] = mine + 1;
+}""",
+    "down_a_warp": """
+// Lanes hand values to their neighbours.
+__global__ void down_a_warp(const float *a, float *out, int n) {
+  for (int step = 1; step < 32; step *= 2) {
+    const float other = threadIdx.x % 32 >= step ? out[threadIdx.x - step] : 0;
+    __syncwarp();
+    out[threadIdx.x] += other + 1;
+    __syncwarp();
+  }
+}""",
+    "lanes_agree": """
+// Which of the lanes it was that wrote, nobody can tell.
+__global__ void lanes_agree(const float *a, float *out, int n) { out[threadIdx.x / 32] = a[0]; }""",
     "set_a_flag": """
 // All that find something say so; and nobody looks before the kernel is over.
 __global__ void set_a_flag(const float *a, float *out, int n) {
@@ -192,6 +229,8 @@ CALLS = {
     "two_launches": "two_launches<<<4, 64>>>(a, out, n); count_up<<<1, 1>>>(out + 512);\n"
     "  two_launches<<<4, 64>>>(a, out, n)",
     "neighbours": "neighbours<<<3, 128>>>(a, out, n)",
+    "down_a_warp": "down_a_warp<<<1, 32>>>(a, out, n)",
+    "lanes_agree": "lanes_agree<<<1, 128>>>(a, out, n)",
 }
 
 
@@ -242,6 +281,24 @@ def test_two_that_agree_are_told_apart_from_two_that_do_not():
     report, _ = run("they disagree")
     assert {finding.kind for finding in report.findings} == {"global race"}
     assert "out[0]" in report.findings[0].message
+
+
+AGREEING = """
+__global__ void agreeing(const float *a, float *out, int n) {  // all blocks write the same, 64 elements each
+  for (int at = threadIdx.x; at < 4096; at += blockDim.x) out[at] = at;
+}
+extern "C" cudaError_t launch(const float *a, float *out, int n) {
+  agreeing<<<6, 128>>>(a, out, n);
+  return cudaDeviceSynchronize();
+}
+"""
+
+
+def test_whether_two_blocks_agree_is_not_decided_by_chance():
+    path = sources.source(AGREEING, "agreeing")
+    for _ in range(20):
+        report = cudaemu.run(path, "launch", [torch.zeros(1), torch.zeros(4096), 0], names=["a", "out", "n"], threads=2)
+        assert report.ok and [note.kind for note in report.notes] == ["same value written"], report
 
 
 # What is replaced by what; what the message says (a pattern), and a piece of each of the two lines.
@@ -298,6 +355,17 @@ BREAKS = {
     "relaxed": (
         "release_acquire", "memory_order_release", "memory_order_relaxed", r"out\[\d+\] are read here and written by",
         "= out[threadIdx.x]"),
+    "a count that comes of nothing": (
+        "in_place", "count.store(seen + kept,", "count.store(1 + 128 * (blockIdx.x + 1),",
+        r"are written here and read by thread .* of block", "out[2048 + before"),
+    "no barrier between read and write": (
+        "down_a_warp", "__syncwarp();\n    out", "out",
+        r"written here and read by thread \(\d+, 0, 0\) at line \d+, with no", "+= other"),
+    "no barrier between write and read": (
+        "down_a_warp", "other + 1;\n    __syncwarp();", "other + 1;",
+        r"read here and written by thread \(\d+, 0, 0\) at line \d+, with no", "const float other"),
+    "lanes that disagree": (
+        "lanes_agree", "= a[0]", "= a[threadIdx.x]", r"out\[\d\] are written here and", "out[threadIdx"),
     "they disagree": ("set_a_flag", "= 1;", "= threadIdx.x;", r"out\[0\]", "out[0] ="),
 }  # fmt: skip
 

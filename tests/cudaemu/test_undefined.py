@@ -139,7 +139,7 @@ def test_right_kernels_are_clean(name, n):
         ("local_array", 7, "// the store", "in 4 lanes"),
         ("branch", 3, "// the branch", "the condition holds, in 8 lanes"),
         ("sum_of_some", 20, "// the store", "gave from a lane that takes no part"),
-        ("through_shared", 1, "// the read", "a value that nobody set"),
+        ("through_shared", 1, "// the read", "stored at line 84"),
     ],
 )
 def test_what_is_not_set_for_all(name, n, mark, says):
@@ -166,6 +166,12 @@ def test_accumulators_that_nobody_zeroed(name, old, new):
     assert "accumulator" in finding.message and "32 lanes" in finding.message
 
 
+# %r3: a word of shared memory, of each lane.
+MINE = ".shared .align 16 .b32 s[32]; mov.u32 %r3, s; mad.lo.u32 %r3, %r0, 4, %r3;"
+MATRIX = (
+    MINE + "st.shared.u32 [%r3], %r60; bar.warp.sync -1; and.b32 %r5, %r0, 7; mov.u32 %r4, s;"
+    "mad.lo.u32 %r4, %r5, 16, %r4; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r4];"
+)
 OUT = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], {};"
 HARMLESS = {
     "copied about": "mov.u32 %r3, %r60; mov.u32 %r4, %r3; mov.b64 %rd2, {%r4, %r3};" + OUT.format("7"),
@@ -183,6 +189,24 @@ HARMLESS = {
     "a table": "lop3.b32 %r3, %r60, 0, %r0, 0xEA;" + OUT.format("%r3"),
     "two halves": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2}; add.u16x2 %r3, %r3, %r3;"
     "cvt.u32.u16 %r4, %h1; and.b32 %r3, %r3, 0xffff;" + OUT.format("%r3"),
+    "through shared memory": MINE + "st.shared.u32 [%r3], %r60; ld.shared.u32 %r4, [%r3];" + OUT.format("7"),
+    "half of a word, through shared memory": MINE
+    + "cvt.u16.u32 %h1, %r0; mov.b32 %r4, {%h1, %h2}; st.shared.u32 [%r3], %r4; ld.shared.u16 %h3, [%r3];"
+    "cvt.u32.u16 %r5, %h3;" + OUT.format("%r5"),
+    "a bit, through shared memory": MINE
+    + "and.b32 %r4, %r60, 0xfffffffe; st.shared.u32 [%r3], %r4; ld.shared.u32 %r5, [%r3]; and.b32 %r5, %r5, 1;"
+    + OUT.format("%r5"),
+    "overwritten in shared memory": MINE
+    + "st.shared.u32 [%r3], %r60; st.shared.u32 [%r3], %r0; ld.shared.u32 %r4, [%r3];"
+    + OUT.format("%r4"),
+    "a vector of which one is used": ".shared .align 16 .b32 s[64]; mov.u32 %r3, s; mad.lo.u32 %r3, %r0, 8, %r3;"
+    "st.shared.v2.u32 [%r3], {%r0, %r60}; ld.shared.v2.u32 {%r4, %r5}, [%r3];" + OUT.format("%r4"),
+    "a matrix": MATRIX + OUT.format("7"),
+    "overwritten in global memory": "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r60;"
+    "st.global.u32 [%rd31], 7;",
+    "copied to shared memory": ".shared .align 16 .b32 s[32]; mov.u32 %r3, s; mad.lo.u32 %r4, %r0, 4, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r60; cp.async.ca.shared.global [%r4], [%rd31], 4;"
+    "cp.async.wait_all; ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd31], 7;",
     "a lane that is off": "@%p7 bra END; mov.u32 %r3, 1; END: " + OUT.format("2"),
 }
 HARMFUL = {
@@ -197,6 +221,20 @@ HARMFUL = {
     "an atomic": "red.global.add.u32 [%rd0], %r60;",
     "a vote": "setp.lt.u32 %p0, %r60, 5; vote.sync.any.pred %p1, %p0, -1; selp.u32 %r3, 1, 0, %p1;" + OUT.format("%r3"),
     "shuffled": "shfl.sync.bfly.b32 %r3, %r60, 1, 31, -1;" + OUT.format("%r3"),
+    "through shared memory": MINE + "st.shared.u32 [%r3], %r60; ld.shared.u32 %r4, [%r3];" + OUT.format("%r4"),
+    "a byte with its sign": MINE
+    + "st.shared.u32 [%r3], %r60; ld.shared.s8 %r4, [%r3]; shr.s32 %r4, %r4, 31;"
+    + OUT.format("%r4"),
+    "a matrix": MATRIX + OUT.format("%r6"),
+    "a matrix stored": MINE + "mov.u32 %r4, s; and.b32 %r5, %r0, 7; mad.lo.u32 %r4, %r5, 16, %r4;"
+    "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r4], {%r60}; bar.warp.sync -1; ld.shared.u32 %r6, [%r3];"
+    + OUT.format("%r6"),
+    "through global memory": "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r60;"
+    "ld.global.u32 %r4, [%rd31]; setp.lt.u32 %p0, %r4, 5; st.global.u32 [%rd31], 7; @%p0 bra END; mov.u32 %r3, 1; END:",
+    "copied to shared memory": ".shared .align 16 .b32 s[32]; mov.u32 %r3, s; mad.lo.u32 %r4, %r0, 4, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r60; cp.async.ca.shared.global [%r4], [%rd31], 4;"
+    "cp.async.wait_all; ld.shared.u32 %r5, [%r4];" + OUT.format("%r5"),
+    "what an atomic finds": MINE + "st.shared.u32 [%r3], %r60; atom.shared.add.u32 %r4, [%r3], 1;" + OUT.format("%r4"),
     "a local word": ".local .align 4 .b32 l[4]; st.local.u32 [l], 1; ld.local.u32 %r3, [l+4];" + OUT.format("%r3"),
 }
 
@@ -216,6 +254,103 @@ def test_what_matters(name):
     assert not launch(HARMFUL[name], np.zeros(32, np.uint32), sanitize=False).findings or "bounds" in str(
         result.findings
     )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "says"),
+    [("%r60", "%r1", "%f1", "operand A"), ("%r1", "%r60", "%f1", "operand B"), ("%r1", "%r1", "%f30", "operand C")],
+)
+def test_which_operand_of_a_product(a, b, c, says):
+    body = f"""mov.f32 %f1, 0f00000000; mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%f2, %f3, %f4, %f5}},
+        {{%r1, %r1, %r1, {a}}}, {{%r1, {b}}}, {{%f1, %f1, %f1, {c}}};"""
+    (finding,) = launch(body, np.zeros(32, np.uint32)).findings
+    assert says in finding.message and ("zeroed" in finding.message) == (says == "operand C")
+
+
+HOST = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cuda_runtime.h>
+__global__ void some(int *to, int n) {  // what the other lanes store, nobody has set
+  int x[2];
+  for (int k = 0; k < n; ++k) x[k % 2] = k;
+  to[threadIdx.x] = x[threadIdx.x % 2];  // the store
+}
+__global__ void pass_on(const int *from, int *to) { to[31 - threadIdx.x] = from[threadIdx.x]; }  // passed on
+__global__ void look(const int *from, int *to) {
+  if (from[threadIdx.x] > 3) asm volatile("st.global.u32 [%0], 1;" ::"l"(to));  // the look
+}
+int main(int, char **argv) {
+  int *a, *b, host[32], *managed;
+  cudaMalloc(&a, sizeof host), cudaMalloc(&b, sizeof host), cudaMallocManaged(&managed, sizeof host);
+  cudaMemset(b, 0, sizeof host);
+  const int what = atoi(argv[1]);
+  some<<<1, 32>>>(what == 6 ? managed : a, 1);
+  switch (what) {
+    case 1: cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 2: cudaMemcpy(host, a, 4, cudaMemcpyDeviceToHost); break;  // that one is set
+    case 3: pass_on<<<1, 32>>>(a, b); break;
+    case 4: pass_on<<<1, 32>>>(a, b), cudaMemcpy(host, b, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 5: look<<<1, 32>>>(a, b); break;
+    case 7: cudaMemset(a, 0, sizeof host), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 8: cudaMemcpy(b, a, sizeof host, cudaMemcpyDeviceToDevice);
+      cudaMemcpy(host, b, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 9: some<<<1, 32>>>(a, 2), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 10: cudaMemcpy(a, host, sizeof host, cudaMemcpyHostToDevice);
+      cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+    case 11: cudaMemcpy(a, b, sizeof host, cudaMemcpyDeviceToDevice);
+      cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost); break;
+  }
+  return cudaDeviceSynchronize();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "mark"),
+    [(1, "// the store"), (2, None), (3, None), (4, "// passed on"), (5, "// the look"), (6, "// the store"), (7, None),
+     (8, "// the store"), (9, None), (10, None), (11, None)],
+)  # fmt: skip
+def test_what_the_host_reads(what, mark):
+    """A value that nobody has set may lie in global memory, and pass from kernel to kernel, until it matters."""
+    report = cudaemu.program(sources.source(HOST, "undefined_host"), [str(what)])
+    expected = [] if mark is None else [HOST[: HOST.index(mark)].count("\n") + 1]
+    assert [finding.line for finding in report.findings] == expected, report
+    assert {finding.kind for finding in report.findings} <= {"undefined value"}
+
+
+SURFACE = r"""
+#include <cstdlib>
+#include <cuda_runtime.h>
+__global__ void some(cudaSurfaceObject_t to, int n) {
+  int x[2];
+  for (int k = 0; k < n; ++k) x[k % 2] = k;
+  surf2Dwrite(x[threadIdx.x % 2], to, 4 * threadIdx.x, 0);
+}
+__global__ void pass_on(cudaSurfaceObject_t s, int *to) {
+  to[threadIdx.x] = surf2Dread<int>(s, 4 * threadIdx.x, 0);  // passed on
+}
+int main(int, char **argv) {
+  int *a, host[32] = {};
+  cudaChannelFormatDesc format = cudaCreateChannelDesc<int>();
+  cudaResourceDesc resource = {cudaResourceTypeArray};
+  cudaSurfaceObject_t surface;
+  cudaMalloc(&a, sizeof host);
+  cudaMallocArray(&resource.res.array.array, &format, 32, 1, cudaArraySurfaceLoadStore);
+  cudaCreateSurfaceObject(&surface, &resource);
+  some<<<1, 32>>>(surface, 1);
+  if (atoi(argv[1])) some<<<1, 32>>>(surface, 2);
+  pass_on<<<1, 32>>>(surface, a);
+  return cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+}
+"""
+
+
+@pytest.mark.parametrize(("again", "found"), [(0, 1), (1, 0)])
+def test_surfaces_pass_it_on_as_memory_does(again, found):
+    report = cudaemu.program(sources.source(SURFACE, "undefined_surface"), [str(again)])
+    there = SURFACE[: SURFACE.index("// passed on")].count("\n") + 1
+    assert [(each.kind, each.line) for each in report.findings] == found * [("undefined value", there)], report
 
 
 SOME_LANES = """setp.lt.u32 %p0, %r0, 8; @%p0 mov.u32 %r3, 5; setp.lt.u32 %p1, %r0, {}; @!%p1 exit;""" + OUT.format(
