@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import cudaemu
@@ -89,7 +90,7 @@ def look(source: Path, exercise: Exercise, kernel: Kernel, first: Shape, second:
     return _work(report, kernel, (first, second))
 
 
-def _twice(source: Path, symbol: str, declared: list[tuple[str, str]]) -> str:
+def _twice(source: Path, symbol: str, declared: Sequence[tuple[str, str]]) -> str:
     """A source with a launcher that calls the submission's launcher twice."""
     if not declared:
         raise UserError(f"{source} does not export {symbol}")

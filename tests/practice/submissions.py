@@ -84,7 +84,7 @@ def kinds() -> list[Kind]:
         Kind("out-of-bounds", _edited(("if (row < M && col < N)", "if (true)")), (RULE,)),
         Kind("empty", "", (EMPTY,)),
         Kind("blank", "\n \n", (EMPTY,)),
-        Kind("not-text", "\udcff\udcfe\udc00" * 40, (COMPILE, RUN)),
+        Kind("not-text", "\udcff\udcfe\udc80" * 40, (COMPILE, RUN)),
         Kind("missing", None, (MISSING,)),
         Kind("cheat-nothing", _launcher("  (void)grid;\n"), (WRONG,)),
         Kind("cheat-host", _launcher(_HOST + _BACK + "  (void)grid;\n"), (CHEAT,)),
