@@ -45,7 +45,10 @@ VERBS = {
     "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
-LADDER_VERBS = ("list", "test", "bench", "profile", "practice")
+LADDER_ONLY = {
+    "grade": "a folder of submissions, checked side by side (emulator)",
+}
+LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
 
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
@@ -75,7 +78,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
     examples = "".join(_example(f"{program} {verb}", template, stages[0]) for template in templates)
     parser = _Parser(
         prog=f"{program} {verb}",
-        description=f"{verb}: {VERBS[verb]}",
+        description=f"{verb}: {({**VERBS, **LADDER_ONLY})[verb]}",
         epilog=f"examples:{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -133,6 +136,8 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
         out.print(f"{program} practice [EXERCISE]                        exercises: you write", markup=False)
+        for verb, summary in LADDER_ONLY.items():
+            out.print(f"{f'{program} {verb}':<50} {summary}", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:
         (stage,) = stages

@@ -54,6 +54,11 @@ class Build:
         return "main" in self.exported
 
 
+def runtime_object(nvcc: toolchain.Nvcc) -> Path:
+    """The stand-in CUDA runtime, compiled if this is the first time."""
+    return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
+
+
 def compile_host(
     source: Path,
     defines: Mapping[str, str] | None = None,
@@ -98,7 +103,7 @@ def compile_host(
         else:
             wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
-    runtime = toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
+    runtime = runtime_object(nvcc)
 
     def compile_more(out: Path, number: int, file: Path) -> None:
         """One of the other sources."""

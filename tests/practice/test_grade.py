@@ -1,0 +1,110 @@
+"""A class graded: each kind of submission ends as a row, and only what the kernel has done has points."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import pytest
+
+from common.practice import exercises, grade, honest, sandbox
+from common.practice.grade import ADVICE, CHEAT, Row
+from common.practice.sandbox import Limits
+from cudaemu.errors import UserError
+from tests.practice import submissions
+
+EXERCISE = submissions.EXERCISE
+RUN_HERE = ("right", "does-not-compile", "crash", "cheat-state", "starter", "empty", "missing", "cheat-host",
+            "cheat-includes-ours")  # fmt: skip
+
+
+def test_every_kind_is_judged_right(tmp_path):
+    chosen = [kind for kind in submissions.kinds() if kind.name in RUN_HERE]
+    assert len(chosen) == len(RUN_HERE)
+    expected = submissions.write(tmp_path / "class", chosen, len(chosen))
+    folders = grade.students(tmp_path / "class")
+    rows = grade.grade(folders, [EXERCISE], seed=3, jobs=2, limits=Limits(seconds=300))
+    grade.write(rows, tmp_path / "out", {"seed": 3})
+    found = json.loads((tmp_path / "out" / "grades.json").read_text())
+    assert submissions.compared(expected, found["rows"]) == []
+    with open(tmp_path / "out" / "grades.csv", newline="") as file:
+        assert {row["student"]: float(row["points"]) for row in csv.DictReader(file)} == {
+            row.student: row.points for row in rows
+        }
+    assert {path.stem for path in (tmp_path / "out" / "feedback").iterdir()} == set(expected)
+    state = next(row for row in rows if "state" in row.student)
+    assert "twice" in state.report
+
+
+def test_a_loop_ends_when_its_time_is_over(tmp_path):
+    ran = sandbox.run([sys.executable, "-c", "while True: pass"], Limits(seconds=1), tmp_path)
+    assert ran.late and not ran.sent
+
+
+@pytest.mark.skipif(not sandbox.walls(), reason="no namespaces here")
+def test_walls_hold(tmp_path):
+    room, outside = tmp_path / "room", tmp_path / "outside"
+    room.mkdir()
+    outside.mkdir()
+    (room / "known").write_text("before")
+    code = (
+        "import os, pathlib, socket\n"
+        "said = [pathlib.Path('known').read_text()]\n"
+        "pathlib.Path('known').write_text('after')\n"
+        "for what in (lambda: open(r'OUT', 'w'), lambda: socket.create_connection(('1.1.1.1', 53), 2),\n"
+        "             lambda: pathlib.Path('big').write_bytes(bytes(1 << 25))):\n"
+        "    try: what(); said.append('done')\n"
+        "    except OSError: said.append('refused')\n"
+        "os.write(int(os.environ['RESULT']), ' '.join(said).encode())\n"
+    ).replace("OUT", str(outside / "out"))
+    ran = sandbox.run([sys.executable, "-c", code], Limits(seconds=60, files=1 << 24), room, ["known"])
+    assert ran.sent == b"before refused refused refused", ran.said
+    assert (room / "known").read_text() == "before" and not list(outside.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('#include "x.h"\n', "#include"),
+        ("#include </etc/passwd>\n", "#include"),
+        ("#define F <cuda.h>\n#include F\n", "#include"),
+        ("void f() { dlopen(0, 0); }\n", "dlopen"),
+        ("// dlopen(0, 0)\n#include <cuda_fp16.h>  // halves\n", ""),
+    ],
+)
+def test_what_a_source_names(tmp_path, text, said):
+    source = tmp_path / "kernel.cu"
+    source.write_text(text)
+    assert said in honest.read(source, EXERCISE) and bool(honest.read(source, EXERCISE)) == bool(said)
+
+
+def test_main_of_a_program_must_stand(tmp_path):
+    exercise = exercises.find("transpose")
+    source = tmp_path / exercise.file
+    source.write_text(exercise.solution.read_text())
+    assert not honest.read(source, exercise)
+    head, _, _ = exercise.start.partition("int main(")
+    source.write_text(head + "int main() { return 0; }\n")
+    assert "main" in honest.read(source, exercise)
+
+
+def test_a_hidden_shape_is_one_that_the_check_does_not_try():
+    kernel = EXERCISE.kernel(EXERCISE.solution)
+    drawn = {grade.hidden_shape(kernel, seed) for seed in range(6)}
+    assert len(drawn) > 1 and not drawn & set(kernel.test_shapes().values())
+
+
+def test_a_page_says_what_helps():
+    page = grade.feedback("ann", [Row("ann", EXERCISE.name, CHEAT, report="the launcher launches no kernel")])
+    assert ADVICE[CHEAT] in page and "no kernel" in page and EXERCISE.hints[0] in page and "0 of 10" in page
+
+
+def test_folders_that_are_none(tmp_path):
+    with pytest.raises(UserError, match="folder"):
+        grade.students(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="student"):
+        grade.students(tmp_path)
+    (tmp_path / "ann" / "unknown").mkdir(parents=True)
+    with pytest.raises(UserError, match="exercise"):
+        grade.asked(grade.students(tmp_path))
