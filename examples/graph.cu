@@ -3,8 +3,9 @@
 //
 // Between cudaStreamBeginCapture and cudaStreamEndCapture nothing is done that is put into the stream. The arguments of
 // kernels are copied then; what pointers point to is read at each launch.
+#include <cuda_runtime.h>
+
 #include <cstdio>
-#include <vector>
 
 constexpr int N = 1000, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS;
 

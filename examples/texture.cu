@@ -4,6 +4,8 @@
 // A texture object is a view of an array: kernels read it at any point, and the hardware mixes the texels around it.
 // Texel i has its centre at i + 0.5, so x - 0.5 tells which two are mixed, and its fraction, rounded to 1/256, by how
 // much. A surface writes to an array: without filter, and with x in bytes.
+#include <cuda_runtime.h>
+
 #include <cmath>
 #include <cstdio>
 #include <vector>

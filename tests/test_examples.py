@@ -79,7 +79,7 @@ NAMES = {  # of a header, what an example may use of it
     "cstdio": r"printf\b",
     "cstdlib": r"\b(?:atoi|exit)\(",
     "cassert": r"\bassert\(",
-    "cmath": r"\bstd::(?:fabs|ldexp|exp|abs|sqrt|sin|cos|pow|fmax)\b",
+    "cmath": r"\bstd::(?:fabs|floor|ldexp|exp|abs|sqrt|sin|cos|pow|fmax)\b",
     "algorithm": r"\bstd::(?:max|min|swap)\b",
     "vector": r"\bstd::vector\b",
     "cstdint": r"\bu?int\d+_t\b",
