@@ -379,7 +379,7 @@ def test_without_grad_parameters_may_be_used(launches):
 
 def test_inside_a_vmap(launches):
     for _ in range(2):
-        with pytest.raises(UserError, match="no rule for torch.func: q is inside a vmap, grad or jvp"):
+        with pytest.raises(UserError, match="no rule for torch.func: q is inside a vmap"):
             torch.func.vmap(lambda q: attention(q, K, V))(Q.expand(3, *Q.shape))
         attention(Q, K, V)
 
@@ -443,7 +443,8 @@ def within(limit: float, call, calls: int = 20, rounds: int = 1000) -> bool:
 def test_what_a_call_costs_the_host(monkeypatch, launches):
     """All but the launch; of a call that was planned before, and of one whose number of keys is new, as in decoding."""
     kernel = STAGE.kernel("fp16", {"HEAD_DIM": 64})
-    monkeypatch.setattr(MODULE, "_built", lambda *_: (kernel, Notes(kernel, launches)))
+    built = kernel, Notes(kernel, launches)  # once, as _built keeps it
+    monkeypatch.setattr(MODULE, "_built", lambda *_: built)
     assert within(60, lambda: attention(Q, K, V)), "on a slow machine; a fast one takes a tenth of it"
     q, k, _ = inputs(1, 32, 1, n_kv=6000)
     lengths = itertools.cycle(range(5000, 5040))

@@ -1,4 +1,4 @@
-"""Stage h7: softmax under the products, within a warpgroup and between two."""
+"""Stage h7: softmax under the products: FlashAttention-3."""
 
 from common.stage import Stage
 

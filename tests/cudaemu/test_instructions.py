@@ -1450,6 +1450,9 @@ ELSEWHERE |= {"mbarrier", "mbarrier.test"}  # test_mbarrier.py
 ELSEWHERE |= {"bulk", "bulk.commit", "bulk.wait"}  # test_bulk.py
 ELSEWHERE |= {f"wgmma.{what}" for what in ("f32", "s32", "fence", "commit_group", "wait_group")}  # test_wgmma.py
 ELSEWHERE |= {"setmaxnreg", "fence.proxy.async"}  # likewise
+ELSEWHERE |= {"tex", "suld", "sust"}  # test_textures.py
+ELSEWHERE |= {"wmma.load.f64", "wmma.store.f64"}  # test_tensor.py
+ELSEWHERE |= {"and.pred.settling", "or.pred.settling"}  # test_order.py
 
 
 def test_every_instruction_is_tested():

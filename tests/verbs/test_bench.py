@@ -190,7 +190,7 @@ def test_a_wrong_kernel_ends_the_run(fake_gpu, monkeypatch, command):
     monkeypatch.setattr(accuracy, "explain", lambda kernel, *_: f"{kernel.label} is wrong")
     fake_gpu.wrong.add("02_block_tile")
     status, out, err = command("kernels.03_thread_tile", "bench", "--sizes", "128")
-    assert (status, out) == (1, "") and err.startswith("02_block_tile fp16 is wrong")
+    assert (status, out) == (1, "") and err.startswith("02_block_tile fp16, 128: 02_block_tile fp16 is wrong")
 
 
 def test_a_size_that_the_stage_cannot_take_is_refused_and_in_the_ladder_noted(fake_gpu, command, tmp_path):
