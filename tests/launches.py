@@ -1,8 +1,14 @@
-"""A launcher that notes what it is called with, in place of a GPU's (with the fixture cpu_as_gpu, on CPU tensors)."""
+"""Launches for tests: a launcher that notes what it is called with, in place of a GPU's (with the fixture cpu_as_gpu,
+on CPU tensors), and calls from several threads at once."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
 
 from common import gpu
 from common.stage import Kernel
@@ -18,3 +24,19 @@ class Notes(gpu.Launcher):
         values = struct.unpack("".join(gpu.TYPES[kind] for kind in self.parameters.values()), packed)
         self.launches.append(dict(zip(self.parameters, values)))
         return 0
+
+
+def from_four_threads(call: Callable[[], Tensor]) -> list[Tensor]:
+    """The results of 200 calls on the GPU, 50 from each of four threads, each with a stream of its own. Raises what a
+    call raised."""
+
+    def work() -> list[Tensor]:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = [call() for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+        return found
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(work) for _ in range(4)]
+        return [each for one in waiting for each in one.result()]

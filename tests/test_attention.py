@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
-import threading
 import time
 
 import pytest
@@ -25,7 +24,7 @@ from common.stage import Kernel
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from kernels import attention
-from tests.launches import Notes
+from tests.launches import Notes, from_four_threads
 
 MODULE = importlib.import_module("kernels.16_final.attention")
 STAGE = kernels.load("16")
@@ -583,19 +582,7 @@ def test_graphs_streams_and_threads_on_the_gpu():
     assert torch.equal(out, want)
     assert torch.allclose(attention(q, k, v, enable_gqa=True), want, atol=2**-11)  # parts weighed a little differently
 
-    found: list[Tensor] = []
-
-    def work():
-        with torch.cuda.stream(torch.cuda.Stream()):
-            found.extend(run()[0] for _ in range(50))
-            torch.cuda.current_stream().synchronize()
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 200 and all(torch.equal(each, want) for each in found)
+    assert all(torch.equal(each, want) for each in from_four_threads(lambda: run()[0]))
 
 
 @pytest.mark.parametrize("warm", [False, True])

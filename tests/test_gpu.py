@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from common.verbs.options import device
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
+from tests.launches import from_four_threads
 
 NAIVE = kernels.load(1)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -282,21 +282,7 @@ def test_writes_to_inputs_are_reported_on_the_gpu(command, edited):
 def test_calls_from_several_threads_and_devices_are_right():
     a, b = NAIVE.spec.inputs((256, 256, 256), "fp16", {}, device="cuda")
     want = NAIVE(a, b)
-    found: list[torch.Tensor] = []
-
-    def work() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            found.extend(NAIVE(a, b) for _ in range(50))
-            torch.cuda.current_stream().synchronize()
-
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    torch.cuda.synchronize()
-    assert len(found) == 200 and all(torch.equal(each, want) for each in found)
+    assert all(torch.equal(each, want) for each in from_four_threads(lambda: NAIVE(a, b)))
     if torch.cuda.device_count() > 1:
         other = [tensor.to("cuda:1") for tensor in (a, b)]
         assert torch.equal(NAIVE(*other).cpu(), want.cpu()) and torch.cuda.current_device() == 0

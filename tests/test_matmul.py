@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import threading
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from common import problem
 from common.measure import contest, timing
 from cudaemu.errors import UserError
 from kernels import matmul
+from tests.launches import from_four_threads
 
 SPEC = problem.load("matmul")
 DTYPES = (torch.float16, torch.bfloat16)
@@ -211,20 +211,7 @@ def test_graphs_streams_and_threads_on_the_gpu():
     stream.synchronize()
     assert torch.equal(out, want)
 
-    found: list[Tensor] = []
-
-    def work() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            found.extend(matmul(a, b) for _ in range(50))
-            torch.cuda.current_stream().synchronize()
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    torch.cuda.synchronize()
-    assert len(found) == 200 and all(torch.equal(each, want) for each in found)
+    assert all(torch.equal(each, want) for each in from_four_threads(lambda: matmul(a, b)))
 
 
 @on_gpu

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -248,3 +249,15 @@ def parts(shape: Shape, splits: int, device: str | torch.device) -> tuple[Tensor
 
 
 problem = Sdpa()
+
+
+@lru_cache(maxsize=1024)
+def best_splits(blocks: int, tiles: int, slots: int) -> int:
+    """The number of parts of the keys with the least time in the model: blocks run in waves of `slots`, as many as fit
+    on the GPU, and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal
+    ones the largest: more blocks of a wave read."""
+
+    def time(splits: int) -> int:
+        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
+
+    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))

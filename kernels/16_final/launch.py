@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from common.problem import Shape, Variants
+from common.problems.sdpa import best_splits
 
 BLOCK_KV = 64  # keys per tile, as in kernel.cu
 SMALL_BLOCK_Q = 64  # queries per block where there are no more of them; otherwise as many as 4 warps take
@@ -21,7 +20,7 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
     blocks = b * (h // packed) * -(-rows // block_q)
     slots = multiprocessors * (2 if d == 128 else 3)
     whole = variants["CAUSAL"] or blocks >= slots
-    return {"splits": 1 if whole else _splits(blocks, _tiles(shape), slots)}
+    return {"splits": 1 if whole else best_splits(blocks, _tiles(shape), slots)}
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
@@ -36,15 +35,3 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 def _tiles(shape: Shape) -> int:
     return -(-shape[4] // BLOCK_KV)
-
-
-@lru_cache(maxsize=1024)
-def _splits(blocks: int, tiles: int, slots: int) -> int:
-    """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
-    and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal ones the
-    largest: more blocks of a wave read."""
-
-    def time(splits: int) -> int:
-        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
-
-    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))

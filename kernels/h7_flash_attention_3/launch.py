@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from common.problem import Shape, Variants
+from common.problems.sdpa import best_splits
 
 GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; where there are no more of them, a block has one that multiplies
 FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
@@ -18,7 +17,7 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
     rows = n * packed
     blocks = b * (h // packed) * -(-rows // _block_q(shape, variants, rows))
     whole = variants["CAUSAL"] or blocks >= multiprocessors  # a block has a multiprocessor to itself
-    return {"splits": 1 if whole else _splits(blocks, _tiles(shape, variants), multiprocessors)}
+    return {"splits": 1 if whole else best_splits(blocks, _tiles(shape, variants), multiprocessors)}
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
@@ -42,15 +41,3 @@ def _block_q(shape: Shape, variants: Variants, rows: int) -> int:
 
 def _tiles(shape: Shape, variants: Variants) -> int:
     return -(-shape[4] // variants["KEYS"])
-
-
-@lru_cache(maxsize=1024)
-def _splits(blocks: int, tiles: int, slots: int) -> int:
-    """The number of parts with the least time in the model: blocks run in waves of `slots`, as many as fit on the GPU,
-    and each takes as long as its tiles of keys, and two more for beginning, ending and combining. Of equal ones the
-    largest: more blocks of a wave read."""
-
-    def time(splits: int) -> int:
-        return -(-blocks * splits // slots) * (-(-tiles // splits) + (2 if splits > 1 else 0))
-
-    return min(range(1, min(tiles, 2 * slots) + 1), key=lambda splits: (time(splits), -splits))
