@@ -157,7 +157,8 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
 
 def identity(cxx: str, nvcc: Nvcc | None = None) -> list[str]:
     """Which compilers these are, and what they take from the environment: part of the key of what they make."""
-    words = [cxx, _version(cxx, "-v"), *(os.environ.get(name, "") for name in ENVIRONMENT)]
+    read = [name for name in ENVIRONMENT if nvcc is not None or not name.startswith("NVCC_")]
+    words = [cxx, _version(cxx, "-v"), *(os.environ.get(name, "") for name in read)]
     if nvcc is not None:
         words += [str(nvcc.path), nvcc.version, *(f"{part} {_size(nvcc.home / part)}" for part in PARTS)]
     return words

@@ -176,7 +176,11 @@ def test_another_build_of_the_compilers_is_another_key(bare, tmp_path):
     keys.append(toolchain.identity(str(cxx), nvcc))
     bare.setenv("CPATH", str(tmp_path))
     keys.append(toolchain.identity(str(cxx), nvcc))
-    assert len(set(map(tuple, keys))) == 5
+    machine = toolchain.identity(str(cxx))
+    bare.setenv("NVCC_APPEND_FLAGS", "-g")
+    keys.append(toolchain.identity(str(cxx), nvcc))
+    assert len(set(map(tuple, keys))) == 6
+    assert machine == toolchain.identity(str(cxx))  # nvcc's flags do not build the emulator's machine again
 
 
 HEADERS = {  # how a header is found -> flags, environment
