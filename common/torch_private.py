@@ -48,10 +48,9 @@ def _is_transformed(tensor: Tensor) -> bool:
     return False
 
 
-@torch.compiler.disable
 def outside_graphs(call: Callable[..., Any], *args: Any) -> Any:
     """A call that torch.compile leaves out of its graphs."""
-    return call(*args)
+    return torch.compiler.disable(call)(*args)
 
 
 is_compiling = torch.compiler.is_compiling

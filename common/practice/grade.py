@@ -161,8 +161,7 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
         return replace(row, outcome=COMPILE, report=f"a source must have at most {LARGEST:,} bytes, got more")
     if text.decode(errors="replace") == exercise.start:
         return replace(row, outcome=STARTER)
-    given = {"file": str(source.resolve()), "exercise": exercise.name, "seed": seed, "memory": limits.memory}
-    given["seconds"] = limits.seconds
+    given = {"file": str(source.resolve()), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
     words = ["env", "-C", str(exercises.ROOT), sys.executable, "-m", "common.practice.grade", "check"]
     ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode())
     seconds = round(time.monotonic() - began, 1)
@@ -233,7 +232,7 @@ def main() -> None:
     """One check: what is asked comes in as JSON, what is found goes out as JSON, by a descriptor that nobody else
     has."""
     given = json.load(sys.stdin)
-    result = sandbox.enter(given["memory"], given["seconds"])
+    result = sandbox.enter(Limits(**given["limits"]))
     source = Path(given["file"])
     calls.FUNCTION_TIMEOUT = HOST_SECONDS
     with redirect_stdout(sys.stderr):

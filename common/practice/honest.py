@@ -38,8 +38,9 @@ def read(source: Path, exercise: Exercise) -> str:
 
     Other files than headers of CUDA and of C++ are no part of a submission; a program's own check must stand."""
     text = toolchain.read(source)
-    for named in INCLUDE.findall(text):
-        plain = re.fullmatch(r"<([\w+][\w+./-]*)>", re.sub(r"//.*|/\*.*?\*/", "", named).strip())
+    spliced = re.sub(r"\\[ \t]*\r?\n", "", text)  # as the preprocessor reads it: "%:" is "#", too
+    for named in INCLUDE.findall(cpp.without_comments(spliced).replace("%:", "#")):
+        plain = re.fullmatch(r"<([\w+][\w+./-]*)>", named.strip())
         if not plain or ".." in plain[1]:
             return f"#include {named.strip()}: only headers of CUDA and C++ may be included, as <name>"
     if exercise.stage is None:

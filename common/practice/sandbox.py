@@ -13,15 +13,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from cudaemu.errors import UserError
 
 _NOT_DUMPABLE = (4, 0)  # prctl(PR_SET_DUMPABLE, 0)
+SAID = 20_000  # bytes that are kept of what a process says
 KEPT = (  # of the environment
     *("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "PYTHONPATH"),
     *("CUDAEMU_CACHE", "XDG_CACHE_HOME", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CXX"),
@@ -86,15 +89,17 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
         environment = {each: os.environ[each] for each in KEPT if each in os.environ}
         environment |= {"TMPDIR": str(room / "tmp" if name else view), "RESULT": str(theirs)}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        with open(ours, "rb") as result, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
+        with open(ours, "rb") as result, tempfile.TemporaryFile() as asked:
             asked.write(given)
             asked.seek(0)
             process = subprocess.Popen(
-                words, stdin=asked, stdout=said, stderr=subprocess.STDOUT, env=environment, pass_fds=(theirs,),
-                start_new_session=True,
+                words, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                pass_fds=(theirs,), start_new_session=True,
             )  # fmt: skip
             os.close(theirs)
-            theirs, late = -1, False
+            theirs, late, said = -1, False, bytearray()
+            listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
+            listener.start()
             try:
                 process.wait(limits.seconds)
             except subprocess.TimeoutExpired:
@@ -105,20 +110,28 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
                 process.wait()
             os.set_blocking(ours, False)  # somebody who got out of its group may hold the other end
             sent = result.read() or b""
-            said.seek(max(0, said.seek(0, os.SEEK_END) - 20_000))
-            return Ran(process.returncode, sent, said.read().decode(errors="replace"), late)
+            listener.join(1)
+            return Ran(process.returncode, sent, bytes(said).decode(errors="replace"), late)
     finally:
         if theirs >= 0:
             os.close(theirs)
         shutil.rmtree(view, ignore_errors=True)
 
 
-def enter(memory: int, seconds: float) -> int:
+def _listen(stream: IO[bytes], said: bytearray) -> None:
+    """Reads all that a process says and keeps the end of it."""
+    with stream:
+        while part := os.read(stream.fileno(), 1 << 16):
+            said += part
+            del said[:-SAID]
+
+
+def enter(limits: Limits) -> int:
     """Called by the process itself, before it reads anything that is not ours: takes its limits, hides its memory and
     descriptors from its children, and returns the descriptor for its result."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    processor = int(seconds * (os.cpu_count() or 1)) + 1
+    resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
+    processor = int(limits.seconds * (os.cpu_count() or 1)) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (processor, processor))
     ctypes.CDLL(None).prctl(*_NOT_DUMPABLE, 0, 0, 0)
     result = int(os.environ.pop("RESULT"))

@@ -1,8 +1,9 @@
 """Submissions of a class that nobody attended, for `grade`: right in several styles, broken, cheating, looping, empty.
 
-    python -m tests.practice.submissions DIR [--students 150]     then: python -m kernels grade DIR --exercise 02
+    python -m tests.practice.submissions DIR [--students 150]     then: python -m kernels grade DIR --seconds 60
 
-`expected.json` in DIR has the outcome of each; with --compare GRADES.json the two are compared.
+Most are of the step to stage 02, some of other kinds of exercises. `expected.json` in DIR has the outcome of each; with
+--compare GRADES.json the two are compared.
 """
 
 from __future__ import annotations
@@ -16,10 +17,39 @@ from pathlib import Path
 
 from common.practice import exercises
 from common.practice.check import COMPILE, RULE, RUN, WRONG
-from common.practice.grade import CHEAT, EMPTY, LATE, MISSED, MISSING, SOLVED, STARTER
+from common.practice.exercises import Exercise
+from common.practice.grade import CHEAT, DIED, EMPTY, LARGEST, LATE, MISSED, MISSING, SOLVED, STARTER
 
 EXERCISE = exercises.find("02")
 OURS = EXERCISE.solution.read_text(encoding="utf-8")
+HEAD, _, _ = OURS.partition("constexpr int BLOCK_M")
+IN_ANOTHER_STYLE = (
+    HEAD
+    + """template <int T>
+__global__ void multiply(Element const *A, Element const *B, Element *C, dim3 size) {
+  extern __shared__ float tiles[];
+  auto *left = tiles, *right = tiles + T * T;
+  unsigned x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * T + y, col = blockIdx.x * T + x;
+  float sum{};
+  for (unsigned k0 = 0; k0 < size.z; k0 += T) {
+    left[y * T + x] = row < size.x && k0 + x < size.z ? float(A[row * size.z + k0 + x]) : 0.f;
+    right[y * T + x] = k0 + y < size.z && col < size.y ? float(B[(k0 + y) * size.y + col]) : 0.f;
+    __syncthreads();
+    for (unsigned k = 0; k != T; ++k) sum = fmaf(left[y * T + k], right[k * T + x], sum);
+    __syncthreads();
+  }
+  if (row < size.x && col < size.y) C[row * size.y + col] = Element(sum);
+}
+
+extern "C" cudaError_t launch_gemm(const Element *A, const Element *B, Element *C, int M, int N, int K,
+                                   cudaStream_t stream) {
+  constexpr int T = 32;
+  dim3 blocks((N + T - 1) / T, (M + T - 1) / T);
+  multiply<T><<<blocks, dim3(T, T), 2 * T * T * sizeof(float), stream>>>(A, B, C, dim3(M, N, K));
+  return cudaPeekAtLastError();
+}
+"""
+)
 LAUNCH = "  gemm_kernel<<<grid, THREADS, 0, stream>>>(A, B, C, M, N, K);\n"
 BARRIER = "__syncthreads();"
 ENDLESS = "volatile int forever = 1;\n  while (forever) {\n  }\n"
@@ -40,6 +70,8 @@ class Kind:
     text: str | None  # None: no file
     outcomes: tuple[str, ...]  # any of these is right
     slow: bool = False
+    exercise: Exercise = EXERCISE
+    place: str = ""  # of the file, if it is not where it must be
 
 
 def _edited(*pairs: tuple[str, str]) -> str:
@@ -62,6 +94,11 @@ _COPIES = "".join(
 )
 _HOST = _COPIES + "  Element *c = new Element[size_t(M) * N];\n" + ON_THE_CPU
 _BACK = "  cudaMemcpy(C, c, sizeof(Element) * M * N, cudaMemcpyHostToDevice);\n"
+_RESULTS = (
+    '  const char right[] = "{\\"outcome\\": \\"solved\\", \\"points\\": 10, \\"goals\\": [], \\"checks\\": 9}";\n'
+    "  for (int file = 3; file < 64; ++file) (void)!write(file, right, sizeof right - 1);\n"
+)
+_MEMORY = "  for (size_t bytes = 1 << 28;;) memset(malloc(bytes), 1, bytes);\n"
 _HIDDEN = "#define PASTE(a, b) a##b\n#define COPY PASTE(cuda, Memcpy)\n"  # what a search for words does not see
 
 
@@ -82,10 +119,14 @@ def kinds() -> list[Kind]:
         Kind("crash", _launcher("  *reinterpret_cast<volatile int *>(8) = 1;\n" + LAUNCH), (RULE,)),
         Kind("abort", _launcher("  abort();\n" + LAUNCH, "#include <cstdlib>\n"), (RULE,)),
         Kind("out-of-bounds", _edited(("if (row < M && col < N)", "if (true)")), (RULE,)),
+        Kind("exit", _launcher("  exit(0);\n" + LAUNCH, "#include <cstdlib>\n"), (RULE, RUN)),
         Kind("empty", "", (EMPTY,)),
         Kind("blank", "\n \n", (EMPTY,)),
         Kind("not-text", "\udcff\udcfe\udc80" * 40, (COMPILE, RUN)),
+        Kind("too-long", OURS + "// x\n" * (LARGEST // 5), (COMPILE,)),
         Kind("missing", None, (MISSING,)),
+        Kind("moved", OURS, (MISSING,), place="my_kernel.cu"),
+        Kind("a-folder", OURS, (MISSING,), place=f"{EXERCISE.file}/kernel.txt"),
         Kind("cheat-nothing", _launcher("  (void)grid;\n"), (WRONG,)),
         Kind("cheat-host", _launcher(_HOST + _BACK + "  (void)grid;\n"), (CHEAT,)),
         Kind("cheat-hidden-host", _HIDDEN + _launcher((_HOST + _BACK).replace("cudaMemcpy(", "COPY(")), (CHEAT, RULE)),
@@ -93,36 +134,60 @@ def kinds() -> list[Kind]:
         Kind("cheat-writes-input", _launcher(LAUNCH + "  cudaMemsetAsync(const_cast<Element *>(A), 0, 2, stream);\n"),
              (RULE, WRONG)),
         Kind("cheat-includes-ours", f'#include "{EXERCISE.solution}"\n', (CHEAT,)),
+        Kind("cheat-includes-ours-hidden", f'%:include "{EXERCISE.solution}"\n', (CHEAT,)),
+        Kind("cheat-forks", _launcher("  for (;;) fork();\n" + LAUNCH, "#include <unistd.h>\n"), (CHEAT,)),
+        Kind("cheat-writes-results", _launcher(_RESULTS + "  (void)grid;\n", "#include <unistd.h>\n"), (WRONG, RULE)),
         Kind("endless-host", _launcher(ENDLESS + LAUNCH), (RULE, LATE), slow=True),
         Kind("endless-kernel", _edited(("float sum", ENDLESS + "  float sum")), (LATE,), slow=True),
+        Kind("endless-words", _launcher("  for (;;) puts(\"still here\");\n" + LAUNCH, "#include <cstdio>\n"),
+             (RULE, RUN, LATE, DIED), slow=True),
+        Kind("all-memory", _launcher(_MEMORY + LAUNCH, "#include <cstdlib>\n#include <cstring>\n"),
+             (RULE, RUN, DIED), slow=True),
+        *_of_others(),
     ]  # fmt: skip
 
 
-def write(folder: Path, chosen: Sequence[Kind], students: int) -> dict[str, tuple[str, ...]]:
-    """So many students' folders, the kinds in turn, each file unlike all others; the outcomes that are right, by
-    student. Kinds that cost a time limit come in the first two turns only."""
+def _of_others() -> list[Kind]:
+    """Of a hole, a bug and a program: ours, the beginning with a mark, and a cheat."""
+    found = []
+    for name, begun in (("06-stores", MISSED), ("02-bug-3", RULE), ("transpose", RULE)):
+        exercise = exercises.find(name)
+        ours = exercise.solution.read_text(encoding="utf-8")
+        found.append(Kind(f"{name}-right", ours, (SOLVED,), exercise=exercise))
+        found.append(Kind(f"{name}-begun", exercise.start + "// to do\n", (begun, WRONG), exercise=exercise))
+    rewritten = "\n".join(f"{line}  " if line.strip() else line for line in ours.splitlines())
+    found.append(Kind("transpose-other-blanks", rewritten, (SOLVED,), exercise=exercise))
+    no_check = ours.partition("int main(")[0] + "int main() { return 0; }\n"
+    found.append(Kind("cheat-transpose-main", no_check, (CHEAT,), exercise=exercise))
+    return found
+
+
+def write(folder: Path, chosen: Sequence[Kind], students: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """So many students' folders, the kinds in turn, each file unlike all others; by student, the exercise and the
+    outcomes that are right. Kinds that cost a time limit come in the first two turns only."""
     expected = {}
     quick = [kind for kind in chosen if not kind.slow]
     turns = [*chosen, *chosen, *(quick * students)]
     for number, kind in enumerate(turns[:students]):
         student = f"{number:03}-{kind.name}"
-        expected[student] = kind.outcomes
-        place = folder / student / EXERCISE.name
-        place.mkdir(parents=True)
+        expected[student] = (kind.exercise.name, kind.outcomes)
+        place = folder / student / kind.exercise.name / (kind.place or kind.exercise.file)
+        place.parent.mkdir(parents=True)
         if kind.text is not None:
             mark = f"// submission {number}\n" if kind.text.strip() and STARTER not in kind.outcomes else ""
-            (place / EXERCISE.file).write_bytes((kind.text + mark).encode(errors="surrogateescape"))
+            place.write_bytes((kind.text + mark).encode(errors="surrogateescape"))
     return expected
 
 
-def compared(expected: dict[str, Sequence[str]], rows: Sequence[dict]) -> list[str]:
+def compared(expected: dict[str, Sequence], rows: Sequence[dict]) -> list[str]:
     """The students that were judged otherwise than they must be, in words."""
-    outcomes = {row["student"]: row for row in rows}
-    return [
-        f"{student}: {outcomes[student]['outcome']}, must be {' or '.join(right)}: {outcomes[student]['report'][:300]}"
-        for student, right in expected.items()
-        if outcomes[student]["outcome"] not in right or (outcomes[student]["points"] > 0) != (SOLVED in right)
-    ]
+    found = {(row["student"], row["exercise"]): row for row in rows}
+    wrong = []
+    for student, (exercise, right) in expected.items():
+        row = found[student, exercise]
+        if row["outcome"] not in right or (row["points"] > 0) != (SOLVED in right):
+            wrong.append(f"{student}: {row['outcome']}, must be {' or '.join(right)}: {row['report'][:300]}")
+    return wrong
 
 
 def main() -> int:

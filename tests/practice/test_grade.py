@@ -69,6 +69,8 @@ def test_walls_hold(tmp_path):
         ('#include "x.h"\n', "#include"),
         ("#include </etc/passwd>\n", "#include"),
         ("#define F <cuda.h>\n#include F\n", "#include"),
+        ('%:include "x.h"\n', "#include"),
+        ('/* */ # /* */ inc\\\nlude "x.h"\n', "#include"),
         ("void f() { dlopen(0, 0); }\n", "dlopen"),
         ("// dlopen(0, 0)\n#include <cuda_fp16.h>  // halves\n", ""),
     ],
