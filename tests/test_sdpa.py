@@ -552,7 +552,8 @@ def built() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
 
     def build(kernel: Kernel) -> None:
-        MODULE._built(kernel.dtype, device, kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"]))
+        for few in (False, True):
+            MODULE._built(kernel.dtype, device, kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"]), few)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, GPU_KERNELS))  # raises what one of them raised
