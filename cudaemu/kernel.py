@@ -1,4 +1,4 @@
-"""What the machine and those who tell of it both speak of: a kernel, its instructions, and the memory it may touch."""
+"""What the machine and its reports share: a kernel, its instructions, and the memory that it may touch."""
 
 from __future__ import annotations
 

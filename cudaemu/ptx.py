@@ -2,7 +2,7 @@
 
 The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested
 ``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs
-``%r|%p``, the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
+``%r|%p``, the sink ``_``, several statements on a line. What an instruction does is known to `lower`, not here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLANKS = {name: f"%{name}" for name in BYTES}  # what stands for a register of 
 
 
 class PtxError(UserError):
-    """PTX that cannot be read, or that means something the emulator does not know."""
+    """PTX that cannot be read, or that the emulator does not understand."""
 
 
 class Register:
@@ -124,7 +124,7 @@ class Pattern:
         self.opcode = opcode  # "ld.global.nc.v4.u32"
         self.base = opcode.split(".", 1)[0]
         self.operands = operands
-        self.blanks = blanks  # what stands among the operands for the registers, in the order of the text
+        self.blanks = blanks  # the placeholders for the registers among the operands, in the order of the text
 
     def filled(self, registers: Sequence[Register]) -> list:
         """The operands, with those registers."""
@@ -229,7 +229,7 @@ class Function:
         return self.read(self)
 
     def forget(self) -> None:
-        """The body, which takes a hundred times the memory of its text: whoever asks again has it read again."""
+        """The body, which takes a hundred times the memory of its text: it is parsed again each time."""
         self.__dict__.pop("body", None)
 
     @property
@@ -252,7 +252,7 @@ class PtxModule:
 
     @cached_property
     def pointed_at(self) -> list[str]:
-        """The functions whose address somebody takes: in code, or in the initial value of a variable."""
+        """The functions whose address is taken: in code, or in the initial value of a variable."""
         names = {
             value[0] for variable in self.variables.values() for value in variable.initial if isinstance(value, tuple)
         }
@@ -799,7 +799,7 @@ def _pattern(text: str) -> Pattern | None:
         KeyError,
         PtxError,
         RecursionError,
-    ):  # whoever reads the instruction itself can say what is wrong, and where
+    ):  # parsing the instruction itself can report what is wrong, and where
         return None
     found = [operand for operand in leaves(instruction.operands) if not isinstance(operand, Immediate)]
     return Pattern(instruction.opcode, instruction.operands, blanks) if found == blanks else None

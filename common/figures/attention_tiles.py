@@ -292,7 +292,8 @@ def cost(
     ("mma.sync fp16", "exp2", "FMA fp32", "ALU", in bytes "ldmatrix" and "ldmatrix + cp.async"). Copies cost shared
     memory only where the last of these is no more than the one before it: there, copies and loads take turns.
 
-    Instructions behind a branch within the loop are counted as if executed; `seldom=False`: but for `loop`'s."""
+    Instructions after a branch within the loop are counted as if executed; `seldom=False`: except those that `loop`
+    leaves out."""
     body = loop(kernel, arch, function, seldom)
     tensor = sum(i.opcode.startswith("HMMA") for i in body)
     # Of the loop: one in so many rows of mma tiles, whose few sums by tensor instructions are no further row.
@@ -331,7 +332,7 @@ def loop(kernel: Kernel, arch: str | Arch = "9.0", function: str = "", seldom: b
         return body
     kept: list[Instruction] = []
     voted = ""  # the predicate that the last vote set
-    resumed = 0  # the address behind what is jumped over
+    resumed = 0  # the address after what is jumped over
     for i in body:
         if i.address < resumed:
             continue

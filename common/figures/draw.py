@@ -58,15 +58,15 @@ DPI = 100
 
 
 def styled() -> AbstractContextManager[None]:
-    """What is drawn inside looks as all our figures do."""
+    """Figures drawn inside have our style."""
     return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
 
 
 class Picture(Figure):
-    """A matplotlib figure that displays itself in a notebook, with no pyplot state behind it."""
+    """A matplotlib figure that displays itself in a notebook, without pyplot state."""
 
     def _repr_png_(self) -> bytes:
-        """PNG in 64 colours, which these figures do not exceed by eye: a third of the bytes in a notebook."""
+        """PNG in 64 colours, which look the same in these figures and take a third of the bytes in a notebook."""
         canvas, file = FigureCanvasAgg(self), io.BytesIO()
         canvas.draw()
         drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -592,7 +592,7 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
         for name in place:
             panel, axes = panels[name], axes_of[name]
             thread, row, column, width = (panel[key] for key in ("thread", "row", "column", "width"))
-            image = np.zeros((*panel["shape"], 4))  # transparent where nothing is touched: the grid lies behind
+            image = np.zeros((*panel["shape"], 4))  # transparent where nothing is touched: the grid shows through
             for mask, colour in (
                 (np.ones(len(thread), bool), "#D6E4F5"),
                 (thread // layout.WARP == warp, HUES[warp % len(HUES)]),

@@ -114,7 +114,7 @@ class Levels:
         free, _ = torch.cuda.mem_get_info()
         self.large = power_of_two(min(LARGEST, free / 3))
         if self.large < max(4 * properties.L2_cache_size, SMALLEST):
-            raise UserError(f"{free >> 20} MB are free on the GPU: too little to measure its memory by. Free some")
+            raise UserError(f"{free >> 20} MB are free on the GPU, too little to measure its memory: free some")
         self.memory = torch.empty(self.large // 4, dtype=torch.int32, device=DEVICE).random_()
         self.sink = torch.empty(self.sms * THREADS, dtype=torch.int32, device=DEVICE)
         self.stamps = torch.empty(self.sms, STAMP, dtype=torch.int64, device=DEVICE)

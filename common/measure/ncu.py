@@ -21,7 +21,7 @@ from common.results.runs import ROOT
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED, METRICS
 
-# What only the hardware knows: name -> (metric, unit)
+# What only hardware counts: name -> (metric, unit)
 HARDWARE = {
     "duration": ("gpu__time_duration.sum", "ns"),
     "SM clock": ("smsp__cycles_elapsed.avg.per_second", "Hz"),

@@ -1,4 +1,4 @@
-"""Watching a source: what a reader is told again whenever the file is saved."""
+"""Watching a source: checks it again whenever the file is saved."""
 
 from __future__ import annotations
 

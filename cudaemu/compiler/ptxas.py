@@ -1,4 +1,4 @@
-"""A kernel as ptxas makes it, for one compute capability, and what it says: registers, spills, shared memory."""
+"""A kernel compiled by ptxas for one compute capability, and ptxas' report: registers, spills, shared memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From PTX to the virtual machine's program: one kernel, flat, one machine instruction for each PTX instruction.
 
 - Instructions that differ in their registers alone are lowered once: what a rule makes of their pattern is a template.
-- Calls are expanded where they stand; parameters of calls lie in local memory. Only what is called through a pointer,
-  or calls itself, is called indeed, with a stack.
+- Calls are inlined; parameters of calls are in local memory. Only functions that are called through a pointer, or
+recursively, are really called, with a stack.
 - Registers get slots in the warp's frame by live ranges (linear scan), so that the frame of a large unrolled kernel
   stays small enough for the cache. Liveness is a property of one thread's path, and slots are arrays over the lanes:
   sharing a slot is as safe under divergence as without.

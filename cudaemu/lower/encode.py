@@ -360,8 +360,8 @@ def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
-    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
-    give, and whatever comes of these, also through memory. `wary`: global memory holds some already."""
+    """The registers that may hold something undefined: those that may never have been set, what local memory and
+    shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
     sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
     reached: list[Register | str] = [
         *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
