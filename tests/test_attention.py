@@ -343,7 +343,7 @@ REFUSED = {
     "grad": (
         (Q, K, V.clone().requires_grad_()),
         {},
-        r"no backward, and v requires grad: pass v.detach\(\).*no_grad\(\)",
+        r"no backward.*v.detach\(\).*no_grad\(\)",
     ),
 }
 
@@ -369,7 +369,7 @@ def test_nested_tensors_are_refused(launches, layout):
 
 def test_without_grad_parameters_may_be_used(launches):
     q = torch.nn.Parameter(Q.clone())
-    with pytest.raises(UserError, match="q requires grad"):
+    with pytest.raises(UserError, match="no backward.* q "):
         attention(q, K, V)
     with torch.no_grad():
         assert torch.equal(attention(q, K, V), attention(Q, K, V))
@@ -378,7 +378,7 @@ def test_without_grad_parameters_may_be_used(launches):
 
 def test_inside_a_vmap(launches):
     for _ in range(2):
-        with pytest.raises(UserError, match="no rule for torch.func: q is inside a vmap"):
+        with pytest.raises(UserError, match="no rule for torch.func: q "):
             torch.func.vmap(lambda q: attention(q, K, V))(Q.expand(3, *Q.shape))
         attention(Q, K, V)
 
@@ -481,9 +481,9 @@ def test_torch_compile_takes_it_whole(launches, dynamic):
 def test_torch_compile_says_what_does_not_fit():
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match="q's last dimension must be 64 or 128, got 32"):
+    with pytest.raises(Exception, match="q's last dimension must .* 32"):
         compiled(Q[..., :32], K[..., :32], V[..., :32])
-    with pytest.raises(Exception, match="q requires grad"):
+    with pytest.raises(Exception, match="no backward.* q "):
         compiled(Q.clone().requires_grad_(), K, V)
 
 
@@ -594,5 +594,5 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
     q = q.clone()  # (in memory that NumPy has not seen)
     q.untyped_storage().resize_(0)
-    with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
+    with pytest.raises(UserError, match="q must be a tensor with memory, got .*emptied"):
         attention(q, k, v)

@@ -161,7 +161,7 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     assert_right(out, expected(a, b))
     a = a.clone()  # (in memory that NumPy has not seen)
     a.untyped_storage().resize_(0)
-    with pytest.raises(UserError, match="a must be a tensor with memory, got one whose storage has been emptied"):
+    with pytest.raises(UserError, match="a must be a tensor with memory, got .*emptied"):
         matmul(a, b)
 
 

@@ -84,9 +84,9 @@ def test_wrong_values_are_refused_when_options_are_made(wrong, said):
 
 
 def test_an_unknown_option_names_the_likely_one():
-    with pytest.raises(TypeError, match="there is no option 'sanitise'; did you mean 'sanitize'"):
+    with pytest.raises(TypeError, match="'sanitise'.*'sanitize'"):
         Options().replace(sanitise=False)
-    with pytest.raises(TypeError, match="there is no option 'arhc'; did you mean 'arch'"):
+    with pytest.raises(TypeError, match="'arhc'.*'arch'"):
         cudaemu.program(source(SCALE, "options_scale"), arhc="9.0")
 
 
@@ -133,7 +133,7 @@ def test_a_library_keeps_its_options_and_a_launch_may_change_those_of_running():
     assert library.launch("scale", 1, 32, x, 32, counters=True).counters["instructions"] > 0
     assert library.launch("scale", 1, 32, x, 32).counters["instructions"] == 0
     for name in COMPILING:
-        with pytest.raises(UserError, match=rf"{name} must be given when the source is compiled"):
+        with pytest.raises(UserError, match=f"^{name} must be given"):
             library.launch("scale", 1, 32, x, 32, **{name: None})
     with pytest.raises(TypeError, match="did you mean 'counters'"):
         library.call("launch", x, 32, x, None, counter=False)
