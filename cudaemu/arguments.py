@@ -51,7 +51,7 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
         elif kind.kind in "e?":
             high = (1 << 8 * kind.size) - 1
         if not low <= value <= high:
-            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}")
+            raise UserError(f"{name} must fit {kind.name}, got {value}")
         return (value & ((1 << 8 * kind.size) - 1)).to_bytes(kind.size, "little")
     if kind.kind == "f":
         if not number:
@@ -59,7 +59,7 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
         try:
             return struct.pack("<f" if kind.size == 4 else "<d", value)
         except OverflowError:
-            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}") from None
+            raise UserError(f"{name} must fit {kind.name}, got {value}") from None
     if number and kind.name in DTYPES["float16"].cpp:
         return np.float16(value).tobytes()
     if number and kind.name in DTYPES["bfloat16"].cpp:

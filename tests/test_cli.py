@@ -26,8 +26,8 @@ BROKEN = {
     "unknown variant": (("kernels.01_naive", "test", "--variant", "STAGES=2"), "01_naive has no variant 'STAGES'"),
     "variant value": (("kernels.01_naive", "test", "--variant", "COALESCED=3"), "COALESCED must be one of 0, 1"),
     "variant syntax": (("kernels.01_naive", "test", "--variant", "COALESCED"), "--variant must be NAME=VALUE"),
-    "size syntax": (("kernels.01_naive", "test", "--sizes", "big"), "must be a whole number >= 1, got 'big'"),
-    "size of zero": (("kernels.01_naive", "test", "--sizes", "0"), "must be a whole number >= 1, got '0'"),
+    "size syntax": (("kernels.01_naive", "test", "--sizes", "big"), "got 'big'"),
+    "size of zero": (("kernels.01_naive", "test", "--sizes", "0"), "got '0'"),
     "two sizes": (("kernels.01_naive", "test", "--sizes", "12x13"), "MxNxK"),
     "shape": (("kernels.03_thread_tile", "test", "--sizes", "1000"), "got 1000 (896 and 1024 are nearest)"),
     "hours": (

@@ -54,33 +54,33 @@ def test_every_field_is_documented():
         ({"arch": "7.0"}, "'7.0'"),
         (
             {"arch": "8.0", "compiled_for": "9.0"},
-            "compiled_for must be a compute capability that runs on arch, 8.0, got '9.0'",
+            "compiled_for must .*8.0, got '9.0'",
         ),
-        ({"defines": ["A=1"]}, "defines must be macros and their values"),
-        ({"defines": {"1x": 1}}, "a macro's name is a C++ identifier, got '1x'"),
-        ({"defines": {"A": None}}, r"defines['A'] must be text or a whole number, got None"),
-        ({"flags": "-O3 -g"}, "flags must be a list of nvcc's words, one each, got '-O3 -g'"),
-        ({"flags": [3]}, "flags must be a list of nvcc's words, one each, got 3"),
-        ({"include": "folder"}, "include must be a list of folders, got 'folder'"),
-        ({"include": Path("folder")}, "include must be a list of folders, got"),
-        ({"multiprocessors": 0}, "multiprocessors must be a whole number, at least 1, or None, got 0"),
-        ({"threads": 1.5}, "threads must be a whole number, at least 1, or None, got 1.5"),
-        ({"threads": True}, "threads must be a whole number, at least 1, or None, got True"),
-        ({"counters": 1}, "counters must be True or False, got 1"),
-        ({"sanitize": "no"}, "sanitize must be True or False, got 'no'"),
-        ({"leaks": None}, "leaks must be True or False, got None"),
-        ({"trace": True}, "trace must be a Trace or None, got True"),
-        ({"events": range(4)}, "events must be Events or None, got range(0, 4)"),
-        ({"timeout": 0}, "timeout must be a number of seconds above 0, or None, got 0"),
-        ({"timeout": "5"}, "timeout must be a number of seconds above 0, or None, got '5'"),
-        ({"progress": 5}, "progress must be a function, or None, got 5"),
-        ({"on_finding": "print"}, "on_finding must be a function, or None, got 'print'"),
+        ({"defines": ["A=1"]}, r"defines must .*\['A=1'\]"),
+        ({"defines": {"1x": 1}}, "defines must .*identifier, got '1x'"),
+        ({"defines": {"A": None}}, r"defines\['A'\] must .*None"),
+        ({"flags": "-O3 -g"}, "flags must .*got '-O3 -g'"),
+        ({"flags": [3]}, "flags must .*got 3"),
+        ({"include": "folder"}, "include must .*got 'folder'"),
+        ({"include": Path("folder")}, "include must .*folder"),
+        ({"multiprocessors": 0}, "multiprocessors must .*got 0"),
+        ({"threads": 1.5}, "threads must .*got 1.5"),
+        ({"threads": True}, "threads must .*got True"),
+        ({"counters": 1}, "counters must .*got 1"),
+        ({"sanitize": "no"}, "sanitize must .*got 'no'"),
+        ({"leaks": None}, "leaks must .*got None"),
+        ({"trace": True}, "trace must .*got True"),
+        ({"events": range(4)}, r"events must .*got range\(0, 4\)"),
+        ({"timeout": 0}, "timeout must .*got 0"),
+        ({"timeout": "5"}, "timeout must .*got '5'"),
+        ({"progress": 5}, "progress must .*got 5"),
+        ({"on_finding": "print"}, "on_finding must .*got 'print'"),
     ],
 )
 def test_wrong_values_are_refused_when_options_are_made(wrong, said):
     with pytest.raises(UserError) as error:
         Options(**wrong)
-    assert said in str(error.value)
+    assert re.search(said, str(error.value))
 
 
 def test_an_unknown_option_names_the_likely_one():
