@@ -316,7 +316,7 @@ def _emulate(
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
-    """The outputs that a launch with these arguments was asked for besides."""
+    """The extra outputs that a launch with these arguments was asked for."""
     return tuple(changed[name] for name in instance.spec.extra_names if name in changed)
 
 

@@ -364,7 +364,7 @@ def exercise(
 
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
-    the most that each may be, told once all else is right. `arch`: the compute capability that the code needs."""
+    the most that each may be, shown once all else is right. `arch`: the compute capability that the code needs."""
     source = trace.write(code, "yours.cu")
     try:
         report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
@@ -439,7 +439,7 @@ def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
-    """The recorded time and rate of a stage at sizes that are no rung of the ladder, × each library; `settings` as in
+    """The recorded time and rate of a stage at sizes outside the ladder, × each library; `settings` as in
     `speed`."""
     shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
     return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
@@ -642,7 +642,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import nbformat
 
     words = sys.argv[1:] if arguments is None else arguments
-    engine.library()  # built now if it must be: what that prints is no part of a notebook
+    engine.library()  # built now if need be: its output does not belong in a notebook
     for path in [Path(word).resolve() for word in words] or sorted(NOTEBOOKS.glob("*.ipynb")):
         started = time.monotonic()
         nbformat.write(execute(path), path)

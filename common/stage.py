@@ -201,7 +201,8 @@ class Stage:
 
     @cached_property
     def launch(self) -> ModuleType | None:
-        """What the stage says of its launches: launch.py of its package, with `choose` and `others`; most have none."""
+        """The stage's choices for its launches: launch.py of its package, with `choose` and `others`; most have
+        none."""
         there = (self.directory / "launch.py").exists()
         return importlib.import_module(f"{self.package}.launch") if there else None
 
@@ -404,7 +405,7 @@ class Kernel:
 
     @property
     def short(self) -> str:
-        """What tells it from others of its stage and source, "fp16 COALESCED=0"."""
+        """What distinguishes it from others of its stage and source, "fp16 COALESCED=0"."""
         return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.changed.items())])
 
     @cached_property
@@ -468,7 +469,7 @@ class Kernel:
         return {**dict(tensors), **spec.scalars(shape, chosen, (*inputs, *outputs)), **(changed or {})}
 
     def choices(self, shape: Shape, device: torch.device) -> dict[str, int]:
-        """The variants, and what a launch of that shape chooses on that device besides: {"splits": 2}."""
+        """The variants, and what a launch of that shape chooses on that device: {"splits": 2}."""
         launch = self.stage.launch
         return {
             **self.variants,

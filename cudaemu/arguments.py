@@ -121,7 +121,7 @@ def _bfloat16(value: float) -> bytes:
 
 
 def kernel_types(symbol: str, params: Sequence[tuple[str, int]]) -> list[ParameterType]:
-    """The types of a kernel's parameters, of which the PTX has (type, size): from its mangled name where it has one."""
+    """The types of a kernel's parameters: from its mangled name where it has one; the PTX has only (type, size)."""
     texts = parameter_list(demangle(symbol)) if symbol.startswith("_Z") else []
     if len(texts) != len(params):
         texts = [""] * len(params)

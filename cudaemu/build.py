@@ -91,7 +91,7 @@ def compile_host(
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
     options = _options(flags, defines, arch, folders)
     more = _files(others)
-    # The stand-in has what there is of the driver as well.
+    # The stand-in has the driver's functions as well.
     libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']

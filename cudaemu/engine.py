@@ -231,7 +231,7 @@ class Past:
 class Undefined:
     """The undefined bits in global memory, from launch to launch (vm/undefined.cpp)."""
 
-    MOST = 1 << 16  # stores that are told apart
+    MOST = 1 << 16  # stores that are distinguished
 
     def __init__(self) -> None:
         self.vm = library()

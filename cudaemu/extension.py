@@ -59,7 +59,7 @@ def explain(error: str, text: str) -> str:
 
 
 def _launchers(parameter: cpp.Parameter, kernel: cpp.KernelDeclaration) -> str:
-    """A kernel's parameter as one of its launcher, which is no template: for float."""
+    """A kernel's parameter as one of its launcher, which is not a template: for float."""
     types = "|".join(re.escape(each.name) for each in kernel.template if each.type in ("typename", "class"))
     plain = parameter.type.replace("__restrict__", "").rstrip()
     plain = re.sub(rf"\b(?:{types})\b", "float", plain) if types else plain

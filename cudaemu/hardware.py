@@ -148,7 +148,7 @@ def _by_registers(gpu: Gpu, warps: int, registers: int) -> int:
 
 
 def shared_room(gpu: Gpu, blocks: int) -> int:
-    """The most bytes of shared memory (static + dynamic) with which an SM holds so many blocks."""
+    """The most bytes of shared memory (static + dynamic) with which an SM holds this many blocks."""
     each = gpu.shared_kb * 1024 // blocks // gpu.shared_unit * gpu.shared_unit - gpu.shared_system
     return max(0, min(each, gpu.shared_per_block))
 

@@ -72,7 +72,7 @@ class Allocation:
         return self.array.itemsize if isinstance(self.array, np.ndarray) else self.array.element_size()
 
     def unwritten(self, where: slice) -> np.ndarray:
-        """Which of these bytes nobody has written."""
+        """Which of these bytes were never written."""
         if not len(self.marks):
             return np.zeros(len(self.data[where]), bool)
         return (self.marks[1:][where] == 0) & (self.marks[0] == 0)

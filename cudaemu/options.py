@@ -96,7 +96,7 @@ class Options:
         return f"Options({', '.join(told)})"
 
     def replace(self, **changes: Any) -> Options:
-        """These options with other values for some fields. TypeError for a name that is no field."""
+        """These options with other values for some fields. TypeError for a name that is not a field."""
         names = [item.name for item in fields(self)]
         for name in changes:
             if name not in names:
@@ -127,7 +127,7 @@ COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")
 
 
 def check_text(name: str, value: object, what: str) -> None:
-    """UserError unless an argument is a str; `what` says of which kind it must be."""
+    """UserError unless an argument is a str; `what` says what it must be."""
     if not isinstance(value, str):
         raise _wrong(name, what, value)
 

@@ -39,7 +39,7 @@ from cudaemu.terminal import hold_standard_descriptors
 HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
-GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that runs on, besides 0: print this; say where the program is
+GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is

@@ -30,7 +30,7 @@ SHARED_BY_WARPS = "#C8C8C8"  # touched by several warps
 FREE = "#99DDFF"  # served without a conflict
 CONFLICT = "#EE8866"  # had to wait for a bank
 NO_WAIT = "first at its bank"  # of the lanes that are served together
-WASTED = "#E4E4E4"  # moved, but nobody asked for it
+WASTED = "#E4E4E4"  # moved, but not asked for
 FAINT = "#F4F4F4"  # there, but not what the figure is about
 INK = "#222222"
 GRID = "#DDDDDD"
@@ -186,7 +186,7 @@ def banks(addresses, size: int, lanes=None, what: str = "request", source: str =
     row_of_word = served.word // layout.BANKS
     rows = np.unique(row_of_word)
     lines = np.searchsorted(rows, row_of_word)
-    tall = len(rows) + served.count > 24  # then the two panels stand side by side, in smaller cells
+    tall = len(rows) + served.count > 24  # then the two panels are side by side, in smaller cells
     cell = 0.18 if tall else 0.27
     with styled():
         if tall:

@@ -149,7 +149,7 @@ def _fill_in(found: list[Slice], slice_of: dict[int, list[int]], traced: Traced,
 
 
 def moving(ring: Sequence[Slice]) -> list[Slice]:
-    """The slices of which more follow: not a tile that comes once and stays, such as attention's Q."""
+    """The slices that are followed by more: not a tile that comes once and stays, such as attention's Q."""
     return [one for one in ring if one.reads and sum(other.tensors == one.tensors for other in ring) > 1]
 
 

@@ -98,7 +98,7 @@ def load(source: Path) -> ctypes.CDLL:
 
 
 def power_of_two(limit: float) -> int:
-    """The largest power of two that is no larger."""
+    """The largest power of two up to this."""
     return 1 << int(limit).bit_length() - 1
 
 
@@ -129,7 +129,7 @@ class Levels:
         return load(LATENCIES)
 
     def runs(self, blocks: int, launcher: Callable, *arguments: Tensor | int) -> Iterator[Run]:
-        """RUNS runs of a kernel of so many blocks, each with an SM of its own; one before that warms up."""
+        """RUNS runs of a kernel with this many blocks, each with an SM of its own; a run before that warms up."""
         for number in range(RUNS + 1):
             call(launcher, *arguments)
             torch.cuda.synchronize()

@@ -109,7 +109,7 @@ class Launch:
 
 
 def parse(text: str) -> list[Launch]:
-    """ncu's `--page raw --csv`: the profiled launches; columns that are no numbers are left out.
+    """ncu's `--page raw --csv`: the profiled launches; columns that are not numbers are left out.
 
     UserError with what ncu said if there is no table in it.
     """
@@ -231,7 +231,7 @@ CAVEATS = (
 )
 
 
-MERGED = "ptxas merges loads from neighbouring addresses: so many are left in its machine code"
+MERGED = "ptxas merges loads from neighbouring addresses: this is the count of its machine code"
 
 
 def compare(

@@ -22,7 +22,7 @@ from cudaemu.errors import UserError
 
 SOURCE = Path(__file__).with_name("stamp.cu")
 SLOTS = 512  # of a stamp, one per number that an SM can have: numbers may have gaps
-TICKS = 4096  # readings of the timer, of which `resolution` takes the smallest step
+TICKS = 4096  # readings of the timer, from which `resolution` takes the smallest step
 
 
 class Counted(NamedTuple):

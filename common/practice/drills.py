@@ -570,7 +570,7 @@ def _softmax(chance: random.Random) -> Question:
 def _groups(chance: random.Random) -> Question:
     stages = chance.randrange(2, 6)
     turn = chance.randrange(1, 12)
-    behind = chance.random() < 0.5  # the next copies are committed behind the wait, or before it
+    behind = chance.random() < 0.5  # the next copies are committed after the wait, or before it
     committed = stages - 1 + turn + (0 if behind else 1)
     most = committed - turn - 1
     return Question(

@@ -84,7 +84,7 @@ class Folder:
                 (made / TASK).write_text(task, encoding="utf-8")
                 (made / STARTER).write_text(json.dumps(starter, indent=1) + "\n", encoding="utf-8")
                 made.chmod(0o755)
-                os.rename(made, self.path)  # fails if somebody made it meanwhile and wrote into it
+                os.rename(made, self.path)  # fails if another process has made it meanwhile and written into it
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
@@ -115,7 +115,7 @@ class Folder:
 
 
 class Progress:
-    """What was done of which exercise, in one small file."""
+    """Progress by exercise, in one small file."""
 
     def __init__(self, root: Path = PRACTICE):
         self.path = root / PROGRESS

@@ -26,7 +26,7 @@ from cudaemu.errors import UserError, pick
 SUMMARY = "questions for an interview that fit the time, and a key for the interviewer"
 FOLDER = ROOT / "docs" / "interview"
 LEVELS = ("junior", "mid", "senior")
-SHARES = {  # of an interview's time, by the level that somebody is asked at
+SHARES = {  # of an interview's time, by the candidate's level
     "junior": {"junior": 0.7, "mid": 0.3},
     "mid": {"junior": 0.2, "mid": 0.6, "senior": 0.2},
     "senior": {"mid": 0.35, "senior": 0.65},
@@ -100,8 +100,8 @@ def topics() -> tuple[Topic, ...]:
 
 
 def draw(minutes: int, level: str, seed: int, only: Sequence[str] = ()) -> list[Question]:
-    """Questions for so many minutes at most: each level has its share of the time, no topic comes again before all
-    have come, easier ones first. `only`: the topics. UserError if not even one question fits."""
+    """Questions for at most this many minutes: each level has its share of the time, no topic repeats before all have
+    come, easier ones first. `only`: the topics. UserError if not even one question fits."""
     chance = random.Random(f"{level} {seed}")
     chosen = [topic for topic in topics() if not only or topic.title in only]
     order = chance.sample(chosen, len(chosen))

@@ -27,7 +27,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Patch:
-    """One file: what it says of itself, and what it changes in `source`, from the repository's root ("": nothing)."""
+    """One file: its keys and prose, and what it changes in `source`, from the repository's root ("": nothing)."""
 
     path: Path
     fields: Mapping[str, tuple[str, ...]]

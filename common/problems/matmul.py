@@ -16,7 +16,7 @@ from common.problem import Shape, Tensors, Tolerance, Variants
 from common.problems.gemm import Gemm, straight
 from cudaemu.errors import UserError
 
-ROW_BYTES = 16  # rows begin at multiples of so many
+ROW_BYTES = 16  # rows begin at multiples of this
 
 
 class Matmul(Gemm):

@@ -190,7 +190,7 @@ class Sdpa(Attention):
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
         """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
         scaled and rounded: some units in the last place of the largest LSE. More by how tensor cores add: they align D
-        products and the sums on the way to the largest, and cut each off half a unit behind its last place or later
+        products and the sums on the way to the largest, and cut each off half a unit after its last place or later
         (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021), all in the same direction where all products
         have one sign."""
         o, lse = super().tolerances(inputs, dtype, variants, references)

@@ -616,7 +616,7 @@ def needs(
 ) -> str:
     """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
-    The last one's can be predicted from them. Resources of which all stages need little are left out."""
+    The last one's can be predicted from them. Resources that no stage needs much of are left out."""
     found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):

@@ -20,7 +20,7 @@ EXAMPLES = ("--full", "--grep 'LDS|STS' --arch 9.0")
 
 
 def select(instructions: Sequence[Instruction], pattern: str | None) -> list[Instruction]:
-    """The instructions whose text matches; UserError for a pattern that is no regular expression."""
+    """The instructions whose text matches; UserError for a pattern that is not a regular expression."""
     try:
         return [i for i in instructions if re.search(pattern or "", i.text)]
     except re.error as error:

@@ -180,7 +180,7 @@ def complaints(failed: Sequence[Result]) -> list[str]:
     for result in failed:
         for first in result.complaints:
             met = checks.pop(first.key, [])
-            if not met:  # told before
+            if not met:  # reported before
                 continue
             text = str(first) if first.title != title else first.text
             title = first.title

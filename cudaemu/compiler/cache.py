@@ -377,7 +377,7 @@ def _building(home: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _lookups(root: Path, operation: int) -> Iterator[None]:
-    """Look products up (LOCK_SH), or remove some that nobody is looking up meanwhile (LOCK_EX)."""
+    """Look products up (LOCK_SH), or remove some while no process looks any up (LOCK_EX)."""
     with ExitStack() as stack:
         with suppress(OSError):  # a cache that can only be read: nothing is removed from it
             fcntl.flock(stack.enter_context(open(root / LOCK, "w")), operation)

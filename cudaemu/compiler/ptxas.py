@@ -23,7 +23,7 @@ class Cubin:
 
 @dataclass(frozen=True)
 class Usage:
-    """What ptxas says of one kernel, for one compute capability. All but `registers` in bytes per thread or block."""
+    """ptxas' report of one kernel, for one compute capability. All but `registers` in bytes per thread or block."""
 
     kernel: str  # as in the object file: mangled
     registers: int  # per thread

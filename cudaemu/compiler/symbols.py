@@ -16,7 +16,7 @@ OF_FILE = "$file"  # and a number, after a name that an earlier file of the prog
 
 @lru_cache(maxsize=4096)
 def demangle(symbol: str) -> str:
-    """The declaration behind a mangled C++ name, as libstdc++ has it; another name as it is."""
+    """The demangled C++ declaration, by libstdc++; any other name unchanged."""
     symbol = _plain(symbol)
     if not symbol.startswith("_Z"):
         return symbol
@@ -37,7 +37,8 @@ def demangle(symbol: str) -> str:
 
 
 def _plain(symbol: str) -> str:
-    """The name without what tells static names of several files apart: by nvcc with -rdc=true, and by link.py."""
+    """The name without the suffix that distinguishes static names of several files: nvcc's with -rdc=true, or
+    link.py's."""
     symbol = symbol.partition(OF_FILE)[0]
     if (found := re.match(r"__nv_static_(\d+)_", symbol)) and len(symbol) > found.end() + int(found[1]):
         return symbol[found.end() + int(found[1]) + 1 :]

@@ -43,7 +43,7 @@ ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PA
 @dataclass(frozen=True)
 class Nvcc:
     """One CUDA compiler. `home` is the toolkit it belongs to (a CUDA_HOME), `release` its release, such as "13.0", and
-    `version` what it says of itself, down to the number of the build."""
+    `version` its own version text, down to the build number."""
 
     path: Path
     home: Path

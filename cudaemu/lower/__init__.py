@@ -34,7 +34,7 @@ def lower(
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
     `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`:
-    what the machine can do, and with which operands. `wary`: global memory may hold values that nobody has set. Raises
+    what the machine can do, and with which operands. `wary`: global memory may hold undefined values. Raises
     `PtxError` for a module that contradicts itself."""
     lowering = Lowering(module, function, addresses, signatures)
     lowering.lower()

@@ -305,7 +305,7 @@ class Form:
         """The part at that place, which has to be a type."""
         name = self.parts[index] if -len(self.parts) <= index < len(self.parts) else ""
         if name not in BYTES:
-            raise Unsupported(f"'{name}' is no type")
+            raise Unsupported(f"'{name}' is not a type")
         return name
 
     def choose(self, *names: str, default: str | None = None) -> str:
@@ -348,7 +348,7 @@ RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
 
 def rule(*mnemonics: str):
     """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
-    wherever it stands: see `template`."""
+    everywhere: see `template`."""
 
     def enter(function):
         for mnemonic in mnemonics:
@@ -381,7 +381,7 @@ def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
         except OverflowError:
             raise Unsupported(f"{value} does not fit into {type_}") from None
     if not isinstance(value, int):
-        raise Unsupported(f"{value} is no integer")
+        raise Unsupported(f"{value} is not an integer")
     return value & ((1 << 8 * width) - 1)
 
 
@@ -583,7 +583,7 @@ class Lowering:
             return self.use(base, slot_bytes(base)), offset & 0xFFFFFFFF, slot_bytes(base) == 8
         if isinstance(base, Immediate):
             if not isinstance(base.value, int):
-                raise Unsupported("its address is no integer")
+                raise Unsupported("its address is not an integer")
             return Constant(8, base.value + offset), 0, True
         if isinstance(base, Variable):
             if space == "generic" and base.space not in ("global", "const"):
