@@ -66,7 +66,7 @@ class Library:
 
     @property
     def kernels(self) -> list[str]:
-        """The readable names of the kernels that the source has (of templates: the instances that it launches)."""
+        """The readable names of the source's kernels (of templates: the instances that it launches)."""
         return [readable(symbol) for symbol in _entries(self._build().ptx)]
 
     def launch(
@@ -80,7 +80,7 @@ class Library:
         outputs: Sequence[str] = (),
         **changes: Any,
     ) -> Report:
-        """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads
+        """Launch a `__global__` kernel by its name: "scale"; for a template "scale<float, 4>"; for an overload
         "scale(float*, int)".
 
         `grid` and `block` are one to three sizes. `args` are the kernel's parameters: NumPy arrays and CPU tensors for

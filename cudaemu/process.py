@@ -106,7 +106,7 @@ class HostFinding:
     source = where
 
     def more(self, count: int) -> HostFinding:
-        """This finding, met `count` times more."""
+        """This finding, `count` times more."""
         return replace(self, count=self.count + count)
 
 

@@ -50,9 +50,9 @@ class Counters:
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
     *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
-    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So have
-    bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, and with
-    the fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once.
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So do
+    bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, including
+    the fill outside the tensor; its sectors are those that it reads, of each row of the box, once.
     `wgmma_bytes` are those of its operands in shared memory, which are in no other counter. `tensor_flops` are 2·M·N·K
     of each instruction of the tensor cores. Accesses of any kind to the shared memory of another block of the cluster
     count as `cluster`, and nowhere else.
@@ -214,11 +214,11 @@ class Report:
     findings: list[Finding | HostFinding]
     trace: np.ndarray
     seconds: float
-    tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
+    tensors: dict[str, Allocation] = field(repr=False)  # the allocation of each tensor argument, by its name
     arena: AddressMap = field(repr=False)
     notes: list[Finding | HostFinding] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline, repr=False)  # of the blocks that Options.events names
-    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    outcome: str = ""  # how it ended, if it was not a launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 
     @property
