@@ -47,6 +47,7 @@ VERBS = {
 }
 LADDER_ONLY = {
     "grade": "a folder of submissions, checked side by side (emulator)",
+    "handout": "a repository for students: exercises and checks, no solutions",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
 
