@@ -46,6 +46,7 @@ VERBS = {
 }
 LADDER_ONLY = {
     "grade": "grade a folder of submissions (emulator)",
+    "handout": "make a repository for students: exercises and checks, no solutions",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
 

@@ -32,7 +32,7 @@ from cudaemu.lower.tensor import ELEMENTS
 from cudaemu.ptx import Location, PtxError
 from cudaemu.trace import EVENT, TRACE, Access, EventKind, Space
 
-SOURCES = sorted((Path(__file__).parent / "vm").glob("*.cpp"))
+SOURCES = sorted(Path(__file__).resolve().with_name("vm").glob("*.cpp"))
 # Contraction would turn a·b + c into an FMA that the kernel did not ask for; the other flags let loops become vector
 # code.
 FLAGS = [

@@ -7,6 +7,10 @@ Each is a page or a patch (common/practice/patches.py) next to its subject:
     tests/cudaemu/broken/NAME.patch        a bug, if the patch says "Exercise: NAME"; its prose is the symptom
     common/practice/first/NAME.patch       a first kernel: a hole in one of the examples
 
+In a repository made by `handout` there are no solutions: each exercise is a page, NAME.md, and its starter,
+NAME.start.cu (or the key Begins names the exercise whose solution, the reader's own, is the starter); a stage's
+kernel.cu has its macros and declares its launcher.
+
 The keys of a page: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
 starter misses, if it runs at all; Keep (likewise): what must not get worse; Run: the shape at which these are counted,
 with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first; then the
@@ -36,10 +40,11 @@ BROKEN = ROOT / "tests" / "cudaemu" / "broken"
 FIRST = Path(__file__).with_name("first")
 
 PAGE = ("Title", "Topic", "Level", "Hint")
-MORE = ("Goal", "Keep", "Run", "Predict", "Arch")
+MORE = ("Goal", "Keep", "Run", "Predict", "Arch", "Limit", "File", "Begins")
 REPEATED = ("Hint", "Goal", "Keep", "Predict")
 OF_A_BUG = ("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint")
 HINTS = 3
+START = ".start.cu"  # beside a page that was handed out
 KINDS = {  # what a reader is asked for
     "first": "a first kernel: write it",
     "step": "the step: turn the kernel before into this one",
@@ -120,6 +125,8 @@ class Exercise:
     @property
     def limit(self) -> int | None:
         """How many lines of code a repair may change; None where it does not matter."""
+        if limit := self.patch.first("Limit"):
+            return int(limit)
         return SLACK * self.patch.lines + SLACK if self.kind == "bug" else None
 
     @property
@@ -127,11 +134,24 @@ class Exercise:
         """The name of the file that the reader writes."""
         return self.solution.name
 
+    @property
+    def begins(self) -> str:
+        """The exercise whose solution, the reader's own, is this one's starter; "" if the starter is ours."""
+        return self.patch.first("Begins")
+
+    @property
+    def handed_out(self) -> bool:
+        """Whether there is no solution here."""
+        return bool(self.begins) or self.patch.path.with_suffix(START).is_file()
+
     @cached_property
     def start(self) -> str:
-        """What the reader begins with: ours with the patch applied, or the whole kernel of the stage before.
+        """What the reader begins with: ours with the patch applied, or the whole kernel of the stage before; "" if it
+        is the reader's own.
 
         UserError if the patch does not fit the current source."""
+        if self.handed_out:
+            return "" if self.begins else self.patch.path.with_suffix(START).read_text(encoding="utf-8")
         if not self.patch.source:
             before = course.previous(self.stage) if self.stage else None
             if before is None:
@@ -170,14 +190,14 @@ class Exercise:
 @lru_cache
 def catalogue() -> tuple[Exercise, ...]:
     """All exercises: first kernels, then by stage the step, its holes, its bugs."""
-    found = [_first(path) for path in sorted(FIRST.glob("*.patch"))]
+    found = [_first(path) for path in sorted((*FIRST.glob("*.md"), *FIRST.glob("*.patch")))]
     bugs = _bugs()
     for stage in course.ladder():
         folder = stage.directory / "practice"
         for path in sorted((*folder.glob("*.md"), *folder.glob("*.patch")), key=lambda path: path.stem != "step"):
-            step = path.stem == "step"
-            name = stage.name if step else f"{stage.number}-{path.stem}"
-            found.append(_of(stage, path, "step" if step else "hole", name))
+            kind = "step" if path.stem == "step" else "bug" if path.stem.startswith("bug") else "hole"
+            name = stage.name if kind == "step" else f"{stage.number}-{path.stem}"
+            found.append(_of(stage, path, kind, name))
         found += [each for each in bugs if each.stage is stage]
     return (*found, *(each for each in bugs if each.stage is None))
 
@@ -209,7 +229,8 @@ def _of(stage: Stage, path: Path, kind: str, name: str) -> Exercise:
 
 def _first(path: Path) -> Exercise:
     patch = patches.read(path, PAGE, MORE, REPEATED)
-    return Exercise(path.stem, "first", patch, ROOT / patch.source)
+    kind = "bug" if re.search(r"-bug-\d+$", path.stem) else "first"
+    return Exercise(path.stem, kind, patch, ROOT / (patch.source or patch.first("File")))
 
 
 def _bugs() -> list[Exercise]:

@@ -27,7 +27,7 @@ from typing import Any
 import cudaemu
 from common import terminal
 from common.practice.check import Verdict
-from common.practice.exercises import HINTS, KINDS, ROOT, Exercise
+from common.practice.exercises import KINDS, ROOT, Exercise
 from common.practice.goals import SIGNS, in_words
 from cudaemu.errors import UserError
 
@@ -74,7 +74,7 @@ class Folder:
         return self._write(), kept
 
     def _write(self) -> Path:
-        text, task = self.exercise.start, page(self.exercise)
+        text, task = self._beginning(), page(self.exercise)
         starter = {"exercise": self.exercise.name, "version": version(), "text": text}
         with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -90,6 +90,19 @@ class Folder:
                 raise
         Progress(self.root).note(self.exercise, begun=date.today().isoformat(), version=starter["version"])
         return self.source
+
+    def _beginning(self) -> str:
+        """The starter. UserError if it is the reader's solution of another exercise, and that is missing."""
+        if not self.exercise.begins:
+            return self.exercise.start
+        own = self.root / self.exercise.begins / self.exercise.file
+        try:
+            return own.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(
+                f"{self.exercise.name} begins with your own solution of {self.exercise.begins}, {shown(own)}: {reason}"
+            ) from None
 
     def existing(self) -> Path:
         """The reader's file. UserError if the exercise was not begun, or the file is not where it was written."""
@@ -167,7 +180,7 @@ class Progress:
 
     def hint(self, exercise: Exercise) -> int:
         """Take the next hint: how many are taken now."""
-        taken = min(self.of(exercise).get("hints", 0) + 1, HINTS)
+        taken = min(self.of(exercise).get("hints", 0) + 1, len(exercise.hints))
         return self.note(exercise, hints=taken)["hints"]
 
 
@@ -206,12 +219,13 @@ def page(exercise: Exercise) -> str:
     typed = [
         (f"{command(exercise)} --check", "check it once"),
         (f"{command(exercise)} --watch", "check it whenever you save it"),
-        (f"{command(exercise)} --hint", "the next of three hints"),
-        (f"{command(exercise)} --solution", "the diff to ours"),
+        (f"{command(exercise)} --hint", f"the next of {len(exercise.hints)} hints"),
     ]
+    if not exercise.handed_out:
+        typed.append((f"{command(exercise)} --solution", "the diff to ours"))
     if exercise.kind == "bug":
         typed.append((f"{command(exercise)} --blind", "check it without a report of what is wrong"))
-    if exercise.stage:
+    if exercise.stage and not exercise.handed_out:
         file = f"--source practice/{exercise.name}/{exercise.file}"
         typed += [
             (f"python -m {exercise.stage.package} count {file}", "its counters beside ours"),

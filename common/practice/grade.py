@@ -1,6 +1,7 @@
 """Grading: each exercise of each student is checked in a process of its own; a page of feedback per student.
 
-    DIR/STUDENT/NAME/FILE             or DIR/STUDENT/practice/NAME/FILE: what one student wrote of the exercise NAME
+    DIR/STUDENT/NAME/FILE             or DIR/STUDENT/practice/NAME/FILE: what one student wrote of the exercise NAME;
+    DIR/practice/NAME/FILE            likewise, where DIR is one student's repository
     OUT/grades.csv grades.json        a row per student and exercise; the JSON has all that the check said
     OUT/feedback/STUDENT.md           a page per student, in words
 
@@ -10,6 +11,7 @@ a seed, and checks that the kernels do the work (common/practice/honest.py). Wha
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -76,7 +78,10 @@ class Row:
 
 
 def students(root: Path) -> list[Path]:
-    """The folders of the students. UserError if there are none."""
+    """The folders of the students, or the folder itself if it is one student's: with practice/ in it. UserError if
+    there are none."""
+    if (sandbox.folder_of(root, "DIR") / "practice").is_dir():
+        return [root.resolve()]
     found = sorted(path for path in sandbox.folder_of(root, "DIR").iterdir() if path.is_dir() and path.name[0] != ".")
     if not found:
         raise UserError(f"{root} must have a folder for each student, got none")
@@ -287,6 +292,22 @@ def feedback(student: str, rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def classroom(rows: Sequence[Row]) -> str:
+    """The rows as a result that GitHub Classroom's reporter takes: JSON in base64, a test per exercise.
+
+    The form is that of github.com/classroom-resources/autograding-command-grader."""
+    tests = [
+        {
+            "name": row.exercise, "status": "pass" if row.outcome == SOLVED else "fail", "score": row.points,
+            "message": ADVICE[row.outcome], "test_code": "", "filename": "", "line_no": 0, "duration": row.seconds,
+        }
+        for row in rows
+    ]  # fmt: skip
+    status = "pass" if all(row.outcome == SOLVED for row in rows) else "fail"
+    found = {"version": 1, "status": status, "max_score": POINTS * len(rows), "tests": tests}
+    return base64.b64encode(json.dumps(found).encode()).decode()
+
+
 def _ticks(text: str) -> list[str]:
     return ["".join(each) for each in text.replace("\n", " ").split() if set(each) == {"`"}]
 
@@ -296,7 +317,7 @@ def _shortened(report: str, lines: int = 30) -> str:
     return "\n".join(told[:lines] + ([f"... and {len(told) - lines} lines more"] if len(told) > lines else []))
 
 
-__all__ = ["ADVICE", "Row", "asked", "feedback", "grade", "hidden_shape", "students", "submitted", "write"]
+__all__ = ["ADVICE", "Row", "asked", "classroom", "feedback", "grade", "hidden_shape", "students", "submitted", "write"]
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["tools"]:

@@ -24,6 +24,7 @@ from typing import IO
 from cudaemu.errors import UserError
 
 _NOT_DUMPABLE = (4, 0)  # prctl(PR_SET_DUMPABLE, 0)
+WALLS = (("bubblewrap", "bwrap"), ("unshare", "unshare"))  # and their programs, the better first
 SAID = 20_000  # bytes that are kept of what a process prints
 KEPT = (  # of the environment
     *("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "PYTHONPATH"),
@@ -142,8 +143,8 @@ def enter(limits: Limits) -> int:
 @lru_cache
 def walls() -> str:
     """What can isolate a process here: "bubblewrap", "unshare" or, if neither works, ""."""
-    for name, program in (("bubblewrap", "bwrap"), ("unshare", "unshare")):
-        if shutil.which(program) and _holds(name):
+    for name, program in WALLS:
+        if shutil.which(program) and holds(name):
             return name
     return ""
 
@@ -158,7 +159,7 @@ def told() -> str:
     )
 
 
-def _holds(name: str) -> bool:
+def holds(name: str) -> bool:
     """Whether a file outside cannot be written, one inside can and is not there afterwards, and there is no network."""
     escape = 'echo > "$2/in" && ! echo > "$1/out" && ! grep -v "lo:" /proc/net/dev | grep :'
     with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as room:

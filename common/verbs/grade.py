@@ -23,11 +23,16 @@ LADDER_EXAMPLES = ("submissions --seed 7 # a folder per student", "submissions -
 
 def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     usual = Limits()
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder with a folder per student")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="a folder with a folder per student, or a student's repository"
+    )
     parser.add_argument(
         "--exercise", action="append", metavar="NAME", help="grade these (default: all that any student has)"
     )
     parser.add_argument("--to", type=Path, default=Path("grades"), metavar="DIR", help="default: grades/")
+    parser.add_argument(
+        "--classroom", action="store_true", help="in a workflow of GitHub: points for GitHub Classroom, and a summary"
+    )
     parser.add_argument("--seed", type=int, help="of the hidden inputs and shapes (default: another one each time)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="checks at a time")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="for a check (default: %(default)g)")
@@ -50,6 +55,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         "version": version(), "seed": seed, "limits": asdict(limits), "walls": sandbox.walls(), "points": POINTS,
     }  # fmt: skip
     grade.write(rows, args.to, settings)
+    if args.classroom:
+        _report(rows)
     table = terminal.table()
     for column in ("student", *(each.name for each in chosen), "points"):
         table.add_column(column)
@@ -62,3 +69,15 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     terminal.out.print(f"\n{counted}. Seed {seed}. {shown(args.to)}/ has grades.csv, grades.json and feedback/",
                        markup=False, soft_wrap=True)  # fmt: skip
     return 0
+
+
+def _report(rows: Sequence[grade.Row]) -> None:
+    """For the workflow that this runs in: the output `result`, and the pages as its summary."""
+    pages = "\n".join(
+        grade.feedback(name, [row for row in rows if row.student == name]) for name in {row.student for row in rows}
+    )
+    for variable, text in (("GITHUB_OUTPUT", f"result={grade.classroom(rows)}\n"), ("GITHUB_STEP_SUMMARY", pages)):
+        if not (path := os.environ.get(variable)):
+            raise UserError(f"--classroom needs a workflow of GitHub: {variable} is not set")
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)

@@ -134,7 +134,8 @@ def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
     place = Folder(exercise, args.folder)
     if args.hint:
         number = Progress(args.folder).hint(exercise)
-        terminal.out.print(f"Hint {number} of {HINTS}: {exercise.hints[number - 1]}", markup=False, soft_wrap=True)
+        hint = f"Hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}"
+        terminal.out.print(hint, markup=False, soft_wrap=True)
         return 0
     if args.solution:
         return _solution(place, args)
@@ -159,9 +160,7 @@ def _begun(place: Folder, source: Path) -> int:
     terminal.out.print(f"{exercise.name}: {exercise.title}", style="bold", markup=False, soft_wrap=True)
     terminal.out.print(f"Read   {shown(place.path / folder.TASK)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Write  {shown(source)}", markup=False, soft_wrap=True)
-    terminal.out.print(
-        f"Check  {typed}   (--watch: whenever you save it; --hint, --solution)", markup=False, soft_wrap=True
-    )
+    terminal.out.print(f"Check  {typed}   (--watch: whenever you save it; --hint)", markup=False, soft_wrap=True)
     if exercise.stage:
         others = [each.name for each in exercises.of_stage(exercise.stage) if each is not exercise]
         if others:
@@ -181,6 +180,8 @@ def _say_version(place: Folder) -> None:
 
 def _solution(place: Folder, args: argparse.Namespace) -> int:
     exercise = place.exercise
+    if exercise.handed_out:
+        raise UserError(f"there is no solution of {exercise.name} here: it was handed out without one")
     source = args.source or (place.source if place.source.is_file() else None)
     mine, name = (toolchain.read(source), str(shown(source))) if source else (exercise.start, "the starter")
     ours = exercise.solution.read_text(encoding="utf-8")

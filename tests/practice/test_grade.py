@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 
 import pytest
@@ -42,8 +43,13 @@ def test_a_loop_ends_when_its_time_is_over(tmp_path):
     assert ran.late and not ran.sent
 
 
-@pytest.mark.skipif(not sandbox.walls(), reason="no namespaces here")
-def test_walls_hold(tmp_path):
+@pytest.mark.parametrize(("name", "program"), sandbox.WALLS)
+def test_walls_hold(tmp_path, monkeypatch, name, program):
+    if not shutil.which(program):
+        pytest.skip(f"no {program} here")
+    if not sandbox.holds(name):
+        pytest.skip(f"{name} does not work here")
+    monkeypatch.setattr(sandbox, "walls", lambda: name)
     room, outside = tmp_path / "room", tmp_path / "outside"
     room.mkdir()
     outside.mkdir()
