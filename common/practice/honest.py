@@ -29,6 +29,7 @@ HOST_ONLY = re.compile(
     r"\b(cudaMemcpy\w*|cudaMallocManaged|cudaMallocHost|cudaHostAlloc|cuMemcpy\w*|dlopen|dlsym|system|popen|execv\w*|"
     r"fopen|open|fork|ptrace|process_vm_\w+|syscall)\s*\("
 )
+MOVABLE = re.compile(r"^[ \t]*cuda(Free\w*|Memset\w*|\w+Synchronize)\([^;]*\);", re.MULTILINE)
 LIBRARY = re.compile(r"^(void )?(cub|thrust|cutlass|cublas\w*|cudnn\w*)::")
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b(.*)$", re.MULTILINE)
 
@@ -45,7 +46,10 @@ def read(source: Path, exercise: Exercise) -> str:
             return f"#include {named.strip()}: only headers of CUDA and C++ may be included, as <name>"
     if exercise.stage is None:
         if _main(text) != _main(exercise.start):
-            return "main must stay as it is in the starter: it checks what your kernel computes"
+            return (
+                "main must stay as it is in the starter, except for where it frees or sets memory and where it waits: it "
+                "checks what your kernel computes"
+            )
         return ""
     if found := HOST_ONLY.search(cpp.code(text)):
         return (
@@ -55,9 +59,9 @@ def read(source: Path, exercise: Exercise) -> str:
 
 
 def _main(text: str) -> str:
-    """The code of main and what follows it, without blanks."""
+    """The code of main and what follows it, without blanks and without calls that a repair may move."""
     _, found, rest = cpp.code(text).partition("int main(")
-    return "".join(rest.split()) if found else ""
+    return "".join(MOVABLE.sub("", rest).split()) if found else ""
 
 
 def look(source: Path, exercise: Exercise, kernel: Kernel, first: Shape, second: Shape, seed: int) -> str:

@@ -97,6 +97,15 @@ def test_main_of_a_program_must_stand(tmp_path):
     assert "main" in honest.read(source, exercise)
 
 
+def test_a_repair_may_free_memory_elsewhere_in_main(tmp_path):
+    exercise = exercises.find("saxpy-bug-1")
+    source = tmp_path / exercise.file
+    source.write_text(exercise.solution.read_text())
+    assert not honest.read(source, exercise)
+    source.write_text(exercise.solution.read_text().replace("wrong != 0", "0"))
+    assert "main" in honest.read(source, exercise)
+
+
 def test_a_hidden_shape_is_one_that_the_check_does_not_try():
     kernel = EXERCISE.kernel(EXERCISE.solution)
     drawn = {grade.hidden_shape(kernel, seed) for seed in range(6)}
