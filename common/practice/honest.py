@@ -47,8 +47,8 @@ def read(source: Path, exercise: Exercise) -> str:
     if exercise.stage is None:
         if _main(text) != _main(exercise.start):
             return (
-                "main must stay as it is in the starter, except for where it frees or sets memory and where it waits: it "
-                "checks what your kernel computes"
+                "main must stay as it is in the starter, except for where it frees or sets memory and where it waits: "
+                "it checks what your kernel computes"
             )
         return ""
     if found := HOST_ONLY.search(cpp.code(text)):
