@@ -100,11 +100,13 @@ def roofline(bounds: Sequence[Bound], title: str) -> Figure:
             points.sort()
             axes.plot(*zip(*points), color=GRID, zorder=1)
             places.append(points)
-            near = next((one for one in labels if abs(math.log(speed / one[1])) < 0.1), None)  # would overlap
+            x = points[0][0]
+            same = (one for one in labels if max(abs(math.log(x / one[0])), abs(math.log(speed / one[1]))) < 0.1)
+            near = next(same, None)  # marks that lie upon each other share a label
             if near:
                 labels.remove(near)
-            x, _, numbers = near or (points[0][0], speed, [])
-            labels.append((min(x, points[0][0]), speed, [*numbers, row["name"].partition("_")[0]]))
+            left_most, _, numbers = near or (x, speed, [])
+            labels.append((min(x, left_most), speed, [*numbers, row["name"].partition("_")[0]]))
         for x, y, numbers in labels:
             style: dict[str, Any] = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
             axes.annotate(", ".join(numbers), (x, y), **style)

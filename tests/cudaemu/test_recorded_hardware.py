@@ -100,7 +100,7 @@ def test_the_document_lists_these_differences():
     assert hardware.with_table(text) == text, "python -m tests.cudaemu.hardware --table writes it"
     assert hardware.table() in text
     launches = hardware.recorded()["counts"].values()
-    assert f"The {len(launches)} programs of examples/ make {sum(map(len, launches))} launches." in text
+    assert f"{len(launches)} programs of examples/ are in the record, with {sum(map(len, launches))} launches" in text
 
 
 # ---- the runtime's answers -------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.results import plot, runs, tables
@@ -346,3 +348,18 @@ def test_a_stage_stands_below_the_roofs_of_its_levels(bound_of):
         assert y == pytest.approx(min(peak, x * ridges[name] / 1e12))
     assert "09" in [text.get_text() for text in axes.texts]
     assert all(line.get_ydata()[0] == pytest.approx(speed) for line in axes.lines if line.get_marker() in "os^")
+
+
+def test_marks_share_a_label_only_where_they_lie_upon_each_other(bound_of):
+    bound = bound_of(measured(10.0))
+    row = bound.record.row | {"name": "10_other"}
+    twice = tuple(replace(need, count=2 * need.count) for need in bound.needs)
+
+    def labels(**changed) -> set[str]:
+        other = replace(bound, record=Record(bound.record.run, row | changed.pop("row", {})), **changed)
+        texts = {text.get_text() for text in plot.roofline([bound, other], "a title").axes[0].texts}
+        return {text for text in texts if text[:2] in ("09", "10")}
+
+    assert labels() == {"09, 10"}
+    assert labels(needs=twice) == {"09", "10"}
+    assert labels(row={"tflops": 2 * row["tflops"]}) == {"09", "10"}
