@@ -1,7 +1,7 @@
 """When is a result right? An instance of a problem, with what its outputs must be, and how far a kernel's are off.
 
 References and tolerances are computed before a kernel runs, from inputs of which copies are kept: a kernel that writes
-to its inputs changes neither, and is told.
+to its inputs changes neither, and is reported.
 
 An output is right if it is finite wherever its fp64 reference is within the range of the dtype, and its error, over the
 whole tensor and at its worst element, is within the problem's tolerances: those compare with the error that torch makes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # wrong elements in a report
 BYTES_PER_INPUT_BYTE, BYTES_PER_OUTPUT_BYTE = 10, 20  # at most, of 16 bits: several tensors of 64 at a time
-LOCATE_FLOPS = 2 * 256**3  # what the emulator does in seconds: how much work a report may spend on finding a thread
+LOCATE_FLOPS = 2 * 256**3  # how much work a report may spend on finding a thread: seconds in the emulator
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Accuracy:
 
     @property
     def ratio(self) -> float:
-        """The error as a multiple of what is allowed; infinite if it is no number."""
+        """The error as a multiple of what is allowed; infinite if it is NaN."""
         ratio = self.error / self.limit if self.limit else self.error
         return math.inf if math.isnan(ratio) else ratio
 
@@ -82,14 +82,14 @@ class Instance:
         return tuple(output.fill_(torch.nan) for output in made)
 
     def judge(self, outputs: Tensors) -> list[Accuracy]:
-        """The accuracy of each output: all of them, and all extra ones behind them if there are any."""
+        """The accuracy of each output, then of each extra one if there are any."""
         names = self.spec.output_names(self.variants)
         names += self.spec.extra_names if len(outputs) > len(names) else ()
         wanted = self.references[: len(names)], self.tolerances[: len(names)]
         return [_accuracy(*each) for each in zip(names, outputs, *wanted, strict=True)]
 
     def overwritten(self) -> dict[str, str]:
-        """The inputs that are no longer what they were, each with a sentence; they are put right again."""
+        """The inputs that the kernel has changed, each with a sentence; they are restored."""
         said = {}
         for name, tensor, copy in zip(self.spec.input_names, self.inputs, self.copies):
             changed = tensor.view(torch.uint8) != copy.view(torch.uint8)  # bytes: NaN is equal to itself
@@ -184,8 +184,8 @@ def _unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Complaint:
-    """Something that is wrong in a check: `text`, of the check that `title` names. What has the same `key` in several
-    checks is one mistake."""
+    """Something that is wrong in a check: `text`, of the check that `title` names. The same `key` in several checks is
+    one mistake."""
 
     title: str
     text: str
@@ -240,7 +240,7 @@ def check(
     if device == "gpu":
         from common import gpu
 
-        kernel.load()  # what does not compile is no failed check
+        kernel.load()  # a source that does not compile is not a failed check
         try:
             with gpu.errors(kernel.label):
                 instance = make(kernel, shape, place, seed, pattern)
@@ -249,7 +249,7 @@ def check(
     else:
         kernel.check_shape(*shape)
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
-        instance.overwritten()  # by a kernel before, one that stopped half-way: put right
+        instance.overwritten()  # changed by an earlier kernel that stopped half-way: restored
     launches: dict[str, Mapping[str, Any]] = {title: {}}
     for what, changed in kernel.other_launches(shape, place).items():
         launches[f"{title}, {what}"] = changed
@@ -310,13 +310,13 @@ def _emulate(
         return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found))
     accuracies, wrong = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
     if wrong and refusals:
-        unseen = f"the launcher returned cudaSuccess, though cudaGetLastError() has CUDA error {refusals[0]}"
+        unseen = f"the launcher must return CUDA error {refusals[0]}, as cudaGetLastError() does, got cudaSuccess"
         wrong.insert(0, Complaint(title, unseen, ("refused", refusals[0])))
     return Result(kernel, instance.shape, "emulator", accuracies, (*found, *wrong), lines=lines, broken=bool(found))
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
-    """The outputs that a launch with these arguments was asked for besides."""
+    """The extra outputs that a launch with these arguments was asked for."""
     return tuple(changed[name] for name in instance.spec.extra_names if name in changed)
 
 
@@ -346,7 +346,7 @@ def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accurac
 
 
 def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiprocessors: int | None = None) -> str:
-    """What is wrong with which elements, and which blocks and threads they belong to, on a GPU with that many
+    """Which elements are wrong and how, and which blocks and threads wrote them, on a GPU with that many
     multiprocessors (None: on a whole one)."""
     spec = kernel.stage.spec
     owners = _owners(kernel, shape, multiprocessors)
@@ -380,7 +380,7 @@ def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -
 def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict | None:
     """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
 
-    None if that would take long, or if the kernel does not get through there."""
+    None if that would take long, or if the kernel fails there."""
     from cudaemu import Trace
 
     spec = kernel.stage.spec

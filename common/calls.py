@@ -1,6 +1,6 @@
-"""What the calls of all kernels share, of stages and of `attention`: they are kept by kind, and check their tensors.
+"""What the calls of stages and of functions such as `attention` share: they are kept by kind, and check their tensors.
 
-A check names its `owner`, who was called. torch is imported by the first call, and not before.
+A check names its `owner`, the function that was called. torch is imported at the first call.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def check_tensors(owner: str, tensors: Mapping[str, object]) -> None:
 
 
 def check_memory(owner: str, tensors: Mapping[str, Tensor]) -> None:
-    """UserError if one has elements and no memory: its storage was emptied, or it only stands for values, as fake
-    tensors do."""
+    """UserError if one has elements but no memory: its storage was emptied, or it has none, like a fake tensor."""
     import torch
 
     for name, tensor in tensors.items():
@@ -77,7 +76,10 @@ def check_places(owner: str, tensors: Mapping[str, Tensor], device_types: Sequen
     device = tensors[first].device
     for name, tensor in tensors.items():
         if torch_private.is_transformed(tensor):
-            raise UserError(f"{owner} has no rule for torch.func: {name} is inside a vmap, grad, jvp or functionalize")
+            raise UserError(
+                f"{owner} has no rule for torch.func: {name} must be a plain tensor, got one inside a vmap, grad, jvp "
+                "or functionalize"
+            )
         if tensor.device.type not in device_types:
             raise UserError(f"{owner}: {name} must be a CUDA or CPU tensor, got one on {tensor.device}")
         if tensor.device != device:

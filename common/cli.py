@@ -1,14 +1,13 @@
 """The command line: `python -m kernels.NN_name VERB` for one stage, `python -m kernels VERB` for the whole ladder.
 
-A verb is a module of common/verbs with two functions, imported when it is called for:
-    add_arguments(parser)           its options, for which common/verbs/options.py has the common ones
+A verb is a module of common/verbs with two functions, imported when it is used:
+    add_arguments(parser)           its options; common/verbs/options.py has those that verbs share
     run(stage, args) -> int         the exit status
-and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --help: what may stand behind the verb; a
-comment behind a # stands above its line, {dtype} and {variant} are a dtype and a variant of the stage),
-run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for one after the other),
-add_ladder_arguments(parser) (where the ladder's verb takes other words than names of stages) and PARTS: words that may
-follow the ladder's verb and are commands of their own, each with the module that has its SUMMARY,
-add_arguments(parser) and run(args) -> int.
+and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --help: words that may follow the verb;
+the comment after a # is printed on the line above, {dtype} and {variant} are replaced by a dtype and a variant of the
+stage), run_ladder(stages, args) -> int (all stages at once; otherwise `run` is called for each in turn),
+add_ladder_arguments(parser) (if the ladder's verb takes other words than stage names) and PARTS: commands that may
+follow the ladder's verb, each with the module that has its SUMMARY, add_arguments(parser) and run(args) -> int.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ VERBS = {
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
 LADDER_ONLY = {
-    "grade": "a folder of submissions, checked side by side (emulator)",
-    "handout": "a repository for students: exercises and checks, no solutions",
+    "grade": "grade a folder of submissions (emulator)",
+    "handout": "make a repository for students: exercises and checks, no solutions",
 }
 LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
 
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can mend."""
-    # At exit Python would look for garbage among torch's objects: 15 % of what a short command takes.
+    """Run a command line and exit: 0 when all is well, 1 for a wrong kernel, 2 for what the user can fix."""
+    # At exit Python would collect garbage among torch's objects: 15 % of a short command's time.
     atexit.register(gc.freeze)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its threads would wait on processors that compilers need
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its threads would spin on cores that compilers need
     terminal.leave(lambda: _dispatch(package, list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -94,9 +93,9 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if not ladder:
         return module.run(stages[0], args)
     if getattr(args, "source", None):
-        raise UserError("--source is a file of one stage: python -m kernels.NN_name " + verb)
+        raise UserError("--source must be given to one stage: python -m kernels.NN_name " + verb)
     if getattr(args, "watch", False):
-        raise UserError("--watch is for one stage: python -m kernels.NN_name " + verb)
+        raise UserError("--watch must be given to one stage: python -m kernels.NN_name " + verb)
     chosen = [course.load(text) for text in args.stages] or stages
     if not chosen:
         raise UserError("there is no stage here: python -m kernels practice lists the exercises")
@@ -126,7 +125,7 @@ def _example(program: str, template: str, stages: list[Stage]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose help is printed, and whose complaints end, like all others."""
+    """argparse with the printing of help and the errors of this package."""
 
     def print_help(self, file: object = None) -> None:
         terminal.out.print(self.format_help(), end="", markup=False, soft_wrap=True)

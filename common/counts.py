@@ -1,4 +1,4 @@
-"""What a kernel executes and moves, as the emulator counts it: derived figures, and how counters move."""
+"""What a kernel executes and moves, as the emulator counts it: derived figures, and how counters change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTOR = 32  # bytes
 
 
 def _ratio(above: str, *below: str) -> Callable[[Counts], float | None]:
-    """above / (sum of below), None where there is nothing to divide by."""
+    """above / (sum of below), None if that sum is 0."""
 
     def value(counts: Counts) -> float | None:
         total = sum(counts.get(name, 0) for name in below)
@@ -30,7 +30,7 @@ def _global_bytes(counts: Counts) -> int:
     return SECTOR * sum(counts.get(name, 0) for name in sectors)
 
 
-# What people ask counters for: name -> (value, what it says)
+# What people read from counters: name -> (value, its meaning)
 DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
     "sectors per global load": (
         _ratio("global_load_sectors", "global_load_requests"),

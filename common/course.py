@@ -1,7 +1,7 @@
 """The course: its stages in order, its ladders, and which stage each one follows.
 
-Stages are found by their folders, kernels/NN_name or kernels/hN_name, and imported by name: nothing in common/ names
-one of them.
+Stages are found by their folders, kernels/NN_name or kernels/hN_name, and imported by name: nothing in common/ names a
+stage.
 """
 
 from __future__ import annotations

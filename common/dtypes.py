@@ -1,4 +1,4 @@
-"""What kernels compute in: the names that --dtype takes, one row for each."""
+"""The element types of kernels: the names that --dtype takes, one row each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Precision(NamedTuple):
-    """What the elements of the inputs are, and how they are multiplied."""
+    """The type of the inputs' elements, and how they are multiplied."""
 
     element: dtypes.DType
     flop_per_mma: int | None = None  # of one mma.sync of its largest shape, by a warp; None: there is none

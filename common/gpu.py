@@ -1,7 +1,7 @@
 """The GPU loader: a kernel.cu built by torch's load_inline, its launcher called through ctypes.
 
-Only pointers, numbers and the stream cross the border, in one piece, so that no torch header is compiled: a cold build
-is nvcc's time for the kernel alone. Builds are kept in the cache, named by all that went into them.
+Only pointers, numbers and the stream are passed, in one piece, so that no torch header is compiled: a cold build takes
+nvcc's time for the kernel alone. Builds are kept in the cache, keyed by everything that went into them.
 """
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ class Launcher:
     def _packing(
         self, numbers: Sequence[int | float], tensors: Sequence[Tensor | None]
     ) -> tuple[Callable[..., bytes], bytes]:
-        """What makes one piece of all arguments, and the numbers, packed already; the last addresses are of `tensors`,
-        and those of None are not given."""
+        """What packs all arguments into one piece, and the numbers, packed already; the last addresses are those of
+        `tensors`, without those of None."""
         codes = [TYPES[kind] for kind in self.parameters.values()]
         first = len(codes) - 1 - len(numbers)
         try:
             packed = struct.pack("".join(codes[first:-1]), *numbers)
         except struct.error as error:
             names = dict(zip([*self.parameters][first:], numbers))
-            raise UserError(f"{self.label}: the launcher's types do not hold all of {names}: {error}") from error
+            raise UserError(f"{self.label}: the numbers must fit the launcher's types, got {names}: {error}") from error
         given = "P" * (first - len(tensors)) + "".join(f"{NULL}x" if each is None else "P" for each in tensors)
         return struct.Struct(f"{given}{len(packed)}sP").pack, packed
 

@@ -1,6 +1,7 @@
 """What the notebooks show beside figures: quotes from kernel.cu, the diff, counters, the check and the recorded speed.
 
-Each function returns something that a notebook displays, made from the files and runs at hand: it cannot go stale.
+Each function returns something that a notebook displays, made from the current files and runs, so that it cannot go
+stale.
 
     python -m common.notebook [FILE ...]    execute notebooks (default: all) and save them with their outputs
 """
@@ -90,7 +91,7 @@ def phase(stage: Stage, number: int, last: int | None = None, *, fold: str = "")
     marks = {int(m[1]): n for n, line in enumerate(lines, 1) if (m := re.match(r"\s+// (\d+)\. ", line))}
     last = number if last is None else last
     if number not in marks or last not in marks:
-        raise UserError(f"{stage.source} has the phases {', '.join(map(str, marks))}, not {number} to {last}")
+        raise UserError(f"phases of {stage.source} must be among {', '.join(map(str, marks))}, got {number} to {last}")
     end = marks.get(last + 1)
     if end is None:  # the last phase ends with the kernel
         end = next(n for n, line in enumerate(lines, 1) if n > marks[last] and line.startswith("}"))
@@ -200,8 +201,8 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What binds the stage: what it needs of each resource, the fewest clocks that takes, what was measured, and what
-    its warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
+    """What binds the stage: its need of each resource, the fewest clocks for that, the measured clocks, and what its
+    warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
@@ -302,7 +303,7 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
-    """What 16 queries ask of each resource for 64 keys, at the rates measured on the recorded GPU; for what.
+    """What 16 queries against 64 keys need of each resource, and for what, at the rates measured on the recorded GPU.
 
     `function`: part of the (mangled) name of the instance, where a kernel has several. `seldom=False`: without what a
     warp jumps over unless one of its lanes votes for it."""
@@ -363,7 +364,7 @@ def exercise(
 
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
-    the most that each may be, told once all else is right. `arch`: the compute capability that the code needs."""
+    the most that each may be, shown once all else is right. `arch`: the compute capability that the code needs."""
     source = trace.write(code, "yours.cu")
     try:
         report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
@@ -387,7 +388,7 @@ def exercise(
 
 
 def task(exercise: Stage | str) -> Markdown:
-    """What there is to write: a stage's step, or the exercise of that name. UserError if there is none."""
+    """The task: a stage's step, or the exercise of that name. UserError if there is none."""
     name = exercise if isinstance(exercise, str) else exercise.name
     return Markdown(folder.page(exercises.find(name)).replace("\n## ", "\n#### ").replace("# ", "### ", 1))
 
@@ -438,7 +439,7 @@ def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
-    """The recorded time and rate of a stage at sizes that are no rung of the ladder, × each library; `settings` as in
+    """The recorded time and rate of a stage at sizes outside the ladder, × each library; `settings` as in
     `speed`."""
     shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
     return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
@@ -548,7 +549,7 @@ def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Fig
 
 
 def program(code: str, name: str = "program.cu") -> Markdown:
-    """A whole CUDA program, with its main: what it prints, and below that what the emulator says that runs it."""
+    """A whole CUDA program, with its main: what it prints, and below that the emulator's report."""
     source = trace.write(code, name)
     line = [sys.executable, "-m", "cudaemu", str(source)]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
@@ -557,7 +558,7 @@ def program(code: str, name: str = "program.cu") -> Markdown:
 
 
 def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
-    """What becomes of kernels: their PTX, without declarations and places, and their SASS for a compute capability."""
+    """The PTX of kernels, without declarations and line information, and their SASS for a compute capability."""
     source = trace.write(code, "assembly.cu")
     body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
@@ -641,7 +642,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import nbformat
 
     words = sys.argv[1:] if arguments is None else arguments
-    engine.library()  # built now if it must be: what that prints is no part of a notebook
+    engine.library()  # built now if need be: its output does not belong in a notebook
     for path in [Path(word).resolve() for word in words] or sorted(NOTEBOOKS.glob("*.ipynb")):
         started = time.monotonic()
         nbformat.write(execute(path), path)

@@ -1,7 +1,7 @@
 """What a family of stages computes, as the harness sees it.
 
-Stages name their problem ("gemm"); the module common.problems.<name> holds the one object, `problem`, that answers all
-questions which depend on what is computed. Loader, check, benchmark, counters and figures ask here and know no formula.
+Stages name their problem ("gemm"); the module common.problems.<name> holds one object, `problem`, for everything that
+depends on what is computed. Loader, check, benchmark, counters and figures use it and know no formula.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Problem(ABC):
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[Tensor | None, ...]:
-        """Memory that a launcher uses besides, uninitialised, named by `scratch_names`; None: a null pointer."""
+        """More memory that a launcher uses, uninitialised, named by `scratch_names`; None: a null pointer."""
         return ()
 
     def implied(self, inputs: Sequence[Tensor]) -> dict[str, int]:
@@ -94,7 +94,7 @@ class Problem(ABC):
         """Shapes large enough to fill a GPU."""
 
     def tune_shapes(self, variants: Variants) -> tuple[Shape, ...]:
-        """Shapes that stand for what people run: by them tile shapes are chosen for a GPU."""
+        """Shapes typical of what people run: tile shapes are chosen for a GPU by them."""
         return self.bench_shapes(variants)
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Problem(ABC):
 
     @abstractmethod
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
-        """Outputs for a kernel to fill, uninitialised."""
+        """Uninitialised outputs for a kernel to fill."""
 
     @abstractmethod
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
@@ -205,11 +205,11 @@ class Problem(ABC):
 
     @abstractmethod
     def flops(self, shape: Shape, variants: Variants) -> int:
-        """Floating-point operations of the computation, however a kernel does it."""
+        """Floating-point operations of the computation, independent of the kernel."""
 
     @abstractmethod
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
-        """The least that can be moved: each input read once, each output written once."""
+        """The fewest bytes possible: each input read once, each output written once."""
 
 
 @lru_cache

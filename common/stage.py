@@ -65,7 +65,7 @@ class Stage:
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
-    function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
+    function: str = ""  # what programs call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: Kept[Prepared] = field(default_factory=Kept, init=False, repr=False, compare=False)
 
@@ -87,7 +87,7 @@ class Stage:
 
     @property
     def number(self) -> str:
-        """What its name begins with, "03" or "h1": stages are in the order of their names."""
+        """The beginning of its name, "03" or "h1": stages are in the order of their names."""
         return self.name.partition("_")[0]
 
     @cached_property
@@ -201,12 +201,13 @@ class Stage:
 
     @cached_property
     def launch(self) -> ModuleType | None:
-        """What the stage says of its launches: launch.py of its package, with `choose` and `others`; most have none."""
+        """The stage's choices for its launches: launch.py of its package, with `choose` and `others`; most have
+        none."""
         there = (self.directory / "launch.py").exists()
         return importlib.import_module(f"{self.package}.launch") if there else None
 
     def __getattr__(self, name: str) -> Any:
-        """The function that the stage has for people: load(stage).attention."""
+        """The function that programs call: load(stage).attention."""
         if name.startswith("_") or name != self.function:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
         return getattr(importlib.import_module(f"{self.package}.{name}"), name)
@@ -222,7 +223,7 @@ class Stage:
             return torch_private.outside_graphs(self._run, inputs, variants)
         if torch_private.known_modes():
             raise UserError(
-                f"{self.name} is no operator of torch: call it outside make_fx, fake tensors and other modes"
+                f"{self.name} is not a torch operator: it must be called outside make_fx, fake tensors and other modes"
             )
         return self._run(inputs, variants)
 
@@ -240,16 +241,16 @@ class Stage:
                 kinds.append((t.dtype, t.device, t.shape, t.stride(), t.requires_grad and _grad_enabled()))
             kind = (bits % self.alignment, *kinds)
             if variants:
-                kind += (*variants.items(), *map(type, variants.values()))  # True is equal to 1, and no value
+                kind += (*variants.items(), *map(type, variants.values()))  # True equals 1, but is not a value
             call = self._calls[kind]
         except (KeyError, AttributeError, RuntimeError, TypeError):
-            # What is refused is not kept: a call that is found needs no check.
+            # Refused calls are not kept, so a call that is found needs no check.
             call = self._calls[kind] = self._prepare(inputs, variants)
         outputs = call(inputs, addresses)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _run_unusual(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensor | Tensors:
-        """A call with tensors of which some have no memory, which is refused, or are views that negate theirs."""
+        """A call with tensors that have no memory, which is refused, or are lazily negated views."""
         self._prepare(inputs, variants)
         return self._run([each.resolve_neg() for each in inputs], variants)
 
@@ -404,7 +405,7 @@ class Kernel:
 
     @property
     def short(self) -> str:
-        """What tells it from others of its stage and source, "fp16 COALESCED=0"."""
+        """What distinguishes it from others of its stage and source, "fp16 COALESCED=0"."""
         return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.changed.items())])
 
     @cached_property
@@ -468,7 +469,7 @@ class Kernel:
         return {**dict(tensors), **spec.scalars(shape, chosen, (*inputs, *outputs)), **(changed or {})}
 
     def choices(self, shape: Shape, device: torch.device) -> dict[str, int]:
-        """The variants, and what a launch of that shape chooses on that device besides: {"splits": 2}."""
+        """The variants, and what a launch of that shape chooses on that device: {"splits": 2}."""
         launch = self.stage.launch
         return {
             **self.variants,
@@ -590,7 +591,7 @@ class Kernel:
 
 
 def _stretch(argument: Any) -> Any:
-    """A tensor with gaps or rows in another order as the stretch of memory that it lies in, one-dimensional."""
+    """The one-dimensional stretch of memory that holds a tensor with gaps or with rows in another order."""
     if not hasattr(argument, "data_ptr") or argument.is_contiguous():
         return argument
     length = 1 + sum((size - 1) * stride for size, stride in zip(argument.shape, argument.stride()))

@@ -32,7 +32,7 @@ WIDTH = 80  # columns
 
 
 class _Console(Console):
-    """A console without two of rich's habits: it does not cut cells, nor end the program at a broken pipe."""
+    """A console without two of rich's habits: it does not cut cells, and does not end the program at a broken pipe."""
 
     least = WIDTH
 
@@ -59,7 +59,7 @@ _display = threading.Lock()  # rich shows one live display at a time: an inner o
 
 
 def announce(text: str) -> None:
-    """Say something on stderr that is worth saying once per process."""
+    """Print something on stderr once per process."""
     if text not in _announced:
         _announced.add(text)
         err.print(text, style="yellow", markup=False, soft_wrap=True)
@@ -76,7 +76,7 @@ def titled(title: str, body: Table, *notes: str) -> Group:
 
 
 def fold(label: str, width: int = 14) -> str:
-    """A kernel's label in lines of `width` at most, for a head of a column: new ones begin at blanks, or behind a _."""
+    """A kernel's label in lines of `width` at most, for a head of a column: new ones begin at blanks, or after a _."""
     lines = []
     for word in label.split():
         lines.append("")

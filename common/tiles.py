@@ -1,10 +1,10 @@
-"""Which tile shapes of a stage are best on which GPU: what `tune` measured, here or by whoever recorded tiles.json.
+"""Which tile shapes of a stage are best on which GPU: what `tune` measured, here or for the recorded tiles.json.
 
 A stage whose best tiles depend on the GPU has a file tiles.json beside its kernel.cu:
     macros     the macros that `tune` tries
     measured   {compute capability: {"gpu", "capability", "date", "choices": {settings: {macro: value}}}}
-What `tune` finds on a reader's own GPU is kept in the cache, by the GPU's name, and goes before it; it holds as long as
-kernel.cu is what it was. Where nothing is known, the source's defaults stand.
+What `tune` finds on a reader's own GPU is kept in the cache, by the GPU's name, and has precedence as long as kernel.cu
+is unchanged. Where nothing is known, the source's defaults apply.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def tuned_path(stage: Stage) -> Path:
 def save(stage: Stage, entry: Mapping[str, Any], *, record: bool = False) -> Path:
     """Put one GPU's table into the user's cache or, `record`, into the stage's own file; the path of the file.
 
-    All at once: who reads it meanwhile finds the old one."""
+    It is replaced atomically: concurrent readers find the old one."""
     if record:
         file, table = path(stage), _read(path(stage))
         table = {**table, "measured": {**table["measured"], entry["capability"]: entry}}
@@ -89,5 +89,5 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} is no table of tiles: {error}; delete it") from None
+        raise UserError(f"{file} must be a table of tiles, got {error}; delete it") from None
     return table if isinstance(table, dict) else {}

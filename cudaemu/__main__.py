@@ -28,9 +28,9 @@ from cudaemu.session import Session
 from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
 from cudaemu.timeline import Events
 
-FIRST_WORD = 10  # seconds of a launch without a word where stderr is no terminal; then twice as many, and so on
+FIRST_WORD = 10  # seconds before a launch reports its progress where stderr is no terminal; then twice as many, ...
 FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
-NOT_RUN_STATUS = 98  # if there is no program that could be run: a status that programs have no use for
+NOT_RUN_STATUS = 98  # if no program could be run: a status that programs do not use
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
 ARGS are passed to the program; options of cudaemu go before FILE.cu. Files of
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line. Before `--`, if that is what it separates, there are files and options in any order."""
+    """The command line. If there is a `--`, files and options come before it in any order."""
     if "--" in words:
         end = list(words).index("--")
         with suppress(UserError):
@@ -102,7 +102,7 @@ class _Version(argparse.Action):
 
 
 class _Cache(argparse.Action):
-    """--cache: say where the cache is and what it takes; --clear-cache: empty it first."""
+    """--cache: print the cache's folder and size; --clear-cache: empty it first."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, __: object, option: str | None = None) -> NoReturn:
         before = cache.size()
@@ -141,12 +141,12 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     parser.add_argument("args", nargs=files, metavar="ARGS", help="the program's arguments")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu, nvcc and g++")
     parser.add_argument("--cache", action=_Cache, nargs=0, help="print where compiled code is kept, and its size")
-    parser.add_argument("--clear-cache", action=_Cache, nargs=0, help="remove all compiled code from there")
+    parser.add_argument("--clear-cache", action=_Cache, nargs=0, help="remove all compiled code")
 
     compiling = parser.add_argument_group("compiling")
     add = compiling.add_argument
     capabilities = ", ".join(str(gpu.arch) for gpu in hardware.GPUS)
-    add("--arch", default="8.0", metavar="X.Y", help=f"compute capability (default: 8.0; there are {capabilities})")
+    add("--arch", default="8.0", metavar="X.Y", help=f"compute capability: {capabilities} (default: 8.0)")
     add("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
     add("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search a folder for headers")
     add("--flags", action="append", default=[], metavar="WORDS", help='more options for nvcc: --flags="-std=c++20 -lz"')
@@ -154,7 +154,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     checking = parser.add_argument_group("checking")
     add = checking.add_argument
     add("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
-    add("--leaks", action="store_true", help="memory that is not freed at the end is a finding, too")
+    add("--leaks", action="store_true", help="report memory that is not freed at the end, too")
 
     running = parser.add_argument_group("running")
     add = running.add_argument
@@ -172,7 +172,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     add("--trace-rows", type=int, default=4_000_000, metavar="N", help="how many at most (default: 4,000,000)")
     events = "write who waited for whom, copies and products to FILE, for ui.perfetto.dev or chrome://tracing"
     add("--trace-events", metavar="FILE", help=events)
-    add("--trace-blocks", type=int, default=4, metavar="N", help="... of the first N blocks of a launch (default: 4)")
+    add("--trace-blocks", type=int, default=4, metavar="N", help="... for the first N blocks of a launch (default: 4)")
     return parser
 
 
@@ -209,7 +209,7 @@ def _run(args: argparse.Namespace) -> int:
     args.arch = Arch.of(args.arch)
     bar, sessions = _Bar(), list[Session]()
     options = _options(args).replace(progress=bar)
-    engine.library()  # says what takes long, before the program says anything
+    engine.library()  # announces the wait before the program prints anything
     try:
         with if_slow(f"compiling {args.file.name} ..."):
             build = calls.compiled(args.file, options)
@@ -234,7 +234,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """Progress of a launch that takes its time: on a terminal a line that changes, elsewhere a line now and then."""
+    """Progress of a long launch: on a terminal a line that changes, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -316,7 +316,7 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
 
 
 def _sentence(total: Counters) -> str:
-    """What was executed and moved, as far as there is any of it."""
+    """What was executed and moved; what is zero is left out."""
     said = [f"{total['instructions']:,} warp instructions"]
     for space, unit in (("global", "sectors"), ("shared", "wavefronts")):
         for verb in ("load", "store"):

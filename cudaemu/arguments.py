@@ -1,4 +1,4 @@
-"""Values of Python as arguments of C++: checked against the parameters' types and packed into their bytes."""
+"""Python values as C++ arguments: checked against the parameters' types and packed into bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PTX_KINDS = {"f32": "f", "f64": "f", "pred": "b"}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is memory to hand over: a torch tensor or a NumPy array (of whatever rank)."""
+    """Whether a value is memory to pass: a torch tensor or a NumPy array (of any rank)."""
     torch = sys.modules.get("torch")
     return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
 
@@ -34,54 +34,52 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Array, ctypes.Union, np.void)):
         data = value.tobytes() if isinstance(value, np.void) else bytes(value)
         if len(data) != kind.size:
-            raise UserError(f"{name} is a {kind.name} of {kind.size} bytes: {len(data)} were given")
+            raise UserError(f"{name} must be a {kind.name} of {kind.size} bytes, got {len(data)}")
         return data
     number = isinstance(value, (int, float))
     if kind.kind == "S" or kind.kind == "p":
         if value is None:
             return bytes(kind.size)
-        what = "the default stream: pass None" if kind.kind == "S" else "a pointer: pass a tensor, an array or None"
-        raise UserError(f"{name} is {what}, not {_told(value)}")
+        what = "None, the default stream" if kind.kind == "S" else "a tensor, an array or None, for a pointer"
+        raise UserError(f"{name} must be {what}, got {_told(value)}")
     if kind.kind in "sueb" or (kind.kind == "?" and isinstance(value, int)):
         if not isinstance(value, int):
-            raise UserError(f"{name} is of type {kind.name}: pass an int, not {_told(value)}")
+            raise UserError(f"{name} must be an int, for {kind.name}, got {_told(value)}")
         low, high = (-(1 << 8 * kind.size - 1), (1 << 8 * kind.size - 1) - 1)
         if kind.kind in "ub":
             low, high = 0, 1 if kind.kind == "b" else (1 << 8 * kind.size) - 1
         elif kind.kind in "e?":
             high = (1 << 8 * kind.size) - 1
         if not low <= value <= high:
-            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}")
+            raise UserError(f"{name} must fit {kind.name}, got {value}")
         return (value & ((1 << 8 * kind.size) - 1)).to_bytes(kind.size, "little")
     if kind.kind == "f":
         if not number:
-            raise UserError(f"{name} is of type {kind.name}: pass a number, not {_told(value)}")
+            raise UserError(f"{name} must be a number, for {kind.name}, got {_told(value)}")
         try:
             return struct.pack("<f" if kind.size == 4 else "<d", value)
         except OverflowError:
-            raise UserError(f"{name} is of type {kind.name}, which does not hold {value}") from None
+            raise UserError(f"{name} must fit {kind.name}, got {value}") from None
     if number and kind.name in DTYPES["float16"].cpp:
         return np.float16(value).tobytes()
     if number and kind.name in DTYPES["bfloat16"].cpp:
         return _bfloat16(float(value))
     if kind.kind == "?":
-        raise UserError(
-            f"{name} takes {kind.size} bytes of which the PTX does not say the type: pass bytes, not {_told(value)}"
-        )
+        raise UserError(f"{name} must be {kind.size} bytes, since the PTX does not say their type, got {_told(value)}")
     raise UserError(
-        f"{name} is a {kind.name} of {kind.size} bytes: pass bytes or a ctypes.Structure, not {_told(value)}"
+        f"{name} must be bytes or a ctypes.Structure, for a {kind.name} of {kind.size} bytes, got {_told(value)}"
     )
 
 
 def check_array(array: Any, kind: ParameterType, name: str) -> None:
-    """UserError if a tensor or an array is not what a parameter points to."""
+    """UserError if a tensor or an array does not fit the parameter's pointer type."""
     if kind.kind == "?":
         if kind.size != 8:
-            raise UserError(f"{name} takes {kind.size} bytes: a number, not {_told(array)}")
+            raise UserError(f"{name} must be a number, of {kind.size} bytes, got {_told(array)}")
         return
     if kind.kind != "p":
         raise UserError(
-            f"{name} is of type {kind.name}: pass a number, not {_told(array)} (one of its elements: .item())"
+            f"{name} must be a number, for {kind.name}, got {_told(array)} (pass one of its elements: .item())"
         )
     dtype = str(array.dtype).removeprefix("torch.")
     size = array.itemsize if isinstance(array, np.ndarray) else array.element_size()
@@ -101,9 +99,9 @@ def check_array(array: Any, kind: ParameterType, name: str) -> None:
         cut = kind.pointee_size and array.size * size % kind.pointee_size if isinstance(array, np.ndarray) else 0
         fits = not other and (row is None or size == row.size) and not cut
     if not fits:
-        raise UserError(f"{name} is of type {kind.name}: an array of {dtype} does not fit")
+        raise UserError(f"{name} must fit {kind.name}, got an array of {dtype}")
     if isinstance(array, np.ndarray) and not array.flags.writeable and not kind.constant:
-        raise UserError(f"{name} is of type {kind.name}, and the array cannot be written")
+        raise UserError(f"{name} must be writable, for {kind.name}, got a read-only array")
 
 
 def _told(value: Any) -> str:
@@ -123,7 +121,7 @@ def _bfloat16(value: float) -> bytes:
 
 
 def kernel_types(symbol: str, params: Sequence[tuple[str, int]]) -> list[ParameterType]:
-    """The types of a kernel's parameters, of which the PTX has (type, size): from its mangled name where it has one."""
+    """The types of a kernel's parameters: from its mangled name where it has one; the PTX has only (type, size)."""
     texts = parameter_list(demangle(symbol)) if symbol.startswith("_Z") else []
     if len(texts) != len(params):
         texts = [""] * len(params)
@@ -159,12 +157,12 @@ def parameter_list(declaration: str) -> list[str]:
 
 
 def _last(declaration: str, opening: int) -> bool:
-    """Whether the bracket that opens there is the one that closes last."""
+    """Whether the bracket that opens there closes last."""
     return cpp.closing(declaration, opening) == declaration.rfind(")")
 
 
 def parameter_names(source: str, function: str, count: int) -> list[str]:
-    """What the source calls the parameters of a function, for reports; "argument 1" ... if it cannot be read off."""
+    """The names of a function's parameters in the source, for reports; "argument 1" ... if they cannot be read."""
     bare = re.sub(r"<.*", "", function).rpartition("::")[2]
     for parameters in cpp.parameter_lists(cpp.code(source), bare):
         names = [each.name for each in parameters]

@@ -1,9 +1,9 @@
 """The shapes of shared arrays, read from the source: PTX knows their bytes only.
 
 `__shared__ half tile[STAGES][M + PAD];` has its extents from constants of the file, from macros, or from the kernel's
-template arguments, which its mangled name spells out. What is read is believed if it makes up the bytes that the PTX
-says. Dynamic shared memory that a kernel looks at as a structure, `Tiles *ring = reinterpret_cast<Tiles *>(shared)`,
-has the structure's members, which are believed if all of it is understood.
+template arguments, which its mangled name spells out. A shape is used only if its size is what the PTX says. Dynamic
+shared memory that a kernel looks at as a structure, `Tiles *ring = reinterpret_cast<Tiles *>(shared)`, has the
+structure's members, which are used only if all of it is understood.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*([^;]+);")
 
 @dataclass
 class _Source:
-    """What a file says of constants and types, as text."""
+    """The constants and types of a file, as text."""
 
     constants: dict[str, str] = field(default_factory=dict)
     structures: dict[str, list[tuple[str, list[str], str]]] = field(default_factory=dict)  # kind, parameters, body

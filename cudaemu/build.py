@@ -20,7 +20,7 @@ from cudaemu.process import HERE
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
 WRAPPER = "emulator_source"  # the translation unit that includes the source; those of further sources have a number
-COMPILED, LINKED = (".cu", ".cpp", ".cc", ".cxx", ".c"), (".o", ".a", ".so")  # what a program may be made of
+COMPILED, LINKED = (".cu", ".cpp", ".cc", ".cxx", ".c"), (".o", ".a", ".so")  # files that a program may consist of
 _RELOCATABLE = re.compile(r"-dc|-?-rdc=true|--relocatable-device-code=true|--device-c")
 
 
@@ -40,7 +40,7 @@ class Build:
 
     @property
     def exported(self) -> list[str]:
-        """The functions of the host code that C could call, main among them."""
+        """The functions of the host code that C could call, including main."""
         said = toolchain.run(["nm", "-D", "--defined-only", self.so])
         names = re.findall(r"^\w+ T (\w+)$", said, re.MULTILINE)
         return [name for name in names if not name.startswith(("_", "emulator_"))]
@@ -91,13 +91,13 @@ def compile_host(
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
     options = _options(flags, defines, arch, folders)
     more = _files(others)
-    # The stand-in has what there is of the driver as well.
+    # The stand-in has the driver's functions as well.
     libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']
     if call is not None:
         if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", call):
-            raise UserError(f"'{call}' is not the name of a function")
+            raise UserError(f"the function must be named by an identifier, got '{call}'")
         if is_extension and not re.search(rf'extern\s*"C"[^;{{]*\b{call}\s*\(', texts[0]):
             wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
         else:
@@ -168,7 +168,7 @@ def compile_host(
 
 @lru_cache(maxsize=8)  # megabytes each
 def _ptx(product: Path) -> str:
-    """The PTX of a product: one object for all its runs, which dictionaries find without another look at the text."""
+    """The PTX of a product: one object for all its runs, so that dictionaries find it without comparing the text."""
     return (product / "kernel.ptx").read_text(encoding="utf-8", errors="replace")
 
 
@@ -205,12 +205,12 @@ def _folders(include: Sequence[Path | str]) -> list[Path]:
             raise UserError(f"the include folder {folder} does not exist")
         if "," in str(folder):
             raise UserError(
-                f"nvcc splits its arguments at commas: the include folder {folder} cannot have one in its name"
+                f"an include folder must have no comma in its name, as nvcc splits its arguments there, got {folder}"
             )
     return folders
 
 
-# nvcc's options that say what it is to make, of what, or that it is only to answer something.
+# nvcc's options that choose its input or output, or only ask for information.
 _OUTPUTS = (
     r"-(c|o|ptx|cubin|fatbin|dc|dw|dlink|rdc.*|lib|link|run|E|M|MM|MD|MMD|MF|MT|x|h|V|optix-ir|ltoir|dryrun|keep|clean)$|"
     r"--(relocatable-device-code|device-c|device-w|device-link|device-debug-link|compile|output-file|ptx|cubin|fatbin|"
@@ -224,10 +224,10 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
     for flag in flags:
         if re.match(r"-arch|--gpu-|-gencode|--generate-code|-code\b", flag):
             raise UserError(
-                f"{flag}: the compute capability is chosen by arch (--arch 9.0), not by the compiler's flags"
+                f"{flag}: the compute capability must be set by arch (--arch 9.0), not by the compiler's flags"
             )
         if re.match(_OUTPUTS, flag) and not _RELOCATABLE.fullmatch(flag):
-            raise UserError(f"{flag}: the emulator says itself what nvcc is to make of a file")
+            raise UserError(f"{flag}: the emulator itself chooses what nvcc makes of a file")
     standard = [] if any(re.match(r"--?std\b", flag) for flag in flags) else ["-std=c++17"]
     # Of the host's code alone: with -O3 its compiler takes half as long again, for code that launches kernels.
     level = [] if any(re.match(r"-O\d|--optimize", flag) for flag in flags) else ["-O1"]
@@ -265,8 +265,8 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     if call is not None and re.search(rf"{WRAPPER}\.cu\(\d+\): error: .*(overload|template)", said):
         code = cpp.code(toolchain.read(source))
         if re.search(rf"\btemplate\s*<[^;{{}}]*\b{re.escape(call)}\s*\(", code):
-            return ToolFailed(f"{call} of {source} must be a function, got a template: which instance is to be called?")
-        return ToolFailed(f"{source} has several functions {call}: name the one to be called differently")
+            return ToolFailed(f"{call} of {source} must be a function, got a template: name the instance to call")
+        return ToolFailed(f"{source} must have one function {call}, got several: rename the one to call")
     if "separate compilation mode" in said:
         return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
@@ -297,16 +297,16 @@ def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserE
     return UserError(said) if libraries else ToolFailed(said)  # another version of a library may have it
 
 
-# ---- inline PTX: what nvcc copies unseen, ptxas must accept ----------------------------------------------------------
+# ---- inline PTX: nvcc copies it unchecked, so ptxas must accept it ---------------------------------------------------
 
 
 CHECK_SECONDS, CHECK_BYTES = 300, 8 << 30  # what ptxas may take for it: a thousandth is usual
 
-_accepted: set[Path] = set()  # builds that this process has asked about before
+_accepted: set[Path] = set()  # builds that this process has checked before
 
 
 class PtxCheck:
-    """ptxas's word on the inline assembly of a source, asked for in the background: nvcc passes it on unread.
+    """ptxas' check of a source's inline assembly, in the background: nvcc does not check it.
 
     `with PtxCheck(build):` around a run: at its end, also one that the emulator could not make sense of, UserError with
     the source's line if ptxas refuses the code."""
@@ -339,7 +339,7 @@ class PtxCheck:
 
 
 def check_ptx(build: Build) -> None:
-    """UserError with the source's line if ptxas refuses a build's PTX; what it has accepted, it is not asked again."""
+    """UserError with the source's line if ptxas refuses a build's PTX; accepted builds are not checked again."""
     ptxas = toolchain.find_tool("ptxas", build.nvcc)
     separately = ["-c"] if build.relocatable else []
     for text in build.parts or [build.ptx]:

@@ -1,4 +1,4 @@
-"""The ways into the emulator that call something: a launcher, a kernel, a function of an extension, a program."""
+"""The calls into the emulator: of a launcher, a kernel, a function of an extension, a program."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def run(
 
     `args` are the launcher's, in its order: contiguous CPU tensors and NumPy arrays, which are copied to guarded memory
     and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
-    checked against the launcher's own parameter types. `names`: what reports call them (default: the source's names).
-    Tensors named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `options`
-    say how the source is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
+    checked against the launcher's parameter types. `names`: their names in reports (default: the source's). Tensors
+    named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `options` say how
+    the source is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
 
-    The launcher runs in a process of its own: whatever its host code does, it ends in a report. A stream that the
-    launcher takes is not the default stream; a launch on the default stream then is a finding.
+    The launcher runs in a process of its own: whatever its host code does, there is a report. A stream that the
+    launcher takes is not the default stream, so a launch on the default stream is a finding.
 
     UserError if the source does not compile, has no such launcher, does not take such arguments, or uses an instruction
     that the emulator does not know."""
@@ -52,7 +52,7 @@ def run(
 
 
 def prepare(source: Path | str, symbol: str, *, options: Options = DEFAULTS, **changes: Any) -> None:
-    """Compile what `run` needs with these options, so that it starts at once. It is silent about errors: `run` raises
+    """Compile what `run` needs with these options, so that it starts at once. Errors are ignored here: `run` raises
     them."""
     with suppress(UserError):
         compiled(Path(source), options.replace(**changes), call=symbol)
@@ -129,7 +129,7 @@ def call_extension(
 
         def pack(parameters: str | None) -> bytes:
             if parameters is None:
-                raise UserError(f"{build.source} has no function {function} that its PYBIND11_MODULE names")
+                raise UserError(f"{build.source} must define the function {function}, which its PYBIND11_MODULE names")
             return extension.pack(args, parameters, function, upload)
 
         def fetch(address: int, size: int) -> bytes:
@@ -198,9 +198,9 @@ def run_program(
     """`program` with a source that is compiled already and all of main's argv; `into` gets the session, which has the
     launches so far even if this raises."""
     if not build.has_main:
-        functions = ", ".join(build.exported) or "none that can be called from outside"
+        functions = ", ".join(build.exported) or "none with external linkage"
         raise UserError(
-            f"{build.source} has no main(), so it is not a program. Its functions ({functions}) and kernels can be "
+            f"{build.source} must have a main() to be a program. Its functions ({functions}) and kernels can be "
             "called from Python: cudaemu.load"
         )
     with PtxCheck(build), _session(build.ptx, options, build.source) as session:
@@ -234,9 +234,9 @@ def run_ptx(
 
     `grid` and `block` are one to three sizes. `memory` is memory of this process that the kernel may touch where it
     is, nothing copied: names for reports, and for each a contiguous NumPy array, a CPU tensor, or (address, bytes). Its
-    addresses, in `args` or within structures, are whole numbers. So a framework's runtime can hand over the buffers
-    that it has made. The rest is as in `run`, but for the options of compiling.
-    UserError for a launch that no GPU of compute capability `arch` takes."""
+    addresses, in `args` or within structures, are whole numbers. So a framework's runtime can pass its own buffers. The
+    rest is as in `run`, except the options of compiling. UserError for a launch that no GPU of compute capability
+    `arch` accepts."""
     check_text("ptx", ptx, "the text of a PTX module")
     check_text("kernel", kernel, "the name of a kernel")
     changed = options.replace(**changes)

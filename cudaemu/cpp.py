@@ -1,7 +1,7 @@
-"""Reads of C++ source what reports and calls want to know without a compiler: parameters, kernels, macros.
+"""Reads parameters, kernels and macros from C++ source without a compiler, for reports and calls.
 
 `code` leaves what is code, each character in its place, so that brackets can be matched and words searched in it.
-Nothing here decides what is compiled: that is the source as the user wrote it.
+Nothing here changes what is compiled: the user's source as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _WORDS_OF_TYPES = frozenset(
     ("auto", "bool", "char", "const", "double", "float", "int", "long", "short", "signed", "unsigned", "void")
 )
-_WITH_ARGUMENTS = frozenset(  # what may stand in front of a function's name and has brackets of its own
+_WITH_ARGUMENTS = frozenset(  # what may come before a function's name and has brackets of its own
     ("__launch_bounds__", "__cluster_dims__", "__block_size__", "__maxnreg__", "__attribute__", "alignas", "decltype")
 )
 

@@ -1,7 +1,7 @@
 """The emulator's engine: run kernels of a PTX module on the processor's cores.
 
 The machine itself is C++ (vm/*.cpp), compiled once per machine into the cache. This module turns PTX into its programs
-(`ptx`, `lower`), lends it memory, and turns what it found into Python objects.
+(`ptx`, `lower`), gives it memory, and turns its results into Python objects.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Spec(ctypes.Structure):
     @classmethod
     @lru_cache
     def packer(cls) -> struct.Struct:
-        """What packs the fields, some times as fast as ctypes does."""
+        """Packs the fields, several times as fast as ctypes."""
         letters = {ctypes.c_uint32: "I", ctypes.c_uint32 * 3: "3I", ctypes.c_uint64: "Q", ctypes.c_void_p: "P"}
         return struct.Struct("@" + "".join(letters[each[1]] for each in cls._fields_))
 
@@ -155,7 +155,7 @@ def library() -> ctypes.CDLL:
 
 
 def _check_mirrors(vm: ctypes.CDLL) -> None:
-    """RuntimeError if a number, a name or a layout that Python has is not that of the C++."""
+    """RuntimeError if a number, a name or a layout differs between Python and C++."""
 
     def said(text: bytes) -> dict[str, int]:
         return {name: int(value) for name, value in (pair.split() for pair in text.decode().splitlines())}
@@ -186,7 +186,7 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
 
 @lru_cache
 def signatures() -> dict[str, str]:
-    """All that the machine can do, and with which operands (see vm.h): what `lower` may translate an instruction to."""
+    """The machine's handlers and their operands (see vm.h): what `lower` may translate an instruction to."""
     return dict(line.split("|") for line in library().vm_handlers().decode().splitlines())
 
 
@@ -198,7 +198,7 @@ def problems() -> tuple[Problem, ...]:
 
 
 class Past:
-    """A launch that is over, and where it touched global memory: kept for launches that may begin before its end."""
+    """A finished launch, and where it touched global memory: kept for launches that may begin before its end."""
 
     MOST = 16  # in a row; those before them count as over
 
@@ -229,9 +229,9 @@ class Past:
 
 
 class Undefined:
-    """What global memory holds that nobody has set, from launch to launch (vm/undefined.cpp)."""
+    """The undefined bits in global memory, from launch to launch (vm/undefined.cpp)."""
 
-    MOST = 1 << 16  # stores that are told apart
+    MOST = 1 << 16  # stores that are distinguished
 
     def __init__(self) -> None:
         self.vm = library()
@@ -252,7 +252,7 @@ class Undefined:
         self.vm.vm_copy_undefined(self.handle, to, source, size)
 
     def stores(self, address: int, size: int) -> list[int]:
-        """The numbers (`LaunchResult.stores`) of the stores by which something undefined came to these bytes."""
+        """The numbers (`LaunchResult.stores`) of the stores that wrote undefined bits to these bytes."""
         if not self:
             return []
         seen = np.zeros(self.MOST, np.uint8)
@@ -270,10 +270,10 @@ class Undefined:
 @dataclass
 class LaunchResult:
     """What one launch did. `counters`: a row per instruction (dtype COUNTERS). `notes`: findings that look harmless.
-    `stores`: of values that nobody has set, by number: findings if the host reads what they wrote (`Undefined.stores`).
+    `stores`: stores of undefined values, by number: findings if the host reads what they wrote (`Undefined.stores`).
     `trace`: dtype TRACE, in the order of blocks. `events`: dtype EVENT, those of a cluster together, in the order in
     which they came; `events_left_out`: how many were too many. `output`: what device code printed. `code`: cudaError_t
-    of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: what was to be kept of it."""
+    of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: the launch, if it was to be kept."""
 
     counters: np.ndarray
     findings: list[Violation]
@@ -293,7 +293,7 @@ class Module:
     """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
     `place(name, size, align)` gives the addresses of its variables, and `zero(address, size)` fills one with zeros;
-    without, they lie in memory of its own."""
+    without it, they are in the module's own memory."""
 
     def __init__(
         self,
@@ -480,7 +480,7 @@ class Module:
         ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self._prepared(kernel) if sanitize else self.kernel(kernel)
         if len(params) != info.param_bytes:
-            raise PtxError(f"{kernel} takes {info.param_bytes} bytes of parameters, not {len(params)}")
+            raise PtxError(f"the parameters of {kernel} must have {info.param_bytes} bytes, got {len(params)}")
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         together = (*(cluster or ()), 1, 1, 1)[:3]
         if cluster and any(blocks % each for blocks, each in zip(grid, together)):

@@ -1,4 +1,4 @@
-"""The two ways in which a command ends badly without being a bug of ours; the likeliest is a name that is none."""
+"""The two kinds of failure that are not bugs here; the most common is an unknown name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class UserError(ValueError):
-    """Something that the user can mend: the message says what is wrong and what to do. Exit status 2."""
+    """Something that the user can fix: the message says what is wrong and what to do. Exit status 2."""
 
 
 class ToolFailed(UserError):
-    """What a tool says of its input: as long as the input is the same, it will say the same."""
+    """A tool's error about its input, which repeats as long as the input is the same."""
 
 
 class CheckFailed(Exception):

@@ -1,8 +1,8 @@
 """Sources that are written as PyTorch extensions: torch::Tensor in, torch::Tensor out, as `load_inline` takes them.
 
 They are compiled with stand-ins for PyTorch's headers (host/extension/), in which a tensor is memory of the emulated
-device: nvcc needs a moment for them, where the real ones cost it half a minute at every change. What a learner's
-extension uses is there; for what is not, `explain` names the way round.
+device: nvcc compiles them quickly, where the real ones take half a minute at every change. They have what a learner's
+extension uses; for anything else `explain` says what to do instead.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def explain(error: str, text: str) -> str:
         error,
         "",
         "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their",
-        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and its like; nothing that",
-        "computes on tensors. Put what needs more between #ifndef __EMULATOR__ and #endif, the includes too, and",
+        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and the like; nothing that",
+        "computes on tensors. Put code that needs more, and its includes, between #ifndef __EMULATOR__ and #endif, and",
         "add a launcher:",
     ]
     for kernel in cpp.kernels(cpp.code(text)):
@@ -59,7 +59,7 @@ def explain(error: str, text: str) -> str:
 
 
 def _launchers(parameter: cpp.Parameter, kernel: cpp.KernelDeclaration) -> str:
-    """A kernel's parameter as one of its launcher, which is no template: for float."""
+    """A kernel's parameter as one of its launcher, which is not a template: for float."""
     types = "|".join(re.escape(each.name) for each in kernel.template if each.type in ("typename", "class"))
     plain = parameter.type.replace("__restrict__", "").rstrip()
     plain = re.sub(rf"\b(?:{types})\b", "float", plain) if types else plain
@@ -72,7 +72,7 @@ def pack(values: Sequence[Any], parameters: str, function: str, upload: Callable
     kinds = [line.partition(" ")[0] for line in parameters.splitlines()]
     types = [_readable(line.partition(" ")[2]) for line in parameters.splitlines()]
     if len(values) != len(kinds):
-        raise UserError(f"{function} takes {len(kinds)} arguments ({', '.join(types)}), not {len(values)}")
+        raise UserError(f"{function} takes {len(kinds)} arguments ({', '.join(types)}), got {len(values)}")
     packed = []
     for position, (value, kind, type_) in enumerate(zip(values, kinds, types), 1):
         packed.append(_pack(value, kind, type_, f"argument {position}", upload))
@@ -88,7 +88,7 @@ def _pack(value: Any, kind: str, type_: str, name: str, upload: Callable[[str, A
         dtype = str(value.dtype).removeprefix("torch.")
         number = DTYPES[dtype].scalar_type if dtype in DTYPES else None
         if number is None:
-            raise UserError(f"{name} is an array of {dtype}, for which there is no torch::ScalarType here")
+            raise UserError(f"{name} must have a dtype with a torch::ScalarType here, got an array of {dtype}")
         sizes = list(value.shape)
         address = upload(name, value)
         return struct.pack(f"=QiI{len(sizes)}q", address, number, len(sizes), *sizes)
@@ -102,7 +102,7 @@ def _pack(value: Any, kind: str, type_: str, name: str, upload: Callable[[str, A
         return struct.pack("=d", value)
     elif kind == "t" and isinstance(value, str):
         return struct.pack("=I", len(value.encode())) + value.encode()
-    raise UserError(f"{name} is a {type_}: {value!r:.60} does not fit")
+    raise UserError(f"{name} must be a {type_}, got {value!r:.60}")
 
 
 def unpack(data: bytes, fetch: Callable[[int, int], bytes], torch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the machine finds, in words. Which problems there are, and which of them end a launch, is in vm/vm.h."""
+"""The machine's findings in words. vm/vm.h lists the problems and says which of them end a launch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that a kernel did and must not do, as the machine has it: the first time at an instruction, and how
-    often. report.Finding tells it in the words of the source.
+    """Something that a kernel must not do, as the machine reports it: the first time at an instruction, and how often.
+    report.Finding puts it in the names of the source.
 
     What `address` and `size` are depends on the problem: mostly bytes that were touched. `other_thread` and
     `other_place` are those of the earlier access of a race, or of the other place of a divergence; `other_kernel` and
@@ -70,14 +70,14 @@ class Violation:
 
     @property
     def unordered(self) -> str:
-        """What there would have to be between two accesses to global memory."""
+        """What is missing between two accesses to global memory."""
         if self.other_block:
             return "and nothing orders the two: no atomic, no fence and flag, no end of a kernel between them"
         return "with no barrier, and no fence and flag, between them"
 
     @property
     def there(self) -> str:
-        """Where the other one was, as an ending: " at line 12"."""
+        """The place of the other one, as an ending: " at line 12"."""
         if self.other_place is None:
             return ""
         line = self.other_place.own_line
@@ -100,7 +100,7 @@ def signed(offset: int) -> int:
 
 
 class Memory:
-    """Names for addresses, from nothing but the machine's own knowledge. `report` knows better ones."""
+    """Names for addresses, from the machine's own knowledge alone. `report` has better ones."""
 
     def __init__(self, kernel: KernelInfo, regions: Sequence[Region]):
         self.kernel, self.regions = kernel, regions
@@ -111,7 +111,7 @@ class Memory:
 
     @staticmethod
     def past(address: int, size: int, end: int) -> str:
-        """How much of them lies past the end of what they begin in."""
+        """How many of them are past the end of the allocation in which they begin."""
         return f", {address + size - end} of them past its end" if address + size > end else ""
 
     def nearest(self, address: int, size: int) -> str:
@@ -161,19 +161,22 @@ class Memory:
 def _waiting(f: Violation, at: Memory) -> str:
     what = f" at {at.at(f.address)}," if f.address else ""
     message = (
-        f"a loop waits here for another value{what} that nobody will write: all other threads wait too, or have ended"
+        f"a loop waits here for another value{what} that no thread will write: all other threads wait too, or have "
+        "ended"
     )
     if f.size:
-        message += f"; {f.size} blocks have not begun, because the GPU has no room for so many at a time"
+        message += f"; {f.size} blocks have not begun, because the GPU cannot hold that many at a time"
     return message
 
 
 def _undefined(f: Violation, what: str) -> str:
     lanes = "in one lane" if f.address == 1 else f"in {f.address} lanes" if f.address else "in shared memory"
     if f.other_place is not None and f.other_place.text.startswith("shfl"):
-        return f"{what} holds, {lanes}, what the shuffle{f.there} gave from a lane that takes no part in it: anything"
+        return (
+            f"{what} holds, {lanes}, the undefined result of the shuffle{f.there} from a lane that takes no part in it"
+        )
     stored = f" (stored{f.there}, and read from memory)" if f.other_place is not None else ""
-    return f"{what} holds, {lanes}, a value that nobody has set{stored}"
+    return f"{what} holds, {lanes}, a value that was never set{stored}"
 
 
 def _undefined_operand(f: Violation) -> str:
@@ -218,7 +221,7 @@ def _outside(f: Violation, what: str) -> str:
 def _given(f: Violation, at: Memory) -> str:
     """How much shared memory the block has, as an ending."""
     static = at.kernel.static_shared
-    return f": {static} bytes that the kernel declares, and {f.dynamic_shared} dynamic ones that the launch gives it"
+    return f": {static} bytes that the kernel declares, and {f.dynamic_shared} dynamic ones of the launch"
 
 
 def _outside_shared(f: Violation, at: Memory) -> str:
@@ -229,12 +232,12 @@ def _outside_shared(f: Violation, at: Memory) -> str:
 
 
 NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
-    "no tensor map is there: it must be one that cuTensorMapEncodeTiled has made",
+    "no tensor map is there: it must be made by cuTensorMapEncodeTiled",
     "the tensor map must be in the kernel's parameters (const __grid_constant__ CUtensorMap), in constant or in global "
     "memory; here it is in the thread's local memory, or in shared memory",
     "the tensor map must have as many dimensions as the copy has coordinates",
     "the emulator does not have interleaved layouts",
-    "this reduction must be one that the type of the tensor has",
+    "the type of the tensor must have this reduction",
 )
 
 
@@ -260,19 +263,19 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "SHARED_BOUNDS": lambda f, at: _outside_shared(f, at),
     "SHARED_PAST_END": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}, past the end of the block's shared memory{_given(f, at)}; "
-        "hardware does not notice, for it gives blocks shared memory in units of 128 bytes"
+        "hardware does not notice, because it allocates shared memory in units of 128 bytes"
     ),
     "LOCAL_BOUNDS": lambda f, at: _outside(f, f"the thread's {at.kernel.local_bytes} bytes of local memory"),
     "NO_TEXTURE": lambda f, at: (
-        f"the handle {f.address:#x} is no texture object (for surfaces: no surface object), or one that was destroyed"
+        f"the handle {f.address:#x} is not a texture object (for surfaces: a surface object), or it was destroyed"
     ),
     "SURFACE_BOUNDS": lambda f, at: (
         f"{count(f.size)} of a surface, outside its array, which is {at.at(f.address)}; x is in bytes"
     ),
     "NULL_POINTER": lambda f, at: at.globally(f.address, f.size),
-    "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is no multiple of {f.size}",
-    "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which nobody has written",
-    "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which no thread has written",
+    "MISALIGNED": lambda f, at: f"{at.generically(f.address, f.size)}: the address is not a multiple of {f.size}",
+    "GLOBAL_UNINITIALISED": lambda f, at: f"{at.globally(f.address, f.size)}, which was never written",
+    "SHARED_UNINITIALISED": lambda f, at: f"{count(f.size)} at {at.shared(f.address)}, which was never written",
     "RACE_READ_AFTER_WRITE": lambda f, at: _shared_race(f, at, "read", "written"),
     "RACE_WRITE_AFTER_READ": lambda f, at: _shared_race(f, at, "written", "read"),
     "RACE_WRITE_AFTER_WRITE": lambda f, at: _shared_race(f, at, "written", ""),
@@ -284,7 +287,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "EARLY_WRITE_AFTER_WRITE": lambda f, at: _early(f, at, "written", ""),
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
-        "what is written is what was there already, so that it does no harm"
+        "it writes the value that was there already, which does no harm"
     ),
     "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
@@ -295,25 +298,25 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"barrier {f.address}: threads of the block wait at different barriers, here and{f.there} ({f.someone})"
     ),
     "BARRIER_SKIPPED": lambda f, at: (
-        f"barrier {f.address}: threads wait here, and {f.someone} goes round it to its end; all threads "
-        "of a block must come to a barrier, unless they have returned before"
+        f"barrier {f.address}: threads wait here, and {f.someone} misses it and ends; all threads "
+        "of a block must reach a barrier, unless they have returned before"
     ),
     "BARRIER_DEADLOCK": lambda f, at: (
         f"barrier {f.address}: {f.size} threads have arrived and wait, and no other thread can come"
     ),
     "CLUSTER_DEADLOCK": lambda f, at: (
         f"the cluster's barrier: threads wait here, and {f.address} of the cluster have neither arrived nor exited, "
-        "and cannot come"
+        "and cannot reach it"
     ),
     "CLUSTER_TWICE": lambda f, at: (
-        "the cluster's barrier: the thread arrives here again before it has waited for the barrier at which it arrived"
+        "the cluster's barrier: the thread arrives here again before it has waited for its first arrival"
     ),
-    "CLUSTER_NOT_ARRIVED": lambda f, at: "the cluster's barrier: the thread waits here and has not arrived before",
+    "CLUSTER_NOT_ARRIVED": lambda f, at: "the cluster's barrier: the thread waits here without having arrived",
     "MBARRIER_COUNT": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)} must be initialised for 1 to 1,048,575 arrivals, got {f.size}"
     ),
     "MBARRIER_NOT_THERE": lambda f, at: (
-        f"there is no mbarrier at {at.shared(f.address)}: nobody has initialised one there, or it is no longer valid"
+        f"there is no mbarrier at {at.shared(f.address)}: none was initialised there, or it is no longer valid"
     ),
     "MBARRIER_FULL": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"
@@ -324,18 +327,18 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "DEADLOCK_BYTES": lambda f, at: (
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: {f.size} bytes "
-        f"are expected that no copy brings; bytes were announced last by {f.someone}{f.there} (expect_tx)"
+        f"are expected that no copy brings; the last expect_tx was by {f.someone}{f.there}"
     ),
     "DEADLOCK_EXCESS": lambda f, at: (
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: copies have "
-        f"brought {f.size} bytes more than were announced (expect_tx), the last one by {f.someone}{f.there}"
+        f"brought {f.size} bytes more than were expected (expect_tx), the last one by {f.someone}{f.there}"
     ),
     "MBARRIER_BYTES": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)} must expect at most 1,048,575 bytes at a time, got {f.size} more"
     ),
     "MBARRIER_EARLY": lambda f, at: (
-        f"the mbarrier at {at.shared(f.address)}: a thread arrives here for the next phase, and nobody has waited for "
-        "the end of this one, of which only the bytes of copies are missing: they may come later, and then this is an "
+        f"the mbarrier at {at.shared(f.address)}: a thread arrives here for the next phase, and no thread has waited "
+        "for the end of this one, which lacks only the bytes of copies: if they come later, this is one "
         "arrival too many"
     ),
     "WGMMA_BOUNDS": lambda f, at: (
@@ -349,7 +352,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "WARPGROUP_INCOMPLETE": lambda f, at: (
         f"all four warps of a warpgroup must execute this together, and {f.address} of them "
-        f"{'does' if f.address == 1 else 'do'}; the first of the four has a number that is a multiple of 4"
+        f"{'does' if f.address == 1 else 'do'}; the number of the first of the four is a multiple of 4"
     ),
     "WARPGROUP_APART": lambda f, at: (
         "all four warps of a warpgroup must execute the same instruction here, with the same descriptors; "
@@ -366,7 +369,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "WGMMA_OPERAND_WRITTEN": lambda f, at: (
         f"{at.shared(f.address)} is written here while the wgmma{f.there} may still read it: before this, its warp "
-        "must have waited for it (wgmma.wait_group), and this thread must know that (a barrier)"
+        "must have waited for it (wgmma.wait_group), and then synchronised with this thread (a barrier)"
     ),
     "WGMMA_SWIZZLE": lambda f, at: (
         f"{at.shared(f.address)} is read here {_swizzle(f.size & 0xFFFF)}, as the descriptor says, and {f.someone} "
@@ -374,13 +377,13 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "WGMMA_NO_WAIT": lambda f, at: "the kernel ends, and the warp has not waited for this wgmma (wgmma.wait_group)",
     "WGMMA_NO_FENCE": lambda f, at: (
-        f"registers of this wgmma have been used{f.there}, and no wgmma.fence comes between"
+        f"registers of this wgmma have been used{f.there}, with no wgmma.fence in between"
         if f.other_place
         else "there is no wgmma.fence before the first wgmma"
     ),
     "NO_PROXY_FENCE": lambda f, at: (
         f"{at.shared(f.address)} is read here by the async proxy, and {f.someone} wrote it{f.there} by an ordinary "
-        "write: after that, and before the barrier, it needs fence.proxy.async"
+        "write: after that, and before the barrier, that thread needs fence.proxy.async"
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",
@@ -389,46 +392,47 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "BULK_NEGATIVE": lambda f, at: (
         f"the coordinates of a tensor that is stored to must not be negative, got {signed(f.address)} in dimension "
-        f"{f.size}; a load fills what is outside, a store does not clip at that side"
+        f"{f.size}; a load fills what is outside, but a store does not clip on that side"
     ),
     "SWIZZLE_OFFSET": lambda f, at: (
         f"{at.shared(f.address)}: a tile with this swizzle must begin at a multiple of {f.size} bytes, after which its "
-        "pattern repeats: it goes by the bits of the address, and not by the tile's own rows"
+        "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile"
     ),
     "TENSOR_MAP": lambda f, at: _no_map(f, at),
     "BULK_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "
-        "not waited for its mbarrier, and knows nobody who has"
+        "not waited for its mbarrier, nor synchronised with one that has"
     ),
     "BULK_OTHER_PHASE": lambda f, at: (
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
-        "wait for its mbarrier was for a phase that had ended before (the other parity), and so passed at once"
+        "wait for its mbarrier was for an earlier phase (the other parity), and passed at once"
     ),
     "BULK_STILL_READS": lambda f, at: (
         f"{at.shared(f.address)} is written here, and the bulk copy of {f.someone}{f.there} may still read it: before "
-        "this that thread must wait for it (cp.async.bulk.wait_group.read, or its mbarrier), and this one must know"
+        "this, that thread must wait for it (cp.async.bulk.wait_group.read, or its mbarrier), and synchronise with this"
+        " one"
     ),
     "BULK_STILL_WRITES": lambda f, at: (
         f"{at.globally(f.address, f.size)} are touched here, and the bulk copy of {f.someone}{f.there} may not have "
-        "written them yet: before this that thread must wait for it (cp.async.bulk.wait_group, without .read), and "
-        "this one must know"
+        "written them yet: before this, that thread must wait for it (cp.async.bulk.wait_group, without .read), and "
+        "synchronise with this one"
     ),
     "BULK_AT_EXIT": lambda f, at: (
-        f"the thread ends, and nothing says that this copy has read its {f.size} bytes from {at.shared(f.address)}: "
-        "without cp.async.bulk.wait_group(.read) before its end, the block's shared memory may go first"
+        f"the thread ends, and this copy may not have read its {f.size} bytes from {at.shared(f.address)} yet: "
+        "without cp.async.bulk.wait_group(.read) before that, the block's shared memory may be gone first"
     ),
     "BULK_AFTER_EXIT": lambda f, at: (
         f"{_block(f)} has ended, and this copy may still {'write to' if f.size else 'read'} its shared memory, at "
-        f"{at.shared(f.address)}: nobody has waited for its mbarrier"
+        f"{at.shared(f.address)}: no thread has waited for its mbarrier"
     ),
     "BULK_UNEXPECTED": lambda f, at: (
         f"the phase of the mbarrier at {at.shared(f.address)} ends before the {f.size} bytes of this copy have come: "
-        f"fewer were announced (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
+        f"fewer were expected (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
         "the phase that it is for"
     ),
     "BLOCK_GONE": lambda f, at: (
         f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
-        "of the cluster before its end keeps it there"
+        "of the cluster before its end would keep it alive"
     ),
     "BLOCK_MAY_END": lambda f, at: (
         f"{at.shared(f.address)}: nothing keeps {_block(f)} from ending before this access; a barrier of the cluster "
@@ -446,10 +450,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "come"
     ),
     "ENDLESS": lambda f, at: (
-        "this loop never ends: it comes back with the same values in all registers, and reads no memory"
+        "this loop never ends: it returns with the same values in all registers, and reads no memory"
     ),
     "WATCHDOG": lambda f, at: (
-        f"the block has done as much as {f.address:,} instructions take: it never ends, or is too much work for the "
+        f"the block has done the work of {f.address:,} instructions: it never ends, or is too much work for the "
         "emulator"
     ),
     "UNKNOWN_INSTRUCTION": lambda f, at: f"the emulator cannot execute it: {f.place.problem}",
@@ -459,9 +463,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "WILD_CALL": lambda f, at: (
         f"0x{f.address:x} is the address of no function that this kernel can call"
         if f.size
-        else "where to return to has been overwritten: an access to a local array went astray"
+        else "the return address has been overwritten: an access to a local array was out of bounds"
     ),
-    "BAD_FREE": lambda f, at: f"free of {at.globally(f.address, f.size)}: no memory that malloc gave begins there",
+    "BAD_FREE": lambda f, at: f"free of {at.globally(f.address, f.size)}: no allocation of malloc begins there",
     "ASSERTION": lambda f, at: "an assertion does not hold",
     "TRAP": lambda f, at: (
         "the kernel trapped"

@@ -1,4 +1,4 @@
-"""Compute capabilities and their GPUs: whose code runs where, what a multiprocessor (SM) has, what fits on it.
+"""Compute capabilities and their GPUs: which code runs where, what a multiprocessor (SM) has, what fits on it.
 
 Limits are those of the CUDA C++ programming guide, "Technical specifications per compute capability". Occupancy follows
 cuda_occupancy.h, which the CUDA toolkit carries and the tests compile to compare with: warps get registers in units of
@@ -104,12 +104,12 @@ def model(arch: str | Arch) -> Gpu:
     for gpu in GPUS:
         if (gpu.arch.major, gpu.arch.minor) == (wanted.major, wanted.minor):
             return gpu
-    raise UserError(f"unknown compute capability '{arch}', there are {', '.join(str(gpu.arch) for gpu in GPUS)}")
+    raise UserError(f"the compute capability must be one of {', '.join(str(gpu.arch) for gpu in GPUS)}, got '{arch}'")
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks an SM holds, how full of warps that is, and which resource ends first."""
+    """How many blocks an SM holds, its share of warps, and which resources limit it."""
 
     blocks: int
     warps: int
@@ -148,7 +148,7 @@ def _by_registers(gpu: Gpu, warps: int, registers: int) -> int:
 
 
 def shared_room(gpu: Gpu, blocks: int) -> int:
-    """The most bytes of shared memory (static + dynamic) with which an SM holds so many blocks."""
+    """The most bytes of shared memory (static + dynamic) with which an SM holds this many blocks."""
     each = gpu.shared_kb * 1024 // blocks // gpu.shared_unit * gpu.shared_unit - gpu.shared_system
     return max(0, min(each, gpu.shared_per_block))
 

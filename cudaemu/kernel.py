@@ -1,4 +1,4 @@
-"""What the machine and those who tell of it both speak of: a kernel, its instructions, and the memory it may touch."""
+"""What the machine and its reports share: a kernel, its instructions, and the memory that it may touch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTERS = np.dtype(
 @dataclass(frozen=True)
 class Region:
     """Global memory that a kernel may touch: `size` bytes at address `base`. `written`: one byte per byte, 0 where
-    nobody has written yet (np.uint8, changed by the launch), or None if all of it is initialised. `whole`: a byte that
+    it was never written (np.uint8, changed by the launch), or None if all of it is initialised. `whole`: a byte that
     is not 0 if all of it is, whatever `written` says; a launch that finds it so sets it."""
 
     base: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
     `pc`: its index. `category`: the kind under which it is counted. `file` and `line`: the place in the outermost
     function (through inlined calls); `own_line`: that in its own code, lambdas included; `inner_file` and `inner_line`:
-    where the code stands; line 0 if the PTX has no line information. `chain`: all places from that to the outermost
+    the place of the code; line 0 if the PTX has no line information. `chain`: all places from that to the outermost
     function, if it was inlined. `problem`: why the machine cannot execute it, and
     what to do instead."""
 

@@ -34,7 +34,7 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
 
 
 def _text_file(text: str) -> Path:
-    """A file of the cache with that text: what is compiled from it is found again."""
+    """A file of the cache with that text, so that its products are found again."""
     folder = cache.folder() / "sources" / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
     path = folder / "source.cu"
     if not path.is_file() or path.read_text(encoding="utf-8", errors="surrogatepass") != text:
@@ -66,7 +66,7 @@ class Library:
 
     @property
     def kernels(self) -> list[str]:
-        """The readable names of the kernels that the source has (of templates: the instances that it launches)."""
+        """The readable names of the source's kernels (of templates: the instances that it launches)."""
         return [readable(symbol) for symbol in _entries(self._build().ptx)]
 
     def launch(
@@ -80,13 +80,13 @@ class Library:
         outputs: Sequence[str] = (),
         **changes: Any,
     ) -> Report:
-        """Launch a `__global__` kernel by its name: "scale", of a template "scale<float, 4>", of overloads
+        """Launch a `__global__` kernel by its name: "scale"; for a template "scale<float, 4>"; for an overload
         "scale(float*, int)".
 
         `grid` and `block` are one to three sizes. `args` are the kernel's parameters: NumPy arrays and CPU tensors for
         pointers (changed in place), numbers, bytes or ctypes structures; `shared` is dynamic shared memory in bytes.
         `names` and `outputs` are as in `run`; `changes` are fields of Options for this launch, such as
-        `trace=Trace()`. UserError for a kernel, an argument or a launch that cannot be."""
+        `trace=Trace()`. UserError for an unknown kernel, or for arguments or a launch that do not fit."""
         options = self._changed(changes)
         build, symbol = self._find(kernel)
         called = names or parameter_names(source_text(self.source), readable(symbol), len(args))
@@ -152,7 +152,7 @@ def _signature(symbol: str) -> str:
 
 
 def _spellings(symbol: str) -> set[str]:
-    """All that a kernel may be called by: with and without parameters, template arguments and namespaces."""
+    """All names of a kernel: with and without parameters, template arguments and namespaces."""
     name, signature = _squeezed(readable(symbol)), _squeezed(_signature(symbol))
     bare = name.partition("<")[0]
     every = {symbol, name, signature, bare, signature.replace("(anonymousnamespace)::", "")}

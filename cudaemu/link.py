@@ -1,7 +1,7 @@
 """Several files' PTX as one module: what nvlink does for a program of several sources.
 
-Without relocatable device code each file's device code is a world of its own: names that two files have are renamed in
-the second. With it they share what is not static, and nvcc has given each file's static names a part that no other has.
+Without relocatable device code each file's device code is separate: names that two files have are renamed in the
+second. With it the files share what is not static, and nvcc has made each file's static names unique.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def link(parts: Sequence[str], names: Sequence[str], relocatable: bool) -> str:
 
 
 def no_dynamic_parallelism(name: str) -> str:
-    """What is said of a file with a kernel that launches another one."""
+    """The error for a file with a kernel that launches another one."""
     return (
         f"{name} uses dynamic parallelism (a kernel launches a kernel), which the emulator does not have: launch the "
         "inner kernel from the host, or let the outer one do its work in a loop"

@@ -3,10 +3,10 @@
 An arena is one range of addresses that nothing else in this process uses, backed by a file in memory. The process that
 runs the host code maps the same file (host.py, host/runtime.cpp): its device pointers are these addresses, at which it
 finds nothing but managed and pinned memory. Every allocation has a red zone on either side; the engine checks each
-access against the table of allocations, and the red zones see to it that an access that misses one by less than
-RED_ZONE bytes cannot land in another. Each byte has a mark, which says whether it was ever written. Marks lie in the
-second half of the file, so that the stand-in runtime sees to them when it copies; the mark before an allocation's first
-says that all of it is written, and then nobody touches the others.
+access against the table of allocations, and because of the red zones an access that misses one by less than RED_ZONE
+bytes cannot land in another. Each byte has a mark, which says whether it was ever written. Marks are in the second half
+of the file, so that the stand-in runtime can update them when it copies; the mark before an allocation's first says
+that all of it is written, and then the others are not used.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Allocation:
         return self.array.itemsize if isinstance(self.array, np.ndarray) else self.array.element_size()
 
     def unwritten(self, where: slice) -> np.ndarray:
-        """Which of these bytes nobody has written."""
+        """Which of these bytes were never written."""
         if not len(self.marks):
             return np.zeros(len(self.data[where]), bool)
         return (self.marks[1:][where] == 0) & (self.marks[0] == 0)
@@ -94,7 +94,7 @@ class Allocation:
 
 
 class AddressMap:
-    """What lies where: the allocations of a run, and what was freed."""
+    """The allocations of a run, by address, and what was freed."""
 
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
@@ -174,7 +174,7 @@ class Arena(AddressMap):
             if mapped == address:
                 self._place = place
                 return address
-            if mapped not in (None, ctypes.c_void_p(-1).value):  # a kernel that takes the address as a mere hint
+            if mapped not in (None, ctypes.c_void_p(-1).value):  # a Linux kernel that takes the address as a mere hint
                 _libc.munmap(mapped, ARENA_BYTES)
         raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
 
@@ -206,7 +206,7 @@ class Arena(AddressMap):
         address = self._take(size, max(align, PAGE))
         self._first = self._next
         if not address:
-            raise UserError(f"{name} has {size:,} bytes, and there is no room for so many in the emulator")
+            raise UserError(f"{name} must fit into the emulator's memory, got {size:,} bytes")
         data, marks = self._views(address, size, True)
         self._enter(Allocation(name, address, size, variable=True, data=data, marks=marks))
         return address
@@ -307,7 +307,7 @@ class Arena(AddressMap):
             if _overlap(one, other) and (_changed(one) or _changed(other)):
                 raise UserError(
                     f"{one.name} and {other.name} overlap in memory, and the kernel has written to them: the emulator "
-                    "copies each for itself; pass one array for both, or a copy of one"
+                    "copies each separately; pass one array for both, or a copy of one"
                 )
         for allocation in self.allocations:
             array = allocation.array
@@ -335,7 +335,7 @@ class Arena(AddressMap):
         return _bytes(address, size), marks
 
     def _forget(self, address: int, size: int) -> None:
-        """Make memory zeros that take no room."""
+        """Zero memory and release its pages."""
         _libc.madvise(address, size, _REMOVE)
         _libc.madvise(self._marks_base + address - self.base, size, _REMOVE)
 
@@ -345,12 +345,12 @@ def _bytes(address: int, size: int) -> np.ndarray:
 
 
 def _check_place(name: str, array: Array) -> None:
-    """ValueError if an array or a tensor is none that can be reached as plain bytes."""
+    """ValueError if an array or a tensor cannot be accessed as plain bytes."""
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
-            raise ValueError(f"{name} is not a contiguous array")
+            raise ValueError(f"{name} must be a contiguous array")
     elif array.device.type != "cpu" or not array.is_contiguous():
-        raise ValueError(f"{name} is not a contiguous tensor on the CPU")
+        raise ValueError(f"{name} must be a contiguous tensor on the CPU")
 
 
 def _overlap(one: Allocation, other: Allocation) -> bool:

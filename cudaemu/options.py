@@ -1,4 +1,4 @@
-"""How a source is compiled and run: the options that every door of the emulator takes."""
+"""How a source is compiled and run: the options of every function of the emulator."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Options:
     """How a source is compiled (the fields from `arch` to `sources`) and how it is run (the others).
 
     Every field has a default: `Options(arch="9.0", counters=False)`. Values are checked here, and a UserError says what
-    a field must be. Instances do not change; `replace` makes another one."""
+    a field must be. Instances are immutable; `replace` makes a new one."""
 
     arch: str | Arch = "8.0"
-    """The compute capability of the emulated GPU, such as "8.6" or "9.0a", and of the code that is compiled for it."""
+    """The compute capability of the emulated GPU and of its code, such as "8.6" or "9.0a"."""
     compiled_for: str | Arch | None = None
-    """The compute capability to compile for, if it is an older one than that of the GPU."""
+    """The compute capability to compile for, if it is older than that of the GPU."""
     defines: Mapping[str, str | int] = field(default_factory=dict)
     """Macros and their values: {"TILE": 32}, nvcc's -DTILE=32."""
     flags: Sequence[str] = ()
-    """More words for nvcc, one each: ["-std=c++20", "--extended-lambda"]."""
+    """More options for nvcc, one per element: ["-std=c++20", "--extended-lambda"]."""
     include: Sequence[Path | str] = ()
     """Folders to search for headers, nvcc's -I."""
     sources: Sequence[Path | str] = ()
@@ -52,14 +52,14 @@ class Options:
     trace: Trace | None = None
     """Which memory accesses to record. None: none of them."""
     events: Events | None = None
-    """Of which blocks to make a time line, `Report.timeline`: waits, copies, products. None: of none."""
+    """Blocks to make a timeline of, `Report.timeline`: waits, copies, products. None: none."""
     threads: int | None = None
     """How many cores to use. None: all of them."""
     timeout: float | None = None
     """Seconds that host code may run without calling CUDA before it is ended. None: 60 for a function, no limit for a
     program. float("inf"): no limit."""
     progress: Progress | None = None
-    """Called now and then during a launch, with the numbers of blocks that are done and of all blocks."""
+    """Called now and then during a launch, with the number of finished blocks and that of all blocks."""
     on_finding: Callable[[Finding | HostFinding], None] | None = None
     """Called with each finding as soon as it is made."""
     on_refusal: Callable[[int, str], None] | None = None
@@ -90,13 +90,13 @@ class Options:
                 raise _wrong(name, "a function, or None", value)
 
     def __repr__(self) -> str:
-        """Only what is not the default."""
+        """Only the fields that are not the default."""
         made = ((item, getattr(self, item.name)) for item in fields(self))
         told = (f"{item.name}={value!r}" for item, value in made if value not in (item.default, {}))
         return f"Options({', '.join(told)})"
 
     def replace(self, **changes: Any) -> Options:
-        """These options with other values for some fields. TypeError for a name that is no field."""
+        """These options with other values for some fields. TypeError for a name that is not a field."""
         names = [item.name for item in fields(self)]
         for name in changes:
             if name not in names:
@@ -127,7 +127,7 @@ COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")
 
 
 def check_text(name: str, value: object, what: str) -> None:
-    """UserError unless an argument is a str; `what` says of which kind it must be."""
+    """UserError unless an argument is a str; `what` says what it must be."""
     if not isinstance(value, str):
         raise _wrong(name, what, value)
 

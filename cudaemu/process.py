@@ -1,8 +1,8 @@
-"""The host code of a .cu file, run in a process of its own: whatever it does, it does not do it to this one.
+"""Runs the host code of a .cu file in a process of its own, so that a crash does not end this one.
 
 That process runs host/runner.cpp, which opens the shared object and calls its launcher or its main. The stand-in
-runtime in there (host/runtime.cpp) knows streams, events, limits and error codes; what concerns the device it asks
-here, through a socket: one request, one answer. Device memory is a file that both processes map (memory.py).
+runtime in there (host/runtime.cpp) knows streams, events, limits and error codes; for the device it sends requests to
+this process, through a socket: one request, one answer. Device memory is a file that both processes map (memory.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cudaemu.terminal import hold_standard_descriptors
 HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
-GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that runs on, besides 0: print this; say where the program is
+GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
@@ -49,7 +49,7 @@ _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the sta
 
 
 class Request(IntEnum):
-    """What the stand-in runtime asks; the numbers and the layouts are those of runtime.cpp."""
+    """The stand-in runtime's requests; the numbers and the layouts are those of runtime.cpp."""
 
     HELLO = 1
     KERNEL = 2
@@ -77,7 +77,7 @@ class Request(IntEnum):
 
 @dataclass(frozen=True)
 class HostFinding:
-    """A rule that the host code broke: the first of the `count` times that this line broke it."""
+    """A rule that the host code broke: the first of the `count` times at this line."""
 
     kind: str  # "host crash", "device pointer on the host", "wrong stream" ...
     message: str
@@ -101,13 +101,13 @@ class HostFinding:
 
     @property
     def where(self) -> tuple[object, ...]:
-        """What makes two findings one: the kind, and the line of the source."""
+        """The key that merges findings: the kind, and the line of the source."""
         return self.kind, self.file, self.line or self.message
 
     source = where
 
     def more(self, count: int) -> HostFinding:
-        """This finding, met `count` times more."""
+        """This finding, `count` times more."""
         return replace(self, count=self.count + count)
 
 
@@ -139,7 +139,7 @@ class KernelDescription:
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """What a `<<<>>>` within the limits asked for. `early`: it may begin before the one before it has ended."""
+    """The request of a `<<<>>>` within the limits. `early`: it may begin before the one before it has ended."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -153,8 +153,8 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class Served:
-    """What a launch came to: a cudaError_t, whether the device is lost by it, and whether device memory may hold what
-    nobody has set, so that copies and fills have to be told (`Request.MOVED`)."""
+    """The result of a launch: a cudaError_t, whether the device is lost, and whether device memory may hold undefined
+    values, so that copies and fills must be reported (`Request.MOVED`)."""
 
     code: int
     fatal: bool
@@ -162,10 +162,10 @@ class Served:
 
 
 class Device(Protocol):
-    """What the host code's requests need; session.py has the one that emulates."""
+    """The interface behind the host code's requests; session.py implements it."""
 
     arena: Arena
-    stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: no place of the learner's
+    stubs: frozenset[str] = frozenset()  # host functions that stand for kernels: not the user's code
 
     @property
     def meets_host(self) -> bool:
@@ -202,13 +202,13 @@ class Device(Protocol):
         ...
 
     def noted(self, finding: HostFinding) -> None:
-        """Something that may be meant: it is told, but is no finding."""
+        """Something that may be intended: it is reported, but is not a finding."""
         ...
 
 
 @dataclass
 class Ended:
-    """How the host code's process ended. `status`: what the launcher returned, or None if it did not come to that.
+    """How the host code's process ended. `status`: what the launcher returned, or None if it did not return.
     `code`: the exit status, negative for a signal. `error`: why the launcher's status is what it is."""
 
     code: int = 0
@@ -261,7 +261,7 @@ class Host:
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
 
     def run(self) -> Ended:
-        """Run the host code to its end, serving its requests. What a request raises ends it, and comes out here."""
+        """Run the host code to its end, serving its requests. An exception in a request ends it and is raised here."""
         hold_standard_descriptors()
         ours, theirs = socket.socketpair()
         arena = self.device.arena
@@ -285,7 +285,7 @@ class Host:
                 finally:
                     self._finish(process)
         except OSError as error:
-            where = f"; CUDAEMU_CACHE must be a folder from which programs can be run, it is {cache.folder()}"
+            where = f"; CUDAEMU_CACHE must be a folder that programs can run from, got {cache.folder()}"
             said = f"the host code's process does not start: {error.strerror}"
             raise UserError(said + (where if isinstance(error, PermissionError) else "")) from error
         self._say_how_it_ended(process.returncode)
@@ -301,11 +301,11 @@ class Host:
             self._send(answer)
 
     def _send(self, answer: bytes) -> None:
-        with suppress(BrokenPipeError):  # the other side is gone: the next look says so
+        with suppress(BrokenPipeError):  # the other side is gone: the next read notices
             self._channel.sendall(struct.pack("=I", len(answer)) + answer)
 
     def _hear(self) -> tuple[Request, _Reader] | None:
-        """The next request, with what the program prints passed on meanwhile; None if there will be none."""
+        """The next request, passing on what the program prints meanwhile; None if there will be none."""
         while True:
             waiting = [*([self._channel] if self._open else []), *self._streams]
             ready = select.select(waiting, [], [], 0.5)[0] if waiting else []
@@ -323,7 +323,7 @@ class Host:
             if not waiting or (self.own_terminal and not self._open):
                 return None
             if not ready and self._process.poll() is not None:
-                return None  # whoever has inherited its channel and its streams may run on
+                return None  # a child that inherited its channel and streams may still run
             if self.timeout and self._open and time.monotonic() - self._heard > self.timeout:
                 if self._known_calls != (calls := self._calls()):  # those that needed nothing from here
                     self._heard, self._known_calls = time.monotonic(), calls
@@ -338,7 +338,7 @@ class Host:
         self._tell(GO_PRINT, text.encode(errors="replace"))
 
     def _where(self) -> tuple[str, int, str]:
-        """File, line and function of the learner's code that waits for a kernel."""
+        """File, line and function of the user's code that waits for a kernel."""
         return self._locate(self._tell(GO_LOOK).offsets())
 
     def _tell(self, what: int, data: bytes = b"") -> _Reader:
@@ -363,7 +363,7 @@ class Host:
         ctypes.memset(self.device.arena.base, 0, memory.PAGE)
 
     def _last_call(self) -> str:
-        """The CUDA call that the program has made last, as its runtime notes it in the first page of memory."""
+        """The program's last CUDA call, as its runtime records it in the first page of memory."""
         return ctypes.string_at(self.device.arena.base, _NAME).split(b"\0")[0].decode(errors="replace")
 
     def _calls(self) -> int:
@@ -447,7 +447,7 @@ class Host:
         return struct.pack("=Q", made.base)
 
     def _name_of(self, name: str, offsets: Sequence[int]) -> str:
-        """What the source calls the pointer that an allocation was given to: "d_in (cudaMalloc 1, line 30)"."""
+        """The name in the source of the pointer that got an allocation: "d_in (cudaMalloc 1, line 30)"."""
         file, line, _ = self._locate(offsets)
         if not line:
             return name
@@ -455,15 +455,13 @@ class Host:
         return f"{given} ({name}, line {line})" if given else f"{name} (line {line})"
 
     def find_leaks(self) -> None:
-        """Report the memory that the host code has asked for and not freed, now that it has ended."""
+        """Report the memory that the host code allocated and did not free, now that it has ended."""
         arena = self.device.arena
         for allocation in arena.allocations:
             if allocation.base in self._callers and not allocation.variable:
                 message = f"{arena.describe(allocation.base).removesuffix(' + 0 bytes')}: {allocation.size:,} bytes"
                 place = self._locate(self._callers[allocation.base])
-                self.device.found(
-                    HostFinding("leak", f"{message}, which nobody has freed when the program ends", *place)
-                )
+                self.device.found(HostFinding("leak", f"{message}, not freed when the program ends", *place))
 
     def _release(self, reader: _Reader) -> bytes:
         (address,) = reader.take("Q")
@@ -473,7 +471,7 @@ class Host:
             self._refuse(INVALID_VALUE, f"cudaFree: {arena.describe(address)} is not the start of an allocation")
             return struct.pack("=i", INVALID_VALUE)
         arena.free(found)
-        self.device.written_by_host(address, found.size)  # whoever gets it next begins anew
+        self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
 
     def _find(self, reader: _Reader) -> bytes:
@@ -481,7 +479,7 @@ class Host:
         return struct.pack("=QQ", *((found.base, found.size) if found else (0, 0)))
 
     def _outside(self, reader: _Reader) -> bytes:
-        """A copy or a fill goes to what is no memory, or beyond its end."""
+        """A copy or a fill goes outside of memory, or beyond its end."""
         call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
         found = arena.find(address)
@@ -490,7 +488,7 @@ class Host:
         return b""
 
     def _moved(self, reader: _Reader) -> bytes:
-        """The stand-in has copied, or filled (from nowhere), while something undefined was in device memory."""
+        """The stand-in has copied, or filled (no source), while undefined values were in device memory."""
         to, source, size = reader.take("QQQ")
         if to in self.device.arena and source in self.device.arena:
             self.device.copied(to, source, size)
@@ -501,7 +499,7 @@ class Host:
         return b""
 
     def _unwritten(self, reader: _Reader) -> bytes:
-        """Note what nobody has written and is copied to the host, but for single bytes: they pad structures."""
+        """Note unwritten memory that is copied to the host, except single bytes, which are padding."""
         call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
         if found := arena.find(address):
@@ -601,7 +599,7 @@ class Host:
         return self.extension(reader.text() if known else None) if self.extension else b""
 
     def _locate(self, offsets: Sequence[int]) -> tuple[str, int, str]:
-        """File, line and function of the innermost frame that is the learner's own."""
+        """File, line and function of the innermost frame in the user's code."""
         return locate(self.so, tuple(offsets), self.device.stubs)
 
 
@@ -666,7 +664,7 @@ def _receive(channel: socket.socket) -> bytes:
 
 @lru_cache(maxsize=1024)
 def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset()) -> tuple[str, int, str]:
-    """File, line and function of the first of these places in a shared object that is in the learner's source."""
+    """File, line and function of the first of these places in a shared object that is in the user's source."""
     if not offsets:
         return "", 0, ""
     try:
@@ -694,7 +692,7 @@ def library_of(file: str) -> str:
 
 
 def _source_line(file: str, line: int) -> str:
-    linecache.checkcache(file)  # the learner may have edited it since
+    linecache.checkcache(file)  # the user may have edited it since
     return linecache.getline(file, line).strip()
 
 
@@ -711,7 +709,7 @@ def _given(line: str) -> str:
 def _signal_name(number: int) -> str:
     words: dict[int, str] = {
         signal.SIGSEGV: "a segmentation fault",
-        signal.SIGABRT: "abort (an assertion or an exception that nobody caught)",
+        signal.SIGABRT: "abort (an assertion or an uncaught exception)",
         signal.SIGFPE: "an arithmetic exception (a division by zero?)",
         signal.SIGBUS: "a bus error",
         signal.SIGILL: "an illegal instruction",

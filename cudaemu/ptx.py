@@ -2,7 +2,7 @@
 
 The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc and inline assembly use it: nested
 ``{ }`` scopes with their own registers and labels (so the same label may stand in many scopes), vectors, pairs
-``%r|%p``, the sink ``_``, several statements on a line. Nothing here knows what an instruction does; `lower` does.
+``%r|%p``, the sink ``_``, several statements on a line. What an instruction does is known to `lower`, not here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TYPES = {
     8: "b64 u64 s64 f64 f32x2", 16: "b128",
 }  # fmt: skip
 BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
-_BLANKS = {name: f"%{name}" for name in BYTES}  # what stands for a register of that type in a pattern
+_BLANKS = {name: f"%{name}" for name in BYTES}  # the placeholder for a register of that type in a pattern
 
 
 class PtxError(UserError):
-    """PTX that cannot be read, or that means something the emulator does not know."""
+    """PTX that cannot be read, or that the emulator does not understand."""
 
 
 class Register:
@@ -48,7 +48,7 @@ class Register:
 
 @dataclass(eq=False)
 class Variable:
-    """A named piece of memory; `offset` or address is given by whoever lays it out."""
+    """A named piece of memory; `offset` or address is set by the layout."""
 
     name: str
     space: str  # global, const, shared, local, param
@@ -124,7 +124,7 @@ class Pattern:
         self.opcode = opcode  # "ld.global.nc.v4.u32"
         self.base = opcode.split(".", 1)[0]
         self.operands = operands
-        self.blanks = blanks  # what stands among the operands for the registers, in the order of the text
+        self.blanks = blanks  # the placeholders for the registers among the operands, in the order of the text
 
     def filled(self, registers: Sequence[Register]) -> list:
         """The operands, with those registers."""
@@ -205,7 +205,7 @@ class Scope:
 
 @dataclass
 class Function:
-    """A function of a module. Its body is read when somebody asks for what is in it."""
+    """A function of a module. Its body is read on demand."""
 
     name: str
     entry: bool
@@ -229,7 +229,7 @@ class Function:
         return self.read(self)
 
     def forget(self) -> None:
-        """The body, which takes a hundred times the memory of its text: whoever asks again has it read again."""
+        """The body, which takes a hundred times the memory of its text: it is parsed again each time."""
         self.__dict__.pop("body", None)
 
     @property
@@ -252,7 +252,7 @@ class PtxModule:
 
     @cached_property
     def pointed_at(self) -> list[str]:
-        """The functions whose address somebody takes: in code, or in the initial value of a variable."""
+        """The functions whose address is taken: in code, or in the initial value of a variable."""
         names = {
             value[0] for variable in self.variables.values() for value in variable.initial if isinstance(value, tuple)
         }
@@ -278,7 +278,7 @@ _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
 _BRACES = re.compile(r'\{[^{}"\n]*\}|[{}]|"(?:[^"\\]|\\.)*"')  # the first: both of a vector
 _MARKS = re.compile(r"[,{}()\[\]]")
 _NO_MARKS = r"[^{}()\[\]]*"
-# What stands between commas, if there are no brackets in brackets.
+# The text between commas, if there are no brackets in brackets.
 _PIECE = re.compile(rf"(?:[^,{{}}()\[\]]+|\{{{_NO_MARKS}\}}|\[{_NO_MARKS}\]|\({_NO_MARKS}\))+")
 # A .loc, or an instruction as nvcc writes most of them: no label, no parentheses.
 _USUAL = re.compile(rf"\s*(?:(\.loc(?!al)[^\n]*)|((?:@(!?)({_NAME})\s+)?([a-z][\w.]*)\s+([^;:()\s][^;:()]*));)")
@@ -317,7 +317,7 @@ def integer(text: str) -> int:
 
 
 def split(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket. RecursionError for more than DEEPEST of them in another."""
+    """Split at the commas outside every bracket. RecursionError for more than DEEPEST of them in another."""
     if not text.strip():
         return []
     if "[" not in text and "{" not in text and "(" not in text:
@@ -451,14 +451,14 @@ class _Parser:
             match = _DECLARATION.match(part.strip())
             if match is None:
                 raise self.fail(f"a declaration that cannot be read: {part.strip()[:80]}")
-            if words is None:  # the attributes stand before the first name only
+            if words is None:  # the attributes are before the first name only
                 words = re.findall(r"\.align\s+\d+|\.\w+", match["words"])
             space = next((word[1:] for word in words if word[1:] in _SPACES), "global")
             type_ = next((word[1:] for word in words if word[1:] in BYTES), "b8")
             count = int(next((word[2:] for word in words if re.fullmatch(r"\.v\d", word)), 1))
             align = next((integer(word[6:]) for word in words if re.match(r"\.align\s", word)), BYTES[type_] * count)
             if not 0 < align <= MOST_ALIGNMENT or align & (align - 1):
-                raise self.fail(f"an alignment that is no power of two up to {MOST_ALIGNMENT}: {align}")
+                raise self.fail(f"an alignment must be a power of two up to {MOST_ALIGNMENT}, got {align}")
             size = BYTES[type_] * count
             initial = self.initialiser(match["init"], type_) if match["init"] else []
             for dimension in re.findall(r"\[\s*(\w*)\s*\]", match["dims"]):
@@ -494,7 +494,7 @@ class _Parser:
     # ---- functions ----
 
     def header(self) -> str:
-        """What stands before the next parameters or body."""
+        """The text before the next parameters or body."""
         start = self.position
         while self.position < len(self.text) and self.text[self.position] not in "({;":
             self.position += 1
@@ -695,7 +695,7 @@ class _Parser:
             return None
         try:
             pieces[1::2] = [register.blank for register in registers]
-        except AttributeError:  # a word that is no register
+        except AttributeError:  # a word that is not a register
             return None
         pattern = _pattern(f"{opcode} {''.join(pieces)}")
         if pattern is None:
@@ -799,7 +799,7 @@ def _pattern(text: str) -> Pattern | None:
         KeyError,
         PtxError,
         RecursionError,
-    ):  # whoever reads the instruction itself can say what is wrong, and where
+    ):  # parsing the instruction itself can report what is wrong, and where
         return None
     found = [operand for operand in leaves(instruction.operands) if not isinstance(operand, Immediate)]
     return Pattern(instruction.opcode, instruction.operands, blanks) if found == blanks else None

@@ -1,4 +1,4 @@
-"""What a run in the emulator tells: findings of the sanitizer, counters, and the trace of executed accesses."""
+"""The report of a run in the emulator: findings of the sanitizer, counters, and the trace of executed accesses."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from cudaemu.trace import Access, Space
 
 Dim = tuple[int, int, int]
 
-# The counters of the hardware that ours equal, as ncu names them: see CAVEATS in common/measure/ncu.py for where they
-# do not.
+# ncu's names of the hardware counters that ours equal; CAVEATS in common/measure/ncu.py lists the exceptions.
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -39,7 +38,7 @@ METRICS = {
     "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
     "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
 }
-# What the hardware's counter counts besides: cp.async is a global load to it (though no store to shared memory).
+# What the hardware's counter includes: cp.async is a global load to it (though not a store to shared memory).
 INCLUDED = {"global_load_requests": "cp_async_requests", "global_load_sectors": "cp_async_sectors"}
 
 
@@ -51,9 +50,9 @@ class Counters:
     memory instruction of one warp, its *bytes* are what its active threads asked for; *sectors* are the 32-byte pieces
     of global memory that it touches; *wavefronts* are the passes over the banks of shared memory that it takes,
     *conflicts* those beyond the fewest that its width allows. `ldmatrix` counts as a shared load. `cp.async` has its
-    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So have
-    bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, and with
-    the fill of what is outside the tensor; its sectors are those that it reads, of each row of the box, once.
+    own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So do
+    bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, including
+    the fill outside the tensor; its sectors are those that it reads, of each row of the box, once.
     `wgmma_bytes` are those of its operands in shared memory, which are in no other counter. `tensor_flops` are 2·M·N·K
     of each instruction of the tensor cores. Accesses of any kind to the shared memory of another block of the cluster
     count as `cluster`, and nowhere else.
@@ -116,7 +115,7 @@ _NUMBERS = frozenset(_FIELDS[1:])
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken rule: the first of the `count` times that this line broke it."""
+    """A broken rule: the first of the `count` times at this line."""
 
     kind: str  # "out of bounds global", "misaligned", "uninitialised shared read", "shared race" ...
     message: str
@@ -128,7 +127,7 @@ class Finding:
     ptx: str
     count: int = 1
     call_line: int = 0  # of the lambda, if the line is in one
-    inner_line: int = 0  # where the code stands, if it was inlined from another function
+    inner_line: int = 0  # the place of the code, if it was inlined from another function
     inner_file: str = ""  # ... of another file
     caller_file: str = ""  # of a kernel of a library: the place in the host code that called it
     caller_line: int = 0
@@ -161,12 +160,12 @@ class Finding:
 
     @property
     def where(self) -> tuple[object, ...]:
-        """What makes two findings one: an unrolled loop breaks a rule at many instructions of one line, and a template
+        """The key that merges findings: an unrolled loop breaks a rule at many instructions of one line, and a template
         in many instances."""
         return (*self.source, self.kernel.partition("<")[0])
 
     def more(self, count: int) -> Finding:
-        """This finding, met `count` times more."""
+        """This finding, `count` times more."""
         return replace(self, count=self.count + count)
 
 
@@ -215,11 +214,11 @@ class Report:
     findings: list[Finding | HostFinding]
     trace: np.ndarray
     seconds: float
-    tensors: dict[str, Allocation] = field(repr=False)  # where each tensor argument was, by its name
+    tensors: dict[str, Allocation] = field(repr=False)  # the allocation of each tensor argument, by its name
     arena: AddressMap = field(repr=False)
     notes: list[Finding | HostFinding] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline, repr=False)  # of the blocks that Options.events names
-    outcome: str = ""  # how it ended, if what ran was no launcher: a program, a kernel, a function that threw
+    outcome: str = ""  # how it ended, if it was not a launcher: a program, a kernel, a function that threw
     result: Any = None  # what a function of a PyTorch extension returned
 
     @property
@@ -258,7 +257,7 @@ class Report:
         return f"{Space(row['space']).name.lower()} + {row['addr']}"
 
     def writers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Who wrote each element of the tensor `name` last: linear block and thread, in its shape; -1 for nobody."""
+        """The last writer of each element of the tensor `name`: linear block and thread, in its shape; -1 for none."""
         place = self.tensors[name]
         item = place.itemsize
         rows, first = self.accesses(name)
@@ -397,8 +396,8 @@ def explain(
     defines: Mapping[str, str] | None = None,
     caller: tuple[str, int] = ("", 0),
 ) -> Finding:
-    """A finding of the machine in the words of the source, which was compiled with these macros. `caller`: the place in
-    the host code that launched the kernel, if that is a library's."""
+    """A finding of the machine in the names of the source, which was compiled with these macros. `caller`: the place in
+    the host code that launched the kernel, if the kernel is a library's."""
     place = found.place
     memory = _Memory(kernel, arena, place.file, defines or {})
     file, inner = _inner(place)
@@ -412,7 +411,7 @@ def explain(
 
 
 def _inner(place: Place) -> tuple[str, int]:
-    """Where an instruction's code stands in the learner's own functions, if that is not in the kernel itself."""
+    """The place of an instruction's code in the user's own functions, if that is not in the kernel itself."""
     for file, line in place.chain:
         if (file, line) == (place.file, place.own_line):
             break
@@ -422,6 +421,6 @@ def _inner(place: Place) -> tuple[str, int]:
 
 
 def _in_assembly(file: str, line: int) -> bool:
-    """Whether a line is one of an asm statement, of which the PTX itself says more."""
+    """Whether a line is part of an asm statement, for which the PTX itself says more."""
     code = cpp.code("".join(linecache.getlines(file)))
     return any(line in lines for lines in cpp.statements(code, "asm|__asm__"))

@@ -1,4 +1,4 @@
-"""One run in the emulator: a device's memory and module, and what its launches leave for the report."""
+"""One run in the emulator: a device's memory and module, and the results of its launches for the report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _MOST_IDLE = 64
 
 @contextmanager
 def loaded(ptx: str) -> Iterator[_Loaded]:
-    """A module of that PTX for this run alone, its variables as they start: one that was used before, if it is free."""
+    """A module of that PTX for this run alone, its variables initialised: a free one that was used before, if there is
+    one."""
     with _lock:
         ready = _idle.get(ptx)
         mine = ready.pop() if ready else None
@@ -130,10 +131,10 @@ class Session(Device):
         UserError if one does not fit."""
         if len(args) != len(types):
             takes = ", ".join(kind.name for kind in types)
-            raise UserError(f"{what} takes {len(types)} arguments ({takes}), not {len(args)}")
+            raise UserError(f"{what} takes {len(types)} arguments ({takes}), got {len(args)}")
         for output in outputs:
             if output not in names:
-                raise UserError(f"{what} has no argument '{output}', it has {', '.join(names)}")
+                raise UserError(f"outputs must be among the arguments of {what} ({', '.join(names)}), got '{output}'")
         packed = []
         for arg, kind, name in zip(args, types, names):
             if is_tensor(arg):
@@ -205,7 +206,7 @@ class Session(Device):
         return Served(result.code, result.code != 0, bool(self.module.undefined))
 
     @property
-    def meets_host(self) -> bool:  # fences and atomics of the system's scope are there for it
+    def meets_host(self) -> bool:  # fences and atomics of system scope are made for it
         return self._latest is not None and any(".sys." in place.text for place in self._latest.instructions)
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -328,7 +329,7 @@ class Session(Device):
         self.timeline.add(readable(info.name), spans, left_out)
 
     def report(self, status: int, error: str, outcome: str = "") -> Report:
-        """What the run came to; call it while the memory is still there."""
+        """The report of the run; call it while the memory is still there."""
         total, lines = Counters(), dict[tuple[str, int], Counters]()
         for sums in self.sums.values():
             counted, of_lines = sums.count(sums.launches)
@@ -359,11 +360,11 @@ def dimension(size: Sequence[int] | int, what: str, limits: Dim) -> Dim:
     """A grid or a block as three sizes. UserError if it is none, or beyond CUDA's limits."""
     sizes = tuple(size) if isinstance(size, Sequence) else (size,)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes):
-        raise UserError(f"the {what} is one to three whole numbers, not {size!r}")
+        raise UserError(f"the {what} must be one to three whole numbers, got {size!r}")
     x, y, z = (*map(int, sizes), 1, 1)[:3]
     for axis, n, most in zip("xyz", (x, y, z), limits):
         if not 1 <= n <= most:
-            raise UserError(f"the {what} has {n} along {axis}: it takes 1 to {most:,}")
+            raise UserError(f"the {what} must have 1 to {most:,} along {axis}, got {n}")
     return x, y, z
 
 
@@ -376,5 +377,5 @@ def check_launch(kernel: str, block: Dim, shared: int, static: int, bounds: int 
             f" (launch bounds {bounds})" if bounds else ""
         )
     if not isinstance(shared, int) or not 0 <= shared <= gpu.shared_per_block - static:
-        return f"{kernel}: {shared} bytes of dynamic shared memory: it takes 0 to {gpu.shared_per_block - static:,}"
+        return f"{kernel}: dynamic shared memory must be 0 to {gpu.shared_per_block - static:,} bytes, got {shared}"
     return ""

@@ -1,6 +1,6 @@
-"""How a command talks: results on stdout, everything that only accompanies them on stderr, in colour on a terminal.
+"""A command's output: results on stdout, everything else on stderr, in colour on a terminal.
 
-Streams that cannot write a character (an ASCII terminal) get the nearest that they can.
+Streams that cannot write a character (an ASCII terminal) get a similar one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def finish() -> None:
 
 
 def abandon() -> None:
-    """Send the rest of the output to nowhere: stdout takes no more."""
+    """Discard the rest of the output: stdout is closed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -82,7 +82,7 @@ def say(text: str = "", style: str | None = None) -> None:
 
 
 def complain(error: UserError) -> None:
-    """Say what is wrong with what the user gave."""
+    """Print an error about the user's input."""
     say(f"{styled('error:', 'red')} {error}")
 
 
@@ -99,8 +99,8 @@ def if_slow(text: str, after: float = 1.0) -> Iterator[None]:
 
 
 def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
-    """Exit with the status that `run` gives, or with the one for what it raises, said in words: `unusable` for what the
-    user can mend."""
+    """Exit with the status that `run` returns, or print what it raises and exit with the status for that: `unusable`
+    for a UserError."""
     prepare()
     try:
         try:

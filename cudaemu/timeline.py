@@ -1,11 +1,11 @@
-"""A time line of blocks: when each warp ran and for what it waited, what was copied and multiplied in the background.
+"""A timeline of blocks: when each warp ran and what it waited for, what was copied and multiplied in the background.
 
 The machine notes events (trace.EventKind) in an order in which they happened. From them `read` makes spans of time, in
 *steps*, not in the time of a GPU. A warp takes one step for each of its instructions; all warps of a block take theirs
-at once; a wait ends at the step of whoever ends it, and looking again and again takes no steps. What runs in the
-background takes none either. A copy on an mbarrier lands when a warp first looks there, as late as hardware may, and a
-group of wgmma ends when its warps have waited for it. So a time line shows what the program orders and what it lets
-overlap, not how long anything takes on a GPU.
+at once; a wait ends at the step of the thread that ends it, and polling takes no steps. What runs in the background
+takes none either. A copy on an mbarrier lands when a warp first tests for it, as late as hardware may, and a group of
+wgmma ends when its warps have waited for it. So a timeline shows what the program orders and what may overlap, not how
+long anything takes on a GPU.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ CLOCK = "1 µs here is 1 step: one instruction of a warp in the emulator. It is 
 
 @dataclass(frozen=True)
 class Events:
-    """Of which blocks to make a time line (linear indices; clusters are taken whole), and from how many events at most,
-    in each launch."""
+    """Blocks to make a timeline of (linear indices; clusters are taken whole), and the most events per launch."""
 
     blocks: range = range(4)
     most: int = 1_000_000
@@ -297,7 +296,7 @@ class _Reader:
         return self.code[pc].line if pc is not None and pc < len(self.code) else 0
 
     def go_on(self, e: _Event, warp: _Warp, key: tuple, what: str, now: int, until: int) -> None:
-        """The warp has waited until then, if it had to. (It may not have looked before what it waits for was over.)"""
+        """The warp has waited until then, if it had to. (What it waits for may have been over before it looked.)"""
         warp.polls = None
         since, what, pc = warp.waits.pop(key, (now, what, e.pc))
         end = max(now, until)
@@ -344,7 +343,7 @@ class _Reader:
         m.latest, m.arrivals = max(m.latest, now), m.arrivals + e.number
 
     def mbarrier_expect(self, e: _Event, warp: _Warp, now: int) -> None:
-        """Bytes are told of by the copies that bring them."""
+        """The copies that bring bytes report them."""
 
     def mbarrier_end(self, e: _Event, warp: _Warp, now: int) -> None:
         m = self.mbarrier(e)

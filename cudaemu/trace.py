@@ -1,4 +1,4 @@
-"""What a row of a trace says: the memory that an instruction accessed, and how; and what an event is."""
+"""The rows of a trace: the memory that an instruction accessed, and how; and the kinds of events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TRACE = np.dtype({
 
 
 class EventKind(IntEnum):
-    """What orders warps, and what runs in the background: `kind` of an event, as EventKind of vm.h, which says more."""
+    """What orders warps, and what runs in the background: `kind` of an event, as EventKind of vm.h, which has more."""
 
     BARRIER_ARRIVE = 0
     BARRIER_PASS = 1

@@ -1,4 +1,4 @@
-// A histogram with more bins than one block has room for: the blocks of a cluster share them out.
+// A histogram with more bins than one block has room for: the blocks of a cluster divide them.
 //
 // Each block keeps a part of the bins in its own shared memory and counts into those of the others as well: distributed
 // shared memory. The cluster's barrier makes sure that a block is there before others reach into it, that its bins are

@@ -1,7 +1,7 @@
 // Programmatic dependent launch: a kernel begins before the one ahead of it in the stream has ended.
 //
-// Eight steps of smoothing, each a launch that needs the result of the one before. What a step needs besides, its
-// weights, no kernel writes: it fetches them first, while the step before still runs. Then it waits until that step has
+// Eight steps of smoothing, each a launch that needs the result of the one before. No kernel writes the weights, which
+// a step needs as well: it fetches them first, while the step before still runs. Then it waits until that step has
 // ended and its writes can be read. The launch needs an attribute, and a GPU of compute capability 9.0 or newer: code
 // for older ones has no wait, so it is launched as usual.
 #include <cuda_runtime.h>

@@ -1,7 +1,7 @@
 // y = A * x in fp16, a warp per row: what a decoder does with its weights, one token at a time.
 //
-// Two FLOP per element of A, which is read once: memory is all that counts. Lanes load 16 bytes side by side, add up in
-// fp32, and bring their sums together by shuffles. Two accumulators let two loads be under way at a time.
+// Two FLOP per element of A, which is read once: only memory bandwidth counts. Lanes load 16 bytes side by side, add up
+// in fp32, and bring their sums together by shuffles. Two accumulators let two loads be under way at a time.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 

@@ -1,7 +1,7 @@
 // A CUDA graph: work that is recorded once and launched many times. First a stream is captured, with a second one that
 // forks off and joins again; then a graph is made node by node, and given other arguments before its next launch.
 //
-// Between cudaStreamBeginCapture and cudaStreamEndCapture nothing is done that is put into the stream. The arguments of
+// Between cudaStreamBeginCapture and cudaStreamEndCapture, work queued in the stream is not executed. The arguments of
 // kernels are copied then; what pointers point to is read at each launch.
 #include <cuda_runtime.h>
 

@@ -1,7 +1,7 @@
 // A prefix sum at the speed of memory: large tiles, and a warp that looks back at 32 blocks at a time.
 //
 // scan_look_back has 128 elements per block, and one thread that asks one block after the other. Here a block has 4096:
-// what blocks must tell each other is a thirty-second part of that, and most of them find a prefix at the first look.
+// they exchange a thirty-second part of that, and most of them find a prefix at the first look.
 // A lane loads 16 bytes; a warp scans 128 elements per round, and carries their sum into the next round.
 #include <cuda_runtime.h>
 

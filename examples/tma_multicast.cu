@@ -23,7 +23,7 @@ __device__ void mbarrier_init(uint64_t *mbarrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(mbarrier)), "r"(arrivals) : "memory");
 }
 
-// At the mbarrier that stands at the same place in the block of that rank.
+// At the mbarrier at the same place in the block of that rank.
 __device__ void mbarrier_arrive(uint64_t *mbarrier, int rank) {
   asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
                "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(mbarrier)),
@@ -36,7 +36,7 @@ __device__ void mbarrier_expect(uint64_t *mbarrier, int bytes) {
                "r"(bytes) : "memory");
 }
 
-// Until the phase of that parity has ended, to which threads of both blocks have come.
+// Until the phase of that parity has ended, at which threads of both blocks arrive.
 __device__ void mbarrier_wait(uint64_t *mbarrier, int parity) {
   uint32_t done = 0;
   while (!done)

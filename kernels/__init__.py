@@ -1,6 +1,6 @@
 """The course's kernels, one package per stage: `load("03")(A, B)` runs stage 03 on two tensors.
 
-The last stage of a ladder has a function that a person would call: `from kernels import attention, matmul`.
+The last stage of a ladder has a function for programs to call: `from kernels import attention, matmul`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.course import counterpart, ladder, load, names, previous
 
-if TYPE_CHECKING:  # what editors and type checkers are told; the functions themselves are their stages'
+if TYPE_CHECKING:  # for editors and type checkers; the functions themselves are in their stages
     import torch
     from torch import Tensor
 

@@ -251,7 +251,7 @@ def test_references_are_those_of_the_inputs_as_they_were(dtype: str):
     assert list(instance.overwritten().values()) == [
         f"the kernel writes to its input A: {changed} elements changed, the first A[0, 1]"
     ]
-    assert instance.overwritten() == {}, "they are put right again"
+    assert instance.overwritten() == {}, "they are restored"
     assert judged(instance, summed(*instance.inputs).to(a.dtype)).ok
 
 
@@ -273,7 +273,7 @@ def test_a_written_input_fails_even_if_the_result_is_right():
     kernel = NAIVE.kernel()
     instance, c = computed(kernel)
     instance.inputs[0][0, 0] += 1
-    with pytest.raises(CheckFailed, match="01_naive fp16, 96x80x64: the kernel writes to its input A: 1 element"):
+    with pytest.raises(CheckFailed, match="01_naive fp16, 96x80x64: .* input A: 1 element"):
         accuracy.verify(kernel, instance, (c,))
     assert accuracy.verify(kernel, instance, (c,))[0].ok
 

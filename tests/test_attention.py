@@ -297,53 +297,53 @@ def test_random_arguments_are_taken_or_refused_in_words():
 
 Q, K, V = inputs()
 REFUSED = {
-    "list": (([1.0], K, V), {}, "q must be a torch tensor, got list"),
-    "list of keys": ((Q, [1.0], V), {}, "k must be a torch tensor, got list"),
+    "list": (([1.0], K, V), {}, "q must .*list"),
+    "list of keys": ((Q, [1.0], V), {}, "k must .*list"),
     "three axes": ((Q[0], K, V), {}, r"q must be \[B, H, N, D\], got \[2, 5, 64\]"),
     "fp32": (
         (Q.float(), K.float(), V.float()),
         {},
-        "q must be torch.float16 or torch.bfloat16, got torch.float32; pass q.half",
+        "q must .*torch.float32.*q.half",
     ),
-    "two dtypes": ((Q, K.bfloat16(), V), {}, "k must have q's dtype, torch.float16; got torch.bfloat16"),
-    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k must have q's dtype, torch.bfloat16; got torch.float16"),
-    "two dtypes, v": ((Q, K, V.float()), {}, "v must have q's dtype"),
-    "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q's last dimension must be 64 or 128, got 32"),
+    "two dtypes": ((Q, K.bfloat16(), V), {}, "k must .*dtype.*got torch.bfloat16"),
+    "two dtypes, q": ((Q.bfloat16(), K, V), {}, "k must .*dtype.*got torch.float16"),
+    "two dtypes, v": ((Q, K, V.float()), {}, "v must .*dtype"),
+    "D": ((Q[..., :32], K[..., :32], V[..., :32]), {}, "q's last dimension must .*got 32"),
     "D of k": (
         (Q, K[..., :32], V),
         {},
-        r"k must be \[B, H_KV, N_KV, D\] with q's B = 1 and D = 64, got \[1, 2, 7, 32\]",
+        r"k must .*D = 64, got \[1, 2, 7, 32\]",
     ),
     "batch": ((Q, K.expand(3, 2, 7, 64), V.expand(3, 2, 7, 64)), {}, "k must be .* with q's B = 1"),
-    "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v must have k's shape, \[1, 2, 7, 64\]; got \[1, 2, 3, 64\]"),
-    "heads": ((Q, K[:, :1], V[:, :1]), {}, "k must have q's 2 heads, got 1; .* enable_gqa=True"),
-    "heads of q": ((Q[:, :1], K, V), {}, "k must have q's 1 heads, got 2; .* enable_gqa=True"),
+    "v unlike k": ((Q, K, V[:, :, :3]), {}, r"v must .*shape.*got \[1, 2, 3, 64\]"),
+    "heads": ((Q, K[:, :1], V[:, :1]), {}, "k must .*2 heads, got 1.*enable_gqa"),
+    "heads of q": ((Q[:, :1], K, V), {}, "k must .*1 heads, got 2.*enable_gqa"),
     "groups": (
         (Q, K.repeat(1, 2, 1, 1), V.repeat(1, 2, 1, 1)),
         {"enable_gqa": True},
-        "must be a multiple of k's under enable_gqa=True, got 2 and 4",
+        "heads must be a multiple.*got 2 and 4",
     ),
     "no heads of k": (
         (Q, K[:, :0], V[:, :0]),
         {"enable_gqa": True},
-        "must be a multiple of k's under enable_gqa=True, got 2 and 0",
+        "heads must be a multiple.*got 2 and 0",
     ),
-    "device": ((Q, K.to("meta"), V), {}, "k must be on q's device, cpu; got one on meta"),
-    "device of q": ((Q.to("meta"), K, V), {}, "k must be on q's device, meta; got one on cpu"),
-    "device of v": ((Q, K, V.to("meta")), {}, "v must be on q's device, cpu; got one on meta"),
-    "sparse": ((Q.to_sparse(), K, V), {}, "q must be a dense tensor, got the layout torch.sparse_coo"),
-    "flag": ((Q, K, V), {"is_causal": 1}, r"is_causal must be a bool, got int \(1\)"),
-    "other flag": ((Q, K, V), {"return_lse": None}, "return_lse must be a bool, got NoneType"),
-    "scale of words": ((Q, K, V), {"scale": "0.1"}, "scale must be a number or None, got str"),
-    "scale of a tensor": ((Q, K, V), {"scale": torch.ones(())}, "scale must be a number or None, got Tensor"),
-    "infinite scale": ((Q, K, V), {"scale": float("inf")}, "must be finite in fp32, got scale=inf"),
-    "scale of NaN": ((Q, K, V), {"scale": float("nan")}, "must be finite in fp32, got scale=nan"),
-    "large scale": ((Q, K, V), {"scale": 3e38}, "must be finite in fp32"),
-    "huge scale": ((Q, K, V), {"scale": 10**400}, "must be finite in fp32"),
+    "device": ((Q, K.to("meta"), V), {}, "k must .*device.*got one on meta"),
+    "device of q": ((Q.to("meta"), K, V), {}, "k must .*device.*got one on cpu"),
+    "device of v": ((Q, K, V.to("meta")), {}, "v must .*device.*got one on meta"),
+    "sparse": ((Q.to_sparse(), K, V), {}, "q must .*torch.sparse_coo"),
+    "flag": ((Q, K, V), {"is_causal": 1}, r"is_causal must .*int \(1\)"),
+    "other flag": ((Q, K, V), {"return_lse": None}, "return_lse must .*NoneType"),
+    "scale of words": ((Q, K, V), {"scale": "0.1"}, "scale must .*got str"),
+    "scale of a tensor": ((Q, K, V), {"scale": torch.ones(())}, "scale must .*got Tensor"),
+    "infinite scale": ((Q, K, V), {"scale": float("inf")}, "scale .*must be finite.*inf"),
+    "scale of NaN": ((Q, K, V), {"scale": float("nan")}, "scale .*must be finite.*nan"),
+    "large scale": ((Q, K, V), {"scale": 3e38}, "scale .*must be finite"),
+    "huge scale": ((Q, K, V), {"scale": 10**400}, "scale .*must be finite"),
     "grad": (
         (Q, K, V.clone().requires_grad_()),
         {},
-        r"no backward, and v requires grad: pass v.detach\(\).*no_grad\(\)",
+        r"no backward.*v.detach\(\).*no_grad\(\)",
     ),
 }
 
@@ -363,13 +363,13 @@ def test_what_does_not_fit_is_named(launches, tensors, options, message, warm):
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_nested_tensors_are_refused(launches, layout):
     nested = torch.nested.as_nested_tensor([V[0]], layout=layout)
-    with pytest.raises(UserError, match="v must be a dense tensor, got a nested one"):
+    with pytest.raises(UserError, match="v must .*nested"):
         attention(Q, K, nested)
 
 
 def test_without_grad_parameters_may_be_used(launches):
     q = torch.nn.Parameter(Q.clone())
-    with pytest.raises(UserError, match="q requires grad"):
+    with pytest.raises(UserError, match="no backward.* q "):
         attention(q, K, V)
     with torch.no_grad():
         assert torch.equal(attention(q, K, V), attention(Q, K, V))
@@ -378,7 +378,7 @@ def test_without_grad_parameters_may_be_used(launches):
 
 def test_inside_a_vmap(launches):
     for _ in range(2):
-        with pytest.raises(UserError, match="no rule for torch.func: q is inside a vmap"):
+        with pytest.raises(UserError, match="no rule for torch.func: q "):
             torch.func.vmap(lambda q: attention(q, K, V))(Q.expand(3, *Q.shape))
         attention(Q, K, V)
 
@@ -481,9 +481,9 @@ def test_torch_compile_takes_it_whole(launches, dynamic):
 def test_torch_compile_says_what_does_not_fit():
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match="q's last dimension must be 64 or 128, got 32"):
+    with pytest.raises(Exception, match="q's last dimension must .* 32"):
         compiled(Q[..., :32], K[..., :32], V[..., :32])
-    with pytest.raises(Exception, match="q requires grad"):
+    with pytest.raises(Exception, match="no backward.* q "):
         compiled(Q.clone().requires_grad_(), K, V)
 
 
@@ -594,5 +594,5 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
     q = q.clone()  # (in memory that NumPy has not seen)
     q.untyped_storage().resize_(0)
-    with pytest.raises(UserError, match="q must be a tensor with memory, got one whose storage has been emptied"):
+    with pytest.raises(UserError, match="q must be a tensor with memory, got .*emptied"):
         attention(q, k, v)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 import time
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def test_a_source_without_the_launcher(hopper, tmp_path):
     source = tmp_path / "mine.cu"
     source.write_text(NAIVE.source.read_text().replace("launch_gemm", "launch_mine"))
     kernel = NAIVE.kernel(source=source)
-    with pytest.raises(UserError, match="does not export launch_gemm: it must define extern"):
+    with pytest.raises(UserError, match="does not export launch_gemm"):
         kernel.launcher()
 
 
@@ -131,9 +132,7 @@ def test_a_bound_launcher_passes_addresses_numbers_and_the_current_stream(monkey
     with pytest.raises(UserError, match="^02_note fp16: CUDA error 7: seven\\n"):
         refused(address, address)
     for misfit in ([2**31, 1, 1.0, 1.0], [1, 1.5, 1.0, 1.0]):
-        with pytest.raises(
-            UserError, match=r"^02_note fp16: the launcher's types do not hold all of {'n': \d+, 'big': "
-        ):
+        with pytest.raises(UserError, match=r"^02_note fp16: .*types, got {'n': \d+, 'big': "):
             launcher.bind(torch.device("cuda", 3), misfit)
 
     @contextmanager
@@ -168,7 +167,7 @@ def test_a_gpu_too_old_for_the_stage_is_left_alone(monkeypatch, capsys):
     pretend(monkeypatch, 7, 5)
     assert device(NAIVE, SimpleNamespace(device="auto")) == "emulator"
     said = " ".join(capsys.readouterr().err.split())
-    assert "01_naive needs compute capability 8.0 or newer, and Old GPU has 7.5: running in the emulator" in said
+    assert re.search("01_naive needs .*8.0.*Old GPU has 7.5: running in the emulator", said)
 
 
 def test_a_gpu_that_fits_is_used(monkeypatch):
@@ -181,7 +180,7 @@ def test_cuda_errors_carry_the_name_of_the_kernel():
     label = "01_naive bf16"
     with pytest.raises(UserError, match="^01_naive bf16: CUDA error: an illegal memory access"), gpu.errors(label):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nlong advice")
-    with pytest.raises(UserError, match="not enough memory on the GPU: CUDA out of memory"), gpu.errors(label):
+    with pytest.raises(UserError, match="^01_naive bf16: not enough memory"), gpu.errors(label):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
     with pytest.raises(RuntimeError, match="^something else$"), gpu.errors(label):
         raise RuntimeError("something else")
@@ -301,7 +300,7 @@ def test_a_call_costs_the_host_fifteen_microseconds_beyond_torch_empty(stage):
 @on_gpu
 def test_inputs_that_require_grad_are_refused_on_the_gpu():
     a, b = (tensor.requires_grad_() for tensor in NAIVE.spec.inputs((64, 64, 64), "fp16", {}, device="cuda"))
-    with pytest.raises(UserError, match="no backward, and A requires grad"):
+    with pytest.raises(UserError, match="no backward.* A "):
         NAIVE(a, b)
     with torch.no_grad():
         assert NAIVE(a, b).shape == (64, 64)

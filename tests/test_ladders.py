@@ -67,7 +67,7 @@ def test_it_runs_in_the_emulator_as_a_gpu_that_has_it(hopper):
     kernel = hopper.kernel()
     assert accuracy.check(kernel, (40, 40, 8), "emulator").ok
     instance = accuracy.make(kernel, (40, 40, 8))
-    with pytest.raises(UserError, match="h9_registers needs compute capability 9.0a, got 8.0"):
+    with pytest.raises(UserError, match="h9_registers needs .*9.0a, got 8.0"):
         kernel.emulate(instance.inputs, instance.outputs(), arch="8.0")
 
 

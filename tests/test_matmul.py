@@ -102,14 +102,14 @@ def test_nothing(m, n, k):
     [
         ({"a": [1]}, "a must be a torch tensor"),
         ({"a": make(8)}, "a must be a matrix"),
-        ({"a": make(8, 8).float()}, "a must be torch.float16 or torch.bfloat16"),
+        ({"a": make(8, 8).float()}, "a must .*got torch.float32"),
         ({"b": make(8, 8, dtype=torch.bfloat16)}, "b must have a's dtype"),
         ({"b": make(16, 8)}, "as many rows as a has columns, 8"),
         ({"bias": make(9)}, r"bias must be \[8\], got \[9\]"),
         ({"residual": make(8, 16)}, r"residual must be \[8, 8\]"),
         ({"out": make(8, 16)}, r"out must be \[8, 8\]"),
-        ({"out": make(8, 8).double()}, "out must be torch.float16 or torch.float32"),
-        ({"activation": "silu"}, "activation must be None, 'relu' or 'gelu', got 'silu'"),
+        ({"out": make(8, 8).double()}, "out must .*got torch.float64"),
+        ({"activation": "silu"}, "activation must .*'silu'"),
         ({"out_dtype": torch.float64}, "out_dtype must be"),
         ({"out": make(8, 8), "out_dtype": torch.float32}, "out_dtype must be out's dtype"),
         ({"a": make(8, 8).requires_grad_()}, "no backward"),
@@ -161,7 +161,7 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     assert_right(out, expected(a, b))
     a = a.clone()  # (in memory that NumPy has not seen)
     a.untyped_storage().resize_(0)
-    with pytest.raises(UserError, match="a must be a tensor with memory, got one whose storage has been emptied"):
+    with pytest.raises(UserError, match="a must be a tensor with memory, got .*emptied"):
         matmul(a, b)
 
 

@@ -292,10 +292,11 @@ def cost(
     ("mma.sync fp16", "exp2", "FMA fp32", "ALU", in bytes "ldmatrix" and "ldmatrix + cp.async"). Copies cost shared
     memory only where the last of these is no more than the one before it: there, copies and loads take turns.
 
-    Instructions behind a branch within the loop are counted as if executed; `seldom=False`: but for `loop`'s."""
+    Instructions after a branch within the loop are counted as if executed; `seldom=False`: except those that `loop`
+    leaves out."""
     body = loop(kernel, arch, function, seldom)
     tensor = sum(i.opcode.startswith("HMMA") for i in body)
-    # Of the loop: one in so many rows of mma tiles, whose few sums by tensor instructions are no further row.
+    # Rows of mma tiles in the loop; the few sums by tensor instructions are not a further row.
     share = 1 / round(tensor * PIPES["tensor cores"][2] / (4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"]))
     turns = per_clock["ldmatrix + cp.async"] < 1.02 * per_clock["ldmatrix"]
     clocks: dict[str, dict[str, float]] = {name: {} for name in RESOURCES}
@@ -331,7 +332,7 @@ def loop(kernel: Kernel, arch: str | Arch = "9.0", function: str = "", seldom: b
         return body
     kept: list[Instruction] = []
     voted = ""  # the predicate that the last vote set
-    resumed = 0  # the address behind what is jumped over
+    resumed = 0  # the address after what is jumped over
     for i in body:
         if i.address < resumed:
             continue
@@ -395,6 +396,6 @@ def in_turn(each: Cost) -> tuple[str, float]:
 
 
 def tflops(clocks: float, kernel: Kernel, sms: int, mhz: float) -> float:
-    """The rate of a GPU whose schedulers take so many clocks for each tile of 16 queries and 64 keys."""
+    """The rate of a GPU whose schedulers take this many clocks for each tile of 16 queries and 64 keys."""
     flops = 4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"] * SCHEDULERS
     return flops / clocks * sms * mhz * 1e6 / 1e12

@@ -30,7 +30,7 @@ SHARED_BY_WARPS = "#C8C8C8"  # touched by several warps
 FREE = "#99DDFF"  # served without a conflict
 CONFLICT = "#EE8866"  # had to wait for a bank
 NO_WAIT = "first at its bank"  # of the lanes that are served together
-WASTED = "#E4E4E4"  # moved, but nobody asked for it
+WASTED = "#E4E4E4"  # moved, but not asked for
 FAINT = "#F4F4F4"  # there, but not what the figure is about
 INK = "#222222"
 GRID = "#DDDDDD"
@@ -58,15 +58,15 @@ DPI = 100
 
 
 def styled() -> AbstractContextManager[None]:
-    """What is drawn inside looks as all our figures do."""
+    """Figures drawn inside have our style."""
     return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
 
 
 class Picture(Figure):
-    """A matplotlib figure that displays itself in a notebook, with no pyplot state behind it."""
+    """A matplotlib figure that displays itself in a notebook, without pyplot state."""
 
     def _repr_png_(self) -> bytes:
-        """PNG in 64 colours, which these figures do not exceed by eye: a third of the bytes in a notebook."""
+        """PNG in 64 colours, which look the same in these figures and take a third of the bytes in a notebook."""
         canvas, file = FigureCanvasAgg(self), io.BytesIO()
         canvas.draw()
         drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -186,7 +186,7 @@ def banks(addresses, size: int, lanes=None, what: str = "request", source: str =
     row_of_word = served.word // layout.BANKS
     rows = np.unique(row_of_word)
     lines = np.searchsorted(rows, row_of_word)
-    tall = len(rows) + served.count > 24  # then the two panels stand side by side, in smaller cells
+    tall = len(rows) + served.count > 24  # then the two panels are side by side, in smaller cells
     cell = 0.18 if tall else 0.27
     with styled():
         if tall:
@@ -592,7 +592,7 @@ def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block:
         for name in place:
             panel, axes = panels[name], axes_of[name]
             thread, row, column, width = (panel[key] for key in ("thread", "row", "column", "width"))
-            image = np.zeros((*panel["shape"], 4))  # transparent where nothing is touched: the grid lies behind
+            image = np.zeros((*panel["shape"], 4))  # transparent where nothing is touched: the grid shows through
             for mask, colour in (
                 (np.ones(len(thread), bool), "#D6E4F5"),
                 (thread // layout.WARP == warp, HUES[warp % len(HUES)]),

@@ -168,7 +168,7 @@ def bank_groups(requests: Mapping[str, Sequence[int]], what: str, columns: int =
     """Eight 16-byte accesses that shared memory would serve together, and the eight groups of four banks.
 
     requests[title] holds their byte offsets, in the order of the lanes; the number in a box is the wavefront that
-    serves it. Panels stand `columns` to a line.
+    serves it. `columns` panels to a line.
     """
     lines = -(-len(requests) // columns)
     inch = (0.55, 0.24)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def executed_order(kernel: Kernel, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, int]]:
     """([tiles_m, tiles_n]: which block wrote each tile of C in the emulator, (rows, columns) of a tile).
 
-    UserError for a kernel whose problem is no matrix product."""
+    UserError for a kernel whose problem is not a matrix product."""
     spec = kernel.stage.spec
     if spec.name != "gemm":
         raise UserError(f"{kernel.label} computes {spec.formula}: it has no tiles of C")
@@ -148,7 +148,7 @@ def group_sizes(
     groups: Sequence[int] = (1, 2, 4, 8, 12, 16, 32),
     running: int = 132,
 ) -> Picture:
-    """The model of `traffic` at square problems, as a function of GROUP_M, of which `chosen` is compared with 1.
+    """The model of `traffic` at square problems, as a function of GROUP_M; compares `chosen` with 1.
 
     `order(tiles_m, tiles_n, group_m)`: which block takes each tile."""
     found = {}

@@ -64,7 +64,7 @@ def _served_together(addresses: np.ndarray, size: int, lanes: np.ndarray, load: 
 def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None, load: bool = False) -> Wavefronts:
     """Serve one shared-memory request of `size` bytes per lane at byte offsets `addresses` (one per active lane).
 
-    `load`: it is an ordinary load (not `ldmatrix`). Equal to what ncu counts on an H200 (tests/cudaemu/banks.py).
+    `load`: an ordinary load (not `ldmatrix`). Equal to what ncu counts on an H200 (tests/cudaemu/banks.py).
     """
     addresses = np.asarray(addresses, dtype=np.int64)
     lanes = np.arange(len(addresses)) if lanes is None else np.asarray(lanes, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The main loop of a kernel as the GPU gets it: when fragments are loaded and when they are used, in machine code."""
+"""The main loop of a kernel in machine code: when fragments are loaded and when they are used."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What the buffers of shared memory hold, turn by turn: a timeline drawn from the copies and reads of one warp.
 
-The trace of a block has each `cp.async` twice, by its global and by its shared address: so the tensor that it reads and
-the buffer that it writes can be read off. Copies between two `cp.async.commit_group` are a group, and what a group
+The trace of a block has each `cp.async` twice, by its global and by its shared address: so the trace shows the tensor
+that it reads and the buffer that it writes. Copies between two `cp.async.commit_group` are a group, and what a group
 brings is a slice: of the tensors that come together in every group (A and B of a product), or of one tensor (K, V). A
-slice is *in flight* from the first of its copies until the wait before its first read. That this wait is long enough,
-and that a barrier follows, is for the sanitizer to find out.
+slice is *in flight* from the first of its copies until the wait before its first read. The sanitizer checks that this
+wait is long enough and that a barrier follows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Commits:
 
     def __call__(self, one: Request, other: Request) -> bool:
         end = other.pc
-        if one.pc >= other.pc:  # a loop came round, and its end is the jump behind the first copy,
+        if one.pc >= other.pc:  # a loop came round, and its end is the jump after the first copy,
             end = next((jump for jump in self.jumps if jump > one.pc), one.pc)
             if any(one.order < read < other.order for read in self.reads.get(one.warp, [])):
                 return bool(self.commits)  # unless it is a long one
@@ -129,13 +129,13 @@ def _fill_in(found: list[Slice], slice_of: dict[int, list[int]], traced: Traced,
             begun.add(copy_at[order])
             continue
         held = [number for number in slice_of[read_at[order]] if number in begun]
-        if held:  # behind the last slice a kernel that reads ahead finds an old one
+        if held:  # after the last slice a kernel that reads ahead finds an old one
             kind = found[held[-1]].tensors
             newest[kind] = max(newest.get(kind, 0), held[-1])
             found[newest[kind]].reads.append(moment_of[order])
     for one in found:
         one.copies = [moment_of[order] for order in one.copies]
-    # A turn is straight-line code: what stands between the first read and the last wait before it came after that wait.
+    # A turn is straight-line code: what comes between the last wait and the first read came after that wait.
     waits = [pc for pc, each in enumerate(traced.report.launches[0].code) if "wait_group" in each.text]
     for one in found:
         moment = one.reads[0] if one.reads else len(order_of)
@@ -149,7 +149,7 @@ def _fill_in(found: list[Slice], slice_of: dict[int, list[int]], traced: Traced,
 
 
 def moving(ring: Sequence[Slice]) -> list[Slice]:
-    """The slices of which more follow: not a tile that comes once and stays, such as attention's Q."""
+    """The slices that are followed by more: not a tile that comes once and stays, such as attention's Q."""
     return [one for one in ring if one.reads and sum(other.tensors == one.tensors for other in ring) > 1]
 
 

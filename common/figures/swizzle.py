@@ -45,7 +45,9 @@ def explore(
     """
     chunks = _chunks(width, element, padding, swizzle)
     if not 0 <= column < width or column * element % CHUNK:
-        raise UserError(f"column: the first of a chunk, a multiple of {CHUNK // element} below {width}, not {column}")
+        raise UserError(
+            f"column must be the first of a chunk, a multiple of {CHUNK // element} below {width}, got {column}"
+        )
     served = layout.column_read(width=width, element=element, padding=padding, xor=swizzle, column=column, rows=rows)
     pitch = (width + padding) * element
     cells = np.arange(rows)[:, None], np.arange(chunks)[None, :] * (CHUNK // element)
@@ -116,10 +118,10 @@ def controls() -> object:
 def _chunks(width: int, element: int, padding: int, swizzle: bool) -> int:
     row = width * element
     if min(width, element) < 1 or padding < 0 or row % CHUNK or padding * element % CHUNK:
-        raise UserError(f"ldmatrix needs rows of whole chunks: multiples of {CHUNK} bytes, not {row}"
+        raise UserError(f"rows must be whole chunks for ldmatrix, multiples of {CHUNK} bytes, got {row}"
                         + (f" + {padding * element}" if padding else ""))  # fmt: skip
     if swizzle and min(row, layout.LINE) & (min(row, layout.LINE) - 1):
-        raise UserError(f"XOR stays within a row only if that has a power of two of chunks, not {row // CHUNK}")
+        raise UserError(f"with XOR a row must have a power of two of chunks, got {row // CHUNK}")
     return row // CHUNK
 
 

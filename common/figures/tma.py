@@ -64,12 +64,12 @@ def brought(
     """What a copy leaves in shared memory, in its order: the row and the column of each element in a matrix of
     rows × cols 16-bit elements; -1 for what was filled with zeros. `box` and `corner`: (rows, columns).
 
-    UserError, in the emulator's words, for what the driver refuses."""
+    UserError with the emulator's message for what the driver refuses."""
     if swizzle not in MODES:
         raise UserError(f"swizzle must be one of {', '.join(map(str, MODES))} bytes, got {swizzle}")
     if not 0 < rows * cols < 1 << 16:
         raise UserError(
-            f"rows · cols must be between 1 and 65,535, so that a number tells an element, got {rows * cols}"
+            f"rows · cols must be between 1 and 65,535, so that a number identifies an element, got {rows * cols}"
         )
     pitch = -(-cols // VECTOR) * VECTOR
     matrix = np.zeros((rows, pitch), np.uint16)

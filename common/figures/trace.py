@@ -98,7 +98,7 @@ class Traced:
         self.tensors = report.tensors
         self.mosaic = mosaic
         rows = report.trace[(report.trace["launch"] == 0) & (report.trace["block"] == block)]
-        rows = rows[np.isin(rows["kind"], [*VERBS, Access.WMMA])]  # what threads tell each other is no request
+        rows = rows[np.isin(rows["kind"], [*VERBS, Access.WMMA])]  # synchronisation between threads is not a request
         if not len(rows):
             raise UserError(f"{label}: block {block} made no memory access; the grid is {report.launches[0].grid}")
         self.rows = rows[np.lexsort((rows["thread"], rows["space"], rows["seq"], rows["thread"] // layout.WARP))]
@@ -230,7 +230,7 @@ class Traced:
         elif when == "before":
             chosen = [r for r in chosen if r.order < reads.get(r.warp, np.inf)]
         elif when != "all":
-            raise UserError(f"when is first, before or all, not '{when}'")
+            raise UserError(f"when must be first, before or all, got '{when}'")
         accesses = self._accesses(tensor, chosen)
         boxes = set(zip(*(accesses[key].tolist() for key in ("row", "column", "width"))))
         elements = len({(y, x + reach) for y, x, width in boxes for reach in range(width)})
@@ -311,7 +311,7 @@ class Traced:
             if not 0 <= request < len(patterns):
                 kinds = draw.plural(len(patterns), "kind")
                 raise UserError(
-                    f"{self.label}: warp {warp} has {kinds} of shared-memory request, not a number {request}"
+                    f"{self.label}: warp {warp} has {kinds} of shared-memory request, none with the number {request}"
                 )
             request = patterns[request]
         kind = request.verb if request.verb.endswith("matrix") else f"shared {request.verb}"

@@ -3,7 +3,7 @@
 run = warps.run(stage, shape)     then warps.ring(run), warps.turns(run, other), warps.overlaps(run, kinds=…)
 
 The axis counts the steps of cudaemu.timeline, which are not the time of a GPU: an instruction of a warp is one step,
-copies and products take none. Who waits for whom is as on a GPU; how long, is not.
+copies and products take none. Who waits for whom is as on a GPU; how long is not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Held:
 
 
 class Run:
-    """The time line of one block of a kernel, in its first launch."""
+    """The timeline of one block of a kernel, in its first launch."""
 
     def __init__(self, timeline: Timeline, label: str, source: Sequence[str] = (), block: int = 0):
         self.label, self.block = label, block
@@ -100,7 +100,7 @@ class Run:
 
     @cached_property
     def products(self) -> list[tuple[int, int]]:
-        """The stretches of steps in which some product is under way, in order."""
+        """The stretches of steps in which some product is in flight, in order."""
         found: list[tuple[int, int]] = []
         for span in sorted(self.of(Kind.WGMMA), key=lambda span: span.start):
             if found and span.start <= found[-1][1]:
@@ -110,7 +110,7 @@ class Run:
         return found
 
     def group(self, span: Span, kinds: Mapping[str, str]) -> str:
-        """The one of `kinds` whose word stands in the source line of a product. UserError if that is not one."""
+        """The one of `kinds` whose word is in the source line of a product. UserError unless it is exactly one."""
         line = self.source[span.line - 1]
         found = [kind for word, kind in kinds.items() if word in line]
         if len(found) != 1:
@@ -139,7 +139,7 @@ def _natural(name: str) -> list[Any]:
 
 
 def run(kernel: Stage | Kernel, shape: Sequence[int], **options: Any) -> Run:
-    """Run a kernel in the emulator on random inputs, on a GPU of one multiprocessor, and note what its block 0 does.
+    """Run a kernel in the emulator on random inputs, on a GPU of one multiprocessor, and record what its block 0 does.
 
     `options`: fields of cudaemu.Options."""
     chosen = kernel.kernel() if isinstance(kernel, Stage) else kernel

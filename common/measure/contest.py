@@ -81,8 +81,8 @@ def _turns(heats: Sequence[Heat], together: bool) -> list[tuple[list[Heat], tupl
 
 
 def launches() -> dict:
-    """What a run says of launches themselves: {"empty": ms of an empty kernel between the two events, as a row's "ms";
-    "timer_ns": the step of the timer that clocks are counted against}."""
+    """What a run says about launches themselves: {"empty": ms of an empty kernel between the two events, as a row's
+    "ms"; "timer_ns": the step of the timer that clocks are counted against}."""
     call = stamps.empty()
     single = timing.sample(call, timing.estimate(call), timing.ROUND_MS)
     return {"empty": timing.summary(single.ms), "timer_ns": stamps.resolution()}
@@ -204,7 +204,7 @@ def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict:
 
 
 def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]) -> dict:
-    """What a row says of a kernel before it is timed; `flops` gives way to `tflops` afterwards."""
+    """A kernel's row before it is timed; `flops` is replaced by `tflops` afterwards."""
     kernel, stage = entry.kernel, entry.kernel.stage
     return {
         "role": entry.role,

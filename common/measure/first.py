@@ -3,7 +3,7 @@
     python -m common.measure.first --json docs/results/first-kernels.json
 
 Each is checked against torch at the size that is timed, then both take turns, with a cold L2 before each run. Bytes are
-the least that can be moved: every input read once, every output written once.
+the fewest possible: every input read once, every output written once.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class First:
 
     @property
     def bytes(self) -> int:
-        """The least that is moved."""
+        """The fewest bytes that can be moved."""
         return sum(each.nbytes for each in (*self.inputs, *self.outputs))
 
 
 def all_of_them(scale: int = 1, device: str = "cuda") -> list[Callable[[], First]]:
-    """What makes each of them, one at a time for the sake of memory; `scale` divides the sizes, for tests."""
+    """What makes each of them, one at a time to save memory; `scale` divides the sizes, for tests."""
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

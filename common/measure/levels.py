@@ -98,7 +98,7 @@ def load(source: Path) -> ctypes.CDLL:
 
 
 def power_of_two(limit: float) -> int:
-    """The largest power of two that is no larger."""
+    """The largest power of two up to this."""
     return 1 << int(limit).bit_length() - 1
 
 
@@ -114,7 +114,7 @@ class Levels:
         free, _ = torch.cuda.mem_get_info()
         self.large = power_of_two(min(LARGEST, free / 3))
         if self.large < max(4 * properties.L2_cache_size, SMALLEST):
-            raise UserError(f"{free >> 20} MB are free on the GPU: too little to measure its memory by. Free some")
+            raise UserError(f"{free >> 20} MB are free on the GPU, too little to measure its memory: free some")
         self.memory = torch.empty(self.large // 4, dtype=torch.int32, device=DEVICE).random_()
         self.sink = torch.empty(self.sms * THREADS, dtype=torch.int32, device=DEVICE)
         self.stamps = torch.empty(self.sms, STAMP, dtype=torch.int64, device=DEVICE)
@@ -129,7 +129,7 @@ class Levels:
         return load(LATENCIES)
 
     def runs(self, blocks: int, launcher: Callable, *arguments: Tensor | int) -> Iterator[Run]:
-        """RUNS runs of a kernel of so many blocks, each with an SM of its own; one before that warms up."""
+        """RUNS runs of a kernel with this many blocks, each with an SM of its own; a run before that warms up."""
         for number in range(RUNS + 1):
             call(launcher, *arguments)
             torch.cuda.synchronize()

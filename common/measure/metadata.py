@@ -44,7 +44,7 @@ def _command() -> str:
 
 
 def _commit() -> tuple[str, bool | None]:
-    """(commit, whether tracked files differ from it); KERNELS_COMMIT stands in where the tree has no .git."""
+    """(commit, whether tracked files differ from it); KERNELS_COMMIT is used where the tree has no .git."""
     if given := os.environ.get("KERNELS_COMMIT"):
         return given.removesuffix("-dirty"), given.endswith("-dirty")
 

@@ -21,7 +21,7 @@ from common.results.runs import ROOT
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED, METRICS
 
-# What only the hardware knows: name -> (metric, unit)
+# What only hardware counts: name -> (metric, unit)
 HARDWARE = {
     "duration": ("gpu__time_duration.sum", "ns"),
     "SM clock": ("smsp__cycles_elapsed.avg.per_second", "Hz"),
@@ -109,7 +109,7 @@ class Launch:
 
 
 def parse(text: str) -> list[Launch]:
-    """ncu's `--page raw --csv`: the profiled launches; columns that are no numbers are left out.
+    """ncu's `--page raw --csv`: the profiled launches; columns that are not numbers are left out.
 
     UserError with what ncu said if there is no table in it.
     """
@@ -231,7 +231,7 @@ CAVEATS = (
 )
 
 
-MERGED = "ptxas merges loads from neighbouring addresses: so many are left in its machine code"
+MERGED = "ptxas merges loads from neighbouring addresses: this is the count of its machine code"
 
 
 def compare(

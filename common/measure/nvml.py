@@ -1,6 +1,6 @@
 """What NVML (the library of nvidia-smi) says about a GPU: driver, SM clock and what limits it, power. Nothing is set.
 
-Its SM clock is a set-point that is read every few milliseconds: the clock of a launch is counted (stamps.py)."""
+Its SM clock is a set-point that is read every few milliseconds: stamps.py measures the clock of a launch."""
 
 from __future__ import annotations
 

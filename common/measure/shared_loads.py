@@ -26,7 +26,7 @@ from cudaemu.trace import Access, Space
 
 COUNTERS = ("shared_load_wavefronts", "shared_load_conflicts")
 
-Widths = Counter[int]  # bytes per lane -> how many loads stand in the code
+Widths = Counter[int]  # bytes per lane -> how many loads are in the code
 Runs = list[list[int]]  # instructions (pc) of a line that read neighbouring bytes, each run in the order of the bytes
 Requests = Sequence[np.ndarray]  # executions of a load by a warp: [2, lanes], the lanes and their addresses
 

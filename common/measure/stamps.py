@@ -1,8 +1,8 @@
 """The SM clock of a timed launch: small kernels right before and after it read %clock64 and %globaltimer on every SM.
 
-They run in the launch's own stream, outside of the two events that time it, so that their time is in no result; that
-they do not change it either is tested on the GPU (tests/measure/test_stamps.py). Between two stamps are the launch and
-a few microseconds without work. The timer moves in steps (`resolution`, 32 ns on an H200): clocks and nanoseconds are
+They run in the launch's own stream, outside the two events that time it, so that their time is in no result; a test on
+the GPU checks that they do not change it either (tests/measure/test_stamps.py). Between two stamps are the launch and a
+few microseconds without work. The timer moves in steps (`resolution`, 32 ns on an H200): clocks and nanoseconds are
 summed over all launches before they are divided.
 """
 
@@ -22,7 +22,7 @@ from cudaemu.errors import UserError
 
 SOURCE = Path(__file__).with_name("stamp.cu")
 SLOTS = 512  # of a stamp, one per number that an SM can have: numbers may have gaps
-TICKS = 4096  # readings of the timer, of which `resolution` takes the smallest step
+TICKS = 4096  # readings of the timer, from which `resolution` takes the smallest step
 
 
 class Counted(NamedTuple):
@@ -81,7 +81,9 @@ def counted(readings: Tensor) -> Counted:
     passed = (pairs[:, 1] - pairs[:, 0])[there].sum(dim=0)
     clocks, ns = (int(each) for each in passed.tolist())
     if ns <= 0 or not 0.05 < clocks / ns < 5:
-        raise UserError(f"stamps around {len(pairs)} launches give {clocks} clocks in {ns} ns: that is no SM clock")
+        raise UserError(
+            f"stamps around {len(pairs)} launches must give a plausible SM clock, got {clocks} clocks in {ns} ns"
+        )
     return Counted(clocks, ns)
 
 

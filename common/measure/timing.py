@@ -83,7 +83,8 @@ def interleave(
     """Add rounds to every contender, in turns: whatever drifts (clock, temperature) meets all of them.
 
     Each round has an order of its own (drawn from a fixed seed): what a contender can reach depends on how warm the one
-    before it left the GPU, and none shall always follow the same. `before(contender)` is called ahead of each turn.
+    before it left the GPU, and no contender should always follow the same one. `before(contender)` is called ahead of
+    each turn.
     """
     sampler = sampler or sample
     order = random.Random(0)
@@ -120,7 +121,7 @@ def timed_runs(call: Call, warmup: int, runs: int, mark: Callable[[], object] = 
     `mark` is called before the first and after the second event of each run: what it launches is not timed.
 
     It is cleared by reading something else. Writing, as triton.testing.do_bench does, leaves it full of lines that are
-    written back while the call runs, at the expense of whatever reads device memory at full speed."""
+    written back while the call runs, which slows a call that reads device memory at full speed."""
     import torch
 
     filler = _filler(torch.cuda.current_device())

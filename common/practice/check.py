@@ -1,7 +1,7 @@
-"""Is it solved? A source held to an exercise: right at every shape, no rule broken, and its goals met.
+"""Is it solved? Checks a source against an exercise: right at every shape, no rule broken, goals met.
 
-`check` needs nothing but the source and the exercise: no folder of a reader, no record of progress, no GPU. It can run
-in a process of its own, with other seeds and shapes than the reader sees.
+`check` needs only the source and the exercise: no reader's folder, no record of progress, no GPU. It can run in a
+process of its own, with other seeds and shapes than the reader sees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a check. Goals, and what must not get worse (`keeps`), are only counted if nothing is wrong."""
+    """The result of a check. Goals, and what must not get worse (`keeps`), are only counted if nothing is wrong."""
 
     exercise: str
     checks: int  # that were begun: shapes, or a program
@@ -61,7 +61,7 @@ class Verdict:
     def points(self) -> float:
         """Of POINTS: those of the goals that are met, of all if there are none; half, if something has got worse.
 
-        What an exercise begins with has none: it is wrong, or misses every goal."""
+        The starter gets none: it is wrong, or misses every goal."""
         share = sum(goal.met for goal in self.goals) / len(self.goals) if self.goals else 1.0
         return round(POINTS * self.right * share * (1 if all(each.met for each in self.keeps) else 0.5), 2)
 
@@ -73,7 +73,7 @@ class Verdict:
 def check(
     source: Path, exercise: Exercise, *, seed: int = 0, shapes: Sequence[Shape] | None = None, start: str | None = None
 ) -> Verdict:
-    """Hold a source to an exercise, in the emulator with its sanitizer; it stops at the first shape that is wrong.
+    """Check a source against an exercise, in the emulator with its sanitizer; stop at the first shape that is wrong.
 
     `seed` is that of the random inputs. `shapes`: those to try (default: all small ones that the stage's own check
     tries). `start`: what changed lines are counted from (default: the exercise's own beginning). UserError if there is
@@ -159,7 +159,8 @@ def _kind(result: Result) -> str:
 
 
 def _counted(kernel: Kernel, shape: Shape, seed: int) -> Report:
-    """A run on a whole GPU, for its counters. CheckFailed if its result is wrong: who does nothing moves nothing."""
+    """A run on a whole GPU, for its counters. CheckFailed if its result is wrong: a kernel that does nothing moves
+    nothing."""
     instance = accuracy.make(kernel, shape, seed=seed)
     outputs = instance.outputs()
     with terminal.progress(f"counting {kernel.label} {kernel.stage.spec.format(shape)}"):

@@ -1,4 +1,4 @@
-"""Drills: short questions with computed answers, as many as one likes. A seed gives the same ones again.
+"""Drills: any number of short questions with computed answers. The same seed asks the same ones.
 
     python -m kernels practice drill               what there is
     python -m kernels practice drill banks         ten questions in the terminal, and a score
@@ -570,7 +570,7 @@ def _softmax(chance: random.Random) -> Question:
 def _groups(chance: random.Random) -> Question:
     stages = chance.randrange(2, 6)
     turn = chance.randrange(1, 12)
-    behind = chance.random() < 0.5  # the next copies are committed behind the wait, or before it
+    behind = chance.random() < 0.5  # the next copies are committed after the wait, or before it
     committed = stages - 1 + turn + (0 if behind else 1)
     most = committed - turn - 1
     return Question(
@@ -624,7 +624,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"it must be a whole number, got '{text}'")
+        raise argparse.ArgumentTypeError(f"must be a whole number, got '{text}'")
     return int(text)
 
 
@@ -632,7 +632,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask in the terminal, or write a sheet; without a kind, list the kinds."""
     if args.kind is None:
         if args.sheet or args.seed is not None:
-            raise UserError(f"which drill? One of {', '.join(KINDS)}, or all")
+            raise UserError(f"a drill must be one of {', '.join(KINDS)}, or all")
         listing()
         return 0
     if not 1 <= args.count <= MOST:
@@ -661,7 +661,7 @@ def listing() -> None:
 
 
 def ask(asked: Sequence[Question]) -> int:
-    """Ask one after the other on stdin; say after each whether it is right, and why; return how many were."""
+    """Ask the questions on stdin; say after each answer whether it is right, and why; return how many were."""
     right = done = 0
     for number, question in enumerate(asked, 1):
         _say(f"\n{number}. {question.text}")

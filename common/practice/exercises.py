@@ -1,20 +1,20 @@
-"""The exercises: what there is to write, of which file, from which beginning, and what must hold.
+"""The exercises: what to write, in which file, from which starter, and what must hold.
 
-Each is a page or a patch (common/practice/patches.py) beside what it is about:
+Each is a page or a patch (common/practice/patches.py) next to its subject:
 
     kernels/NN_name/practice/step.md       turn the stage before into this one; step.patch: start from what it leaves
     kernels/NN_name/practice/NAME.patch    a hole: the patch takes a piece out of kernel.cu
     tests/cudaemu/broken/NAME.patch        a bug, if the patch says "Exercise: NAME"; its prose is the symptom
     common/practice/first/NAME.patch       a first kernel: a hole in one of the examples
 
-In a repository that `handout` made there are no solutions: each exercise is a page, NAME.md, and NAME.start.cu, what
-the reader begins with (or the page says in Begins with the reader's own solution of which exercise); a stage's
+In a repository made by `handout` there are no solutions: each exercise is a page, NAME.md, and its starter,
+NAME.start.cu (or the key Begins names the exercise whose solution, the reader's own, is the starter); a stage's
 kernel.cu has its macros and declares its launcher.
 
-What a page says: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
-beginning misses, where that runs at all; Keep: likewise, what must not get worse; Run: the shape at which these are
-counted, with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first;
-and the task in prose.
+The keys of a page: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
+starter misses, if it runs at all; Keep (likewise): what must not get worse; Run: the shape at which these are counted,
+with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first; then the
+task in prose.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ TOPICS = (
     "attention",
     "Hopper",
 )
-SLACK = 2  # a repair may change so many times as many lines as ours, and so many more
+SLACK = 2  # a repair may change this many times as many lines as ours, plus this many
 
 
 @dataclass(frozen=True)
 class Exercise:
     """Something to write, in one source file.
 
-    `solution` is our own file. `start` is what the reader begins with, which does not pass. A `stage`'s source is
+    `solution` is our own file. `start` is the starter, which does not pass. A `stage`'s source is
     called by its launcher, on tensors; without a stage it is a program that checks itself."""
 
     name: str  # of the reader's folder: "NN_name", "NN-hole", "NN-bug-1", "transpose"
@@ -119,7 +119,7 @@ class Exercise:
 
     @cached_property
     def keeps(self) -> tuple[Goal, ...]:
-        """What must hold as well, and holds at the beginning if that is right."""
+        """What must hold as well, and holds in the starter if that is right."""
         return tuple(map(Goal.of, self.patch.fields.get("Keep", ())))
 
     @property
@@ -136,7 +136,7 @@ class Exercise:
 
     @property
     def begins(self) -> str:
-        """The exercise with whose solution, the reader's own, this one begins; "" if it has a beginning of ours."""
+        """The exercise whose solution, the reader's own, is this one's starter; "" if the starter is ours."""
         return self.patch.first("Begins")
 
     @property
@@ -149,7 +149,7 @@ class Exercise:
         """What the reader begins with: ours with the patch applied, or the whole kernel of the stage before; "" if it
         is the reader's own.
 
-        UserError if the patch is not made of today's source."""
+        UserError if the patch does not fit the current source."""
         if self.handed_out:
             return "" if self.begins else self.patch.path.with_suffix(START).read_text(encoding="utf-8")
         if not self.patch.source:
@@ -160,7 +160,7 @@ class Exercise:
         try:
             return self.patch.apply(self.solution.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise UserError(f"the exercise {self.name} is not made of today's course: {error}") from None
+            raise UserError(f"the exercise {self.name} must be made from the current course: {error}") from None
 
     def kernel(self, source: Path) -> Kernel:
         """The kernel that Run asks for, of this source. UserError if it cannot be read, or if the source lacks the
@@ -208,7 +208,7 @@ def of_stage(stage: Stage) -> tuple[Exercise, ...]:
 
 
 def find(text: str, stage: Stage | None = None) -> Exercise:
-    """The exercise of that name; a stage's may go without its number, and its number alone is its step.
+    """The exercise of that name; a stage's number may be left out, and alone it means its step.
 
     UserError, with the likeliest names, if there is none."""
     chosen = {each.name: each for each in (of_stage(stage) if stage else catalogue())}

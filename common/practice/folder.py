@@ -5,8 +5,8 @@
     practice/NAME/.starter.json    what it began with, and of which version of the course
     practice/.progress.json        for each exercise: begun, checked, solved, hints taken
 
-Nothing of the reader's is ever written over: a folder is made whole or not at all, one that is there stays, and a fresh
-start moves it aside. Records are replaced in one piece, so that a command that is interrupted leaves the old ones.
+The reader's files are never overwritten: a folder is made whole or not at all, an existing one stays, and a fresh start
+moves it aside. Records are replaced atomically, so that an interrupted command leaves the old ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Folder:
         begun and is gone."""
         record = Progress(self.root).of(self.exercise)
         if os.path.lexists(self.path):
-            raise UserError(f"{shown(self.path)} is there already; --afresh moves it aside and begins again")
+            raise UserError(f"{shown(self.path)} exists already; --afresh moves it aside and begins again")
         if record.get("begun"):
             raise UserError(
                 f"{shown(self.path)} was begun on {record['begun']} and is gone. If you moved it, move it back, or "
@@ -84,7 +84,7 @@ class Folder:
                 (made / TASK).write_text(task, encoding="utf-8")
                 (made / STARTER).write_text(json.dumps(starter, indent=1) + "\n", encoding="utf-8")
                 made.chmod(0o755)
-                os.rename(made, self.path)  # fails if somebody made it meanwhile and wrote into it
+                os.rename(made, self.path)  # fails if another process has made it meanwhile and written into it
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
@@ -92,7 +92,7 @@ class Folder:
         return self.source
 
     def _beginning(self) -> str:
-        """What the file begins with. UserError if that is the reader's solution of another exercise, and not there."""
+        """The starter. UserError if it is the reader's solution of another exercise, and that is missing."""
         if not self.exercise.begins:
             return self.exercise.start
         own = self.root / self.exercise.begins / self.exercise.file
@@ -128,13 +128,13 @@ class Folder:
 
 
 class Progress:
-    """What was done of which exercise, in one small file."""
+    """Progress by exercise, in one small file."""
 
     def __init__(self, root: Path = PRACTICE):
         self.path = root / PROGRESS
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """By the names of exercises. A file that is none is moved aside, and said so."""
+        """By the names of exercises. An unreadable file is moved aside, with a message."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
@@ -146,7 +146,7 @@ class Progress:
             aside = self.path.with_name(".progress.unreadable.json")
             with _writing(self.path):
                 os.replace(self.path, aside)
-            terminal.announce(f"{shown(self.path)} cannot be read: it is {aside.name} now, and progress begins anew")
+            terminal.announce(f"{shown(self.path)} cannot be read: it is now {aside.name}, and progress starts over")
             return {}
         except OSError as error:
             raise UserError(f"cannot read {shown(self.path)}: {error.strerror}") from None
@@ -247,7 +247,7 @@ def signature(exercise: Exercise) -> str:
 
 
 def command(exercise: Exercise) -> str:
-    """What one types for it."""
+    """The command for it."""
     if exercise.kind == "step" and exercise.stage:
         return f"python -m {exercise.stage.package} practice"
     return f"python -m kernels practice {exercise.name}"
@@ -270,7 +270,7 @@ def shown(path: Path) -> Path:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """What goes wrong inside is what the user can mend."""
+    """Turns an OSError inside into a UserError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Goals in numbers: what a solution may execute and move at most, whatever it looks like."""
+"""Goals in numbers: what any solution may execute and move at most."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Goal:
         """The goal that a line such as "global_load_sectors <= M*N*K/256" says. ValueError if it says none."""
         found = re.fullmatch(r"([a-z_.]+) (<=|>=|=) (\S.*)", text)
         if not found:
-            raise ValueError(f"'{text}' is no goal: write COUNTER = | <= | >= NUMBER")
+            raise ValueError(f"a goal must be COUNTER = | <= | >= NUMBER, got '{text}'")
         goal = cls(*found.groups())
         _tree(goal.bound)
         return goal
@@ -44,7 +44,7 @@ class Goal:
         return _value(_tree(self.bound), sizes)
 
     def judge(self, counted: Mapping[str, int], sizes: Mapping[str, int]) -> Judged:
-        """What these counters make of the goal. A counter that is not there is 0."""
+        """Whether these counters meet the goal. A missing counter is 0."""
         bound, value = self.value(sizes), counted.get(self.counter, 0)
         return Judged(self.counter, value, self.sign, bound, COMPARE[self.sign](value, bound))
 
@@ -61,7 +61,7 @@ class Judged:
 
     @property
     def text(self) -> str:
-        """What it asks for: "bank conflicts of loads = 0"."""
+        """What it requires: "bank conflicts of loads = 0"."""
         return f"{in_words(self.counter)} {SIGNS[self.sign]} {_number(self.bound)}"
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise ValueError(f"'{text}' is no arithmetic") from None
+        raise ValueError(f"a bound must be arithmetic, got '{text}'") from None
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> float:
@@ -113,4 +113,6 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> float:
         return sizes[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         return ARITHMETIC[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-    raise ValueError(f"'{ast.unparse(node)}' is neither a number nor one of {', '.join(sizes) or 'no sizes'}")
+    raise ValueError(
+        f"a bound's terms must be numbers or among {', '.join(sizes) or 'no sizes'}, got '{ast.unparse(node)}'"
+    )

@@ -1,4 +1,4 @@
-"""Submissions side by side: each exercise of each student checked in a process of its own, and a page of feedback.
+"""Grading: each exercise of each student is checked in a process of its own; a page of feedback per student.
 
     DIR/STUDENT/NAME/FILE             or DIR/STUDENT/practice/NAME/FILE: what one student wrote of the exercise NAME;
     DIR/practice/NAME/FILE            likewise, where DIR is one student's repository
@@ -6,7 +6,7 @@
     OUT/feedback/STUDENT.md           a page per student, in words
 
 The check is the one that students run (common/practice/check.py), with other inputs and one more shape, both drawn from
-a seed, and with a look at who does the work (common/practice/honest.py). Whatever a submission does ends as a row.
+a seed, and checks that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a row.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ ADVICE = {
     STARTER: "This is the starter as it was given out. If you wrote something, it was not saved or not pushed.",
     MISSING: "The file is not where the starter was. Was it moved or renamed, or not pushed?",
     EMPTY: "The file has nothing in it. Was it saved?",
-    COMPILE: "The compiler refuses it. Begin with its first message: those after it often follow from that one.",
-    RUN: "It compiles, but it cannot be run to its end: a crash of the launcher, a refused launch, no launcher.",
+    COMPILE: "The compiler refuses it. Begin with the first message: later ones often follow from it.",
+    RUN: "It compiles, but does not run to its end: a crash of the launcher, a refused launch, no launcher.",
     RULE: "A rule is broken, which a GPU may let pass today and not tomorrow. The report names the line.",
     WRONG: "The result is wrong. The report has the first wrong elements and the threads that wrote them.",
-    LATE: "The check was stopped when its time was over. A loop that does not end, or a wait for something that never "
+    LATE: "The check ran out of time. A loop that does not end, or a wait for something that never "
     "comes, in the kernel or in the launcher?",
-    DIED: "The check itself was ended before it had a result: by too much memory, or by what the host code did.",
-    CHEAT: "The result may be right, but it is not the kernel that computes it, anew at each call and from its inputs "
+    DIED: "The check ended before it had a result: it took too much memory, or the host code ended it.",
+    CHEAT: "The result may be right, but the kernel must compute it, anew at each call and from its inputs "
     "alone, as the task asks.",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one exercise of one student."""
+    """The result of one exercise of one student."""
 
     student: str
     exercise: str
@@ -101,7 +101,7 @@ def asked(folders: Iterable[Path]) -> list[Exercise]:
     }
     found = [exercise for exercise in exercises.catalogue() if exercise.name in names]
     if not found:
-        raise UserError("no student's folder has an exercise of this course: name those to grade, --exercise 02")
+        raise UserError("no student's folder has an exercise of this course; name those to grade: --exercise 02")
     return found
 
 
@@ -126,11 +126,11 @@ def grade(
 
 
 def _tools() -> list[str]:
-    """What each check finds compiled, within the cache: the emulator, made now if it is not there, and no kernel."""
+    """What a check may use of the cache: the compiled emulator, built now if need be, and no kernel."""
     words = [sys.executable, "-m", "common.practice.grade", "tools"]
     done = subprocess.run(words, cwd=exercises.ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise UserError(f"the emulator cannot be made ready: {done.stderr.strip()[-2000:]}")
+        raise UserError(f"the emulator cannot be built: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout)
 
 
@@ -151,7 +151,7 @@ def _make_tools() -> list[str]:
 
 
 def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Sequence[str]) -> Row:
-    """What comes of it, whatever it is."""
+    """Its row, whatever happens."""
     row, source, began = Row(student.name, exercise.name, MISSING), submitted(student, exercise), time.monotonic()
     if source.is_symlink() or not source.is_file():  # a link could name a file that is none of the student's
         return replace(row, report=f"there is no file {source.relative_to(student)}")
@@ -234,7 +234,7 @@ def hidden_shape(kernel: Kernel, seed: int) -> Shape:
 
 
 def main() -> None:
-    """One check: what is asked comes in as JSON, what is found goes out as JSON, by a descriptor that nobody else
+    """One check: the request comes in as JSON, the result goes out as JSON, through a descriptor that nobody else
     has."""
     given = json.load(sys.stdin)
     result = sandbox.enter(Limits(**given["limits"]))

@@ -1,13 +1,13 @@
-"""A repository for students: chosen exercises and their checks, without a solution of ours.
+"""A repository for students: chosen exercises and their checks, without our solutions.
 
     DIR/README.md Makefile requirements.txt .devcontainer/ .github/workflows/classroom.yml
-    DIR/practice/NAME/              what an exercise begins with, and its task
+    DIR/practice/NAME/              an exercise's starter and its task
     DIR/cudaemu/ common/            the emulator and the harness, as they are here
-    DIR/kernels/NN_name/            what is known of a stage; its kernel.cu has macros and declares the launcher
-    DIR/kernels/NN_name/practice/   pages with fewer hints, and beginnings (common/practice/exercises.py)
+    DIR/kernels/NN_name/            a stage; its kernel.cu has macros and declares the launcher
+    DIR/kernels/NN_name/practice/   pages with fewer hints, and starters (common/practice/exercises.py)
 
 A step begins with the stage before it. If that is the solution of another exercise in the same handout, it begins with
-the reader's own. Exercises whose beginning would show another's solution cannot be handed out together.
+the reader's own. Exercises whose starter would show another's solution cannot be handed out together.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ setup: .venv/.ready
 README = """\
 # CUDA exercises
 
-You write, the repository checks. No GPU is needed: an emulator runs your kernels, its sanitizer looks for broken rules,
-and its counters say what they moved. You need Linux, Python 3.10 or newer, g++ and make.
+You write, the repository checks. No GPU is needed: an emulator runs your kernels, its sanitizer finds broken rules, and
+its counters show what they moved. You need Linux, Python 3.10 or newer, g++ and make.
 
 ```
 make setup     # once, then: source .venv/bin/activate
@@ -80,10 +80,10 @@ Push your repository: its workflow runs the same check, with other inputs and si
 
 ## For the teacher
 
-Made by version {version} of the course. No solution of ours is in here, nor in a package that `requirements.txt`
+Made by version {version} of the course. None of our solutions is in here, nor in a package that `requirements.txt`
 installs. In GitHub Classroom, take this repository as the template of an assignment, choose no other tests, and protect
 `.github/**/*`, `cudaemu/**/*`, `common/**/*`, `kernels/**/*` and `Makefile`. Students could change their own copy of
-the check all the same: grade what counts with yours, `python -m kernels grade SUBMISSIONS`.
+the check all the same: for the grades that count use yours, `python -m kernels grade SUBMISSIONS`.
 """
 
 WORKFLOW = """\
@@ -128,8 +128,8 @@ IGNORED = ".venv/\n__pycache__/\n/grades/\n/practice/.progress.json\n"
 
 
 def handout(chosen: Sequence[Exercise], to: Path) -> None:
-    """Make the repository `to`, whole or not at all. UserError if there is something already, if the exercises cannot
-    be handed out together, or if this is no checkout of the course."""
+    """Make the repository `to`, whole or not at all. UserError if `to` is not empty, if the exercises cannot be handed
+    out together, or if this is not a checkout of the course."""
     begins = beginnings(chosen)
     if os.path.lexists(to) and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} must be a new or an empty folder: nothing is overwritten")
@@ -152,8 +152,8 @@ def handout(chosen: Sequence[Exercise], to: Path) -> None:
 
 
 def beginnings(chosen: Sequence[Exercise]) -> dict[str, str]:
-    """{name: the exercise with whose solution, the reader's own, that one begins}. UserError if what one begins with
-    would show the solution of another."""
+    """{name: the exercise whose solution, the reader's own, is its starter}. UserError if a starter would show the
+    solution of another."""
     steps = {each.stage: each.name for each in chosen if each.kind == "step" and each.stage}
     found = {}
     for each in chosen:
@@ -164,13 +164,13 @@ def beginnings(chosen: Sequence[Exercise]) -> dict[str, str]:
         for other in chosen:
             if other is not each and shows(each.start, other) > SHOWN:
                 raise UserError(
-                    f"what {each.name} begins with shows the solution of {other.name}: hand out one after the other"
+                    f"the starter of {each.name} shows the solution of {other.name}: hand out one after the other"
                 )
     return found
 
 
 def solution_lines(exercise: Exercise) -> set[str]:
-    """The lines of code that our solution has and its beginning has not, without blanks at their ends."""
+    """The lines of code that are in our solution and not in its starter, without blanks at their ends."""
     ours, begun = (
         {line.strip() for line in text.splitlines() if is_code(line)}
         for text in (exercise.solution.read_text(encoding="utf-8"), exercise.start)
@@ -179,7 +179,7 @@ def solution_lines(exercise: Exercise) -> set[str]:
 
 
 def shows(text: str, exercise: Exercise) -> float:
-    """Which share of a solution's lines a text has."""
+    """The share of a solution's lines that a text has."""
     lines = solution_lines(exercise)
     return len(lines & {line.strip() for line in text.splitlines()}) / max(1, len(lines))
 

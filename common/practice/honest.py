@@ -1,4 +1,4 @@
-"""Who does the work? A look at a launcher that is right: its kernels must have done it, and each time anew.
+"""Who does the work? Checks a launcher whose result is right: its kernels must have done the work, anew in each call.
 
 A second source includes the first, word for word, and calls its launcher twice in one process, with other inputs: a
 launcher that keeps an answer gives the old one. Of both calls together the counters must show the work: kernels that
@@ -24,7 +24,7 @@ from cudaemu.hardware import Arch
 
 TWICE = "graded_twice"
 HALF2_FLOPS = 4 * 32  # of an fma of a warp, at most: two halves per lane, a product and a sum each
-# What a launcher has no use for: it gets device memory, and gives device memory back.
+# What a launcher does not need: it gets device memory and returns device memory.
 HOST_ONLY = re.compile(
     r"\b(cudaMemcpy\w*|cudaMallocManaged|cudaMallocHost|cudaHostAlloc|cuMemcpy\w*|dlopen|dlsym|system|popen|execv\w*|"
     r"fopen|open|fork|ptrace|process_vm_\w+|syscall)\s*\("
@@ -35,9 +35,9 @@ INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b(.*)$", re.MULTILINE)
 
 
 def read(source: Path, exercise: Exercise) -> str:
-    """What is wrong with what the source names, before anything of it is run; nothing if nothing is.
+    """What is wrong with what the source names, before any of it runs; "" if nothing is.
 
-    Other files than headers of CUDA and of C++ are no part of a submission; a program's own check must stand."""
+    A submission may include only CUDA and C++ headers, and must keep a program's own check."""
     text = toolchain.read(source)
     spliced = re.sub(r"\\[ \t]*\r?\n", "", text)  # as the preprocessor reads it: "%:" is "#", too
     for named in INCLUDE.findall(cpp.without_comments(spliced).replace("%:", "#")):
@@ -47,8 +47,8 @@ def read(source: Path, exercise: Exercise) -> str:
     if exercise.stage is None:
         if _main(text) != _main(exercise.start):
             return (
-                "main must stay as it is in the starter: it checks what your kernel computes. What may change in it is"
-                " where memory is freed or set, and where it waits"
+                "main must stay as it is in the starter, except for where it frees or sets memory and where it waits: "
+                "it checks what your kernel computes"
             )
         return ""
     if found := HOST_ONLY.search(cpp.code(text)):
@@ -59,14 +59,14 @@ def read(source: Path, exercise: Exercise) -> str:
 
 
 def _main(text: str) -> str:
-    """The code of main and what follows it, without blanks, and without the calls whose place may be the fault."""
+    """The code of main and what follows it, without blanks and without calls that a repair may move."""
     _, found, rest = cpp.code(text).partition("int main(")
     return "".join(MOVABLE.sub("", rest).split()) if found else ""
 
 
 def look(source: Path, exercise: Exercise, kernel: Kernel, first: Shape, second: Shape, seed: int) -> str:
-    """What the launcher has left to others, in words; nothing if its kernels do the work at both shapes, one after the
-    other in one process. UserError if the source cannot be called so."""
+    """What the launcher has left to others, in words; "" if its kernels do the work at both shapes, one after the other
+    in one process. UserError if the source cannot be called so."""
     stage = kernel.stage
     declared = cpp.exported(cpp.code(toolchain.read(source)), stage.symbol) or []
     instances = [accuracy.make(kernel, shape, seed=seed + n) for n, shape in enumerate((first, second))]
@@ -108,7 +108,7 @@ def _twice(source: Path, symbol: str, declared: Sequence[tuple[str, str]]) -> st
 
 
 def _work(report: Report, kernel: Kernel, shapes: tuple[Shape, ...]) -> str:
-    """What of the work the kernels have not done."""
+    """The work that the kernels have not done."""
     spec, counters = kernel.stage.spec, report.counters
     if not report.launches:
         return "the launcher launches no kernel"

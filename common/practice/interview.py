@@ -26,7 +26,7 @@ from cudaemu.errors import UserError, pick
 SUMMARY = "questions for an interview that fit the time, and a key for the interviewer"
 FOLDER = ROOT / "docs" / "interview"
 LEVELS = ("junior", "mid", "senior")
-SHARES = {  # of an interview's time, by the level that somebody is asked at
+SHARES = {  # of an interview's time, by the candidate's level
     "junior": {"junior": 0.7, "mid": 0.3},
     "mid": {"junior": 0.2, "mid": 0.6, "senior": 0.2},
     "senior": {"mid": 0.35, "senior": 0.65},
@@ -79,7 +79,7 @@ def read(text: str, path: Path) -> Topic:
             continue
         match = FORM.fullmatch(part)
         if match is None or match["level"] not in LEVELS:
-            raise ValueError(f"{path.name}: '{part.splitlines()[0]}' has not the form of a question")
+            raise ValueError(f"{path.name}: '{part.splitlines()[0]}' must have the form of a question")
         words = {name: _joined(value) for name, value in match.groupdict().items() if name != "minutes"}
         found.append(Question(topic=title, minutes=int(match["minutes"]), **words))
     return Topic(path, title, about.strip(), tuple(found))
@@ -100,8 +100,8 @@ def topics() -> tuple[Topic, ...]:
 
 
 def draw(minutes: int, level: str, seed: int, only: Sequence[str] = ()) -> list[Question]:
-    """Questions for so many minutes at most: each level has its share of the time, no topic comes again before all
-    have come, easier ones first. `only`: the topics. UserError if not even one question fits."""
+    """Questions for at most this many minutes: each level has its share of the time, no topic repeats before all have
+    come, easier ones first. `only`: the topics. UserError if not even one question fits."""
     chance = random.Random(f"{level} {seed}")
     chosen = [topic for topic in topics() if not only or topic.title in only]
     order = chance.sample(chosen, len(chosen))
@@ -135,7 +135,7 @@ def draw(minutes: int, level: str, seed: int, only: Sequence[str] = ()) -> list[
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=int, metavar="N", help=f"how long it may take (default: {MINUTES})")
-    parser.add_argument("--level", choices=LEVELS, help="of whom is asked (default: mid)")
+    parser.add_argument("--level", choices=LEVELS, help="level of the candidate (default: mid)")
     parser.add_argument("--topic", action="append", default=[], metavar="WORD", help="only topics with this word")
     parser.add_argument("--seed", type=int, metavar="N", help="the same sheet again (default: a new one)")
     parser.add_argument("--sheet", type=Path, metavar="FILE.md", help="write it to a file, the key beside it")
@@ -196,7 +196,7 @@ def sheet(questions: Sequence[Question], level: str) -> Iterator[str]:
 
 
 def key(questions: Sequence[Question], level: str, command: str) -> Iterator[str]:
-    """Questions with all that the interviewer wants; links are those of docs/interview/."""
+    """Questions with everything for the interviewer; links are those of docs/interview/."""
     yield f"# Key: interview, {level}, {_minutes(questions)} minutes\n"
     yield f"Drawn by `{command}`. Links are relative to docs/interview/.\n"
     for number, question in enumerate(questions, 1):
@@ -213,7 +213,7 @@ def _minutes(questions: Sequence[Question]) -> int:
 
 
 def _write(texts: dict[Path, str]) -> list[Path]:
-    """Write files that are not there yet. UserError if one is, or cannot be written; then nothing is."""
+    """Write new files. UserError if one exists or cannot be written; then none is."""
     for path in texts:
         if path.exists():
             raise UserError(f"{path} exists already; nothing was written")

@@ -1,4 +1,4 @@
-"""Patches that say in their first lines what they are for: a kernel broken on purpose, a kernel with a hole in it.
+"""Patches whose first lines say what they are for: a kernel broken on purpose, a kernel with a hole.
 
     Key: value              lines of this kind, each key once unless the reader of the file lets it repeat
     (a blank line)
@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Hunk:
-    """A piece of a unified diff: whole lines that stand in the source once, and those that come in their place."""
+    """A piece of a unified diff: whole lines that are in the source once, and those that replace them."""
 
     old: str
     new: str
@@ -27,7 +27,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Patch:
-    """One file: what it says of itself, and what it changes in `source`, from the repository's root ("": nothing)."""
+    """One file: its keys and prose, and what it changes in `source`, from the repository's root ("": nothing)."""
 
     path: Path
     fields: Mapping[str, tuple[str, ...]]
@@ -36,11 +36,11 @@ class Patch:
     hunks: tuple[Hunk, ...]
 
     def first(self, key: str, default: str = "") -> str:
-        """The value of a key that stands there once; `default` if it does not stand there."""
+        """The value of a key that is there once; `default` if it is not."""
         return self.fields.get(key, (default,))[0]
 
     def apply(self, text: str) -> str:
-        """The source with the changes made. ValueError if it is not the source that the patch was made of."""
+        """The source with the changes made. ValueError if the patch does not fit it."""
         for hunk in self.hunks:
             if (times := text.count(hunk.old)) != 1:
                 raise ValueError(f"{self.path.name}: {self.source} has this {times} times:\n{hunk.old}")
@@ -60,9 +60,9 @@ def is_code(line: str) -> bool:
 
 
 def read(path: Path, required: Sequence[str], optional: Sequence[str] = (), repeated: Sequence[str] = ()) -> Patch:
-    """The patch in a file; keys are `required` or `optional`, and those in `repeated` may stand there more than once.
+    """The patch in a file; keys are `required` or `optional`, and those in `repeated` may be there more than once.
 
-    ValueError if it is none, naming the file and the line."""
+    ValueError, naming the file and the line, if it is not such a patch."""
     text = path.read_text(encoding="utf-8")
     head, dashes, diff = text.partition("\n--- a/")
     head, _, prose = head.partition("\n\n")
@@ -70,7 +70,9 @@ def read(path: Path, required: Sequence[str], optional: Sequence[str] = (), repe
     for line in head.rstrip("\n").split("\n"):
         key, colon, value = line.partition(":")
         if not colon or key not in (*required, *optional) or (key in fields and key not in repeated):
-            raise ValueError(f"{path.name}: '{line}' is none of the lines that a patch here begins with")
+            raise ValueError(
+                f"{path.name}: the lines before a patch must be 'Key: value' with a known key, got '{line}'"
+            )
         fields[key] = (*fields.get(key, ()), value.strip())
     if missing := [key for key in required if key not in fields]:
         raise ValueError(f"{path.name} does not say '{missing[0]}:'")

@@ -1,7 +1,7 @@
-"""A process that can be trusted with nothing: a file system that it cannot write, no network, little memory and time.
+"""Runs an untrusted process: a read-only file system, no network, little memory and time.
 
-Bubblewrap makes the walls, or `unshare` of util-linux where it may. Each is tried before it is used, with a command
-that wants to break out; where neither holds, `walls` says so, and only time, memory and the environment are limited.
+Bubblewrap isolates it, or else `unshare` of util-linux. Each is tested before it is used, with a command that tries to
+break out; where neither works, `walls` says so, and only time, memory and the environment are limited.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cudaemu.errors import UserError
 
 _NOT_DUMPABLE = (4, 0)  # prctl(PR_SET_DUMPABLE, 0)
 WALLS = (("bubblewrap", "bwrap"), ("unshare", "unshare"))  # and their programs, the better first
-SAID = 20_000  # bytes that are kept of what a process says
+SAID = 20_000  # bytes that are kept of what a process prints
 KEPT = (  # of the environment
     *("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "PYTHONPATH"),
     *("CUDAEMU_CACHE", "XDG_CACHE_HOME", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CXX"),
 )
 
 # As root of a new user namespace: one small file system to write to, in place of the folder `room`, whose real contents
-# are seen at `view`; everything else read-only, and no rights left. A mount of the machine keeps its flags (nodev,
-# nosuid, noexec), which a user may not take away.
+# are seen at `view`; everything else is read-only, and no capabilities are left. A mount keeps its flags (nodev,
+# nosuid, noexec), which a user may not remove.
 _UNSHARE = r"""
 room=$1 view=$2 bytes=$3; shift 3
 mount --bind "$room" "$view" && mount -t tmpfs -o "size=$bytes,mode=700" tmpfs "$room" || exit 125
@@ -45,7 +45,7 @@ while read -r _ at _ options _; do
 done < /proc/self/mounts
 exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
 """
-# What the process finds in the room: `count` things of its real contents.
+# What the process finds in the room: `count` paths of its real contents.
 _FILL = """
 room=$1 view=$2 count=$3; shift 3
 cd "$view" || exit 125
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ran:
-    """How it ended: its exit status (negative: a signal), what it sent, what it said; `late`: its time was over."""
+    """How it ended: its exit status (negative: a signal), what it sent, what it printed; `late`: it ran out of time."""
 
     status: int
     sent: bytes
@@ -75,9 +75,9 @@ class Ran:
 
 
 def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[str] = (), given: bytes = b"") -> Ran:
-    """Run a command behind walls. All that it can write is the folder `room`, or rather a file system in its place,
-    gone afterwards, that begins with these `contents` of it; without walls it has the folder itself. `given` is its
-    standard input; what it sends to the descriptor $RESULT comes back."""
+    """Run a command in the sandbox. It can write only to the folder `room`: to a temporary file system in its place
+    that starts with these `contents` of it; without isolation to the folder itself. `given` is its standard input; what
+    it sends to the descriptor $RESULT comes back."""
     name = walls()
     view = Path(tempfile.mkdtemp(prefix="grade-"))
     theirs = -1
@@ -106,10 +106,10 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
             except subprocess.TimeoutExpired:
                 late = True
             finally:
-                with suppress(ProcessLookupError):  # whatever it has left behind goes, too
+                with suppress(ProcessLookupError):  # processes that it has started end, too
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            os.set_blocking(ours, False)  # somebody who got out of its group may hold the other end
+            os.set_blocking(ours, False)  # a process that left its group may hold the other end
             sent = result.read() or b""
             listener.join(1)
             return Ran(process.returncode, sent, bytes(said).decode(errors="replace"), late)
@@ -120,7 +120,7 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
 
 
 def _listen(stream: IO[bytes], said: bytearray) -> None:
-    """Reads all that a process says and keeps the end of it."""
+    """Reads everything that a process prints and keeps the end of it."""
     with stream:
         while part := os.read(stream.fileno(), 1 << 16):
             said += part
@@ -128,7 +128,7 @@ def _listen(stream: IO[bytes], said: bytearray) -> None:
 
 
 def enter(limits: Limits) -> int:
-    """Called by the process itself, before it reads anything that is not ours: takes its limits, hides its memory and
+    """Called by the process itself, before it reads any untrusted input: sets its limits, hides its memory and
     descriptors from its children, and returns the descriptor for its result."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
@@ -142,7 +142,7 @@ def enter(limits: Limits) -> int:
 
 @lru_cache
 def walls() -> str:
-    """What is there to make walls of: "bubblewrap", "unshare" or, if neither holds, nothing."""
+    """What can isolate a process here: "bubblewrap", "unshare" or, if neither works, ""."""
     for name, program in WALLS:
         if shutil.which(program) and holds(name):
             return name
@@ -152,9 +152,9 @@ def walls() -> str:
 def told() -> str:
     """What is limited, and what is not, in a sentence."""
     if name := walls():
-        return f"Each check ran behind {name}: no network, a read-only file system, limits on time, memory and files."
+        return f"Each check ran inside {name}: no network, a read-only file system, limits on time, memory and files."
     return (
-        "Neither bubblewrap nor unshare can be used here: checks had limits on time and memory, but could reach the "
+        "Neither bubblewrap nor unshare works here: checks had limits on time and memory, but could reach the "
         "network and write whatever you can write."
     )
 
@@ -173,7 +173,7 @@ def holds(name: str) -> bool:
 
 
 def _wall(name: str, room: Path, view: Path, limits: Limits) -> list[str]:
-    """The words before a command that put it behind walls."""
+    """The words before a command that isolate it."""
     if name == "bubblewrap":
         words = (
             "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-all --die-with-parent --new-session --cap-drop ALL"

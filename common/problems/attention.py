@@ -52,8 +52,8 @@ class Attention(Problem):
         if len(sizes) == 4:
             return sizes
         raise UserError(
-            f"'{text}' is not a size: write 4096 for N = 4096 (and B · N = {TOKENS}, H · D = {WIDTH}), or BxHxN such "
-            "as 2x8x1024"
+            f"a size must be a number, such as 4096 for N = 4096 (and B · N = {TOKENS}, H · D = {WIDTH}), or BxHxN "
+            f"such as 2x8x1024, got '{text}'"
         )
 
     def format(self, shape: Shape) -> str:
@@ -65,12 +65,12 @@ class Attention(Problem):
             return shape
         b, h, h_kv, n, n_kv, d = shape
         if (h, n) != (h_kv, n_kv):
-            raise UserError(f"{other.format(shape)} has heads of its own for keys, or as many keys as it likes")
+            raise UserError(f"a size must have as many heads and keys for K as for Q here, got {other.format(shape)}")
         return b, h, n, d
 
     def check(self, shape: Shape, variants: Variants) -> None:
         if shape[3] != variants.get("HEAD_DIM", shape[3]):
-            raise UserError(f"HEAD_DIM is {variants['HEAD_DIM']}, not {shape[3]}: --variant HEAD_DIM={shape[3]}")
+            raise UserError(f"HEAD_DIM must be {shape[3]}, got {variants['HEAD_DIM']}: --variant HEAD_DIM={shape[3]}")
 
     def bench_shapes(self, variants: Variants) -> tuple[Shape, ...]:
         return tuple(self.parse(str(n), variants) for n in (1024, 4096, 16384))
@@ -95,7 +95,7 @@ class Attention(Problem):
         q, k, v = inputs
         if q.dim() != 4 or q.shape != k.shape or q.shape != v.shape:
             shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(self.input_names, inputs))
-            raise UserError(f"Q, K and V have one shape, [B, H, N, D]; given are {shapes}")
+            raise UserError(f"Q, K and V must have one shape, [B, H, N, D], got {shapes}")
         b, h, n, d = q.shape
         return b, h, n, d
 
@@ -250,7 +250,7 @@ def _dominated(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor
 
 
 def _low(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    # All logits near -1e4: whoever takes 0 for the first maximum has weights of 0 and divides 0 by 0.
+    # All logits near -1e4: a kernel that takes 0 for the first maximum gets weights of 0 and divides 0 by 0.
     size = math.sqrt(1e4 / math.sqrt(k.shape[3]))
     return q + size, k - size
 

@@ -13,7 +13,7 @@ from common.dtypes import torch_dtype
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
-BLOCK = 32  # rows, columns and depth of the least tile that any stage has
+BLOCK = 32  # rows, columns and depth of the smallest tile of any stage
 CHUNK = (
     8  # elements of 16 bits in the 16 bytes that a thread copies at a time: a multiple of no more leaves axes ragged
 )
@@ -38,7 +38,10 @@ class Gemm(Problem):
     def parse(self, text: str, variants: Variants) -> Shape:
         sizes = tuple(whole_number(part, f"each size in '{text}'") for part in text.lower().split("x"))
         if len(sizes) not in (1, 3):
-            raise UserError(f"'{text}' is not a size: write 4096 for M = N = K = 4096, or MxNxK such as 512x256x1024")
+            raise UserError(
+                "a size must be a number, such as 4096 for M = N = K = 4096, or MxNxK such as 512x256x1024, "
+                f"got '{text}'"
+            )
         return sizes * 3 if len(sizes) == 1 else sizes
 
     def format(self, shape: Shape) -> str:
@@ -130,7 +133,7 @@ class Gemm(Problem):
     ) -> tuple[Tolerance, ...]:
         """As everywhere; an fp32 result may also be off by what rounding errors of its sums amount to in all
         likelihood, √n · 2⁻²⁴ · Σ|terms| for a sum of n terms (Higham and Mary, "A new approach to probabilistic
-        rounding error analysis", SIAM J. Sci. Comput. 41, 2019): the order of the summation is the kernel's affair."""
+        rounding error analysis", SIAM J. Sci. Comput. 41, 2019): the kernel may sum in any order."""
         ((whole, element),) = super().tolerances(inputs, dtype, variants, references)
         if dtype != "fp32":
             return (Tolerance(whole, element),)

@@ -1,4 +1,4 @@
-"""Matrix multiplication as a person calls it: rows side by side or further apart, B as [N, K], an fp32 result, and what
+"""Matrix multiplication as programs call it: rows contiguous or further apart, B as [N, K], an fp32 result, and what
 often follows a product: C = activation(A · B + bias) + residual.
 
 A check compares the product alone; what follows it is tested through `kernels.matmul`.
@@ -16,7 +16,7 @@ from common.problem import Shape, Tensors, Tolerance, Variants
 from common.problems.gemm import Gemm, straight
 from cudaemu.errors import UserError
 
-ROW_BYTES = 16  # rows begin at multiples of so many
+ROW_BYTES = 16  # rows begin at multiples of this
 
 
 class Matmul(Gemm):
@@ -46,7 +46,7 @@ class Matmul(Gemm):
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 2 and (tensor.stride(1) != 1 or tensor.stride(0) * tensor.element_size() % ROW_BYTES):
             raise UserError(
-                f"{name} must have rows of neighbours that begin at multiples of {ROW_BYTES} bytes, got the strides "
+                f"{name} must have contiguous rows that begin at multiples of {ROW_BYTES} bytes, got the strides "
                 f"{tensor.stride()}: pass {name}.contiguous()"
             )
 

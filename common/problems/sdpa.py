@@ -1,4 +1,4 @@
-"""Attention as a person calls it: lengths, heads and strides as they come, a causal mask, log Σ exp, split keys.
+"""Attention as programs call it: any lengths, heads and strides, a causal mask, log Σ exp, split keys.
 
 The meaning is that of torch.nn.functional.scaled_dot_product_attention: Q [B, H, N, D], K and V [B, H_KV, N_KV, D],
 heads of Q that share one of K in a row; with CAUSAL, query i sees keys 0 to i.
@@ -43,8 +43,8 @@ class Sdpa(Attention):
             b, h, n, d = super().parse(text, variants)
         except UserError:
             raise UserError(
-                f"'{text}' is not a size: write 4096 for N = N_KV = 4096, BxHxN, or BxHxH_KVxNxN_KV such as "
-                "1x32x8x1x8192"
+                "a size must be a number, such as 4096 for N = N_KV = 4096, BxHxN, or BxHxH_KVxNxN_KV such as "
+                f"1x32x8x1x8192, got '{text}'"
             ) from None
         return b, h, h, n, n, d
 
@@ -57,7 +57,7 @@ class Sdpa(Attention):
         b, h, h_kv, n, n_kv, d = shape
         super().check((b, h, n, d), variants)
         if h % h_kv:
-            raise UserError(f"H, the heads of Q, is a multiple of H_KV, those of K and V: not {h} of {h_kv}")
+            raise UserError(f"H, the heads of Q, must be a multiple of H_KV, those of K and V; got {h} and {h_kv}")
 
     def like(self, other: Problem, shape: Shape) -> Shape:
         if len(shape) == len(self.axes):
@@ -104,7 +104,7 @@ class Sdpa(Attention):
         fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
         if not fits:
             shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(self.input_names, inputs))
-            raise UserError(f"Q is [B, H, N, D], K and V are [B, H_KV, N_KV, D]; given are {shapes}")
+            raise UserError(f"Q must be [B, H, N, D], K and V [B, H_KV, N_KV, D]; got {shapes}")
         b, h, n, d = q.shape
         return b, h, k.shape[1], n, k.shape[2], d
 
@@ -149,8 +149,8 @@ class Sdpa(Attention):
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 4 and (tensor.stride(3) != 1 or any(stride % 8 for stride in tensor.stride()[:3])):
             raise UserError(
-                f"{name} has the strides {tensor.stride()}: elements of a row lie side by side, and rows begin at "
-                f"multiples of 8 elements; pass {name}.contiguous()"
+                f"{name} must have contiguous rows that begin at multiples of 8 elements, got the strides "
+                f"{tensor.stride()}: pass {name}.contiguous()"
             )
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
@@ -190,7 +190,7 @@ class Sdpa(Attention):
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
         """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
         scaled and rounded: some units in the last place of the largest LSE. More by how tensor cores add: they align D
-        products and the sums on the way to the largest, and cut each off half a unit behind its last place or later
+        products and the sums on the way to the largest, and cut each off half a unit after its last place or later
         (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021), all in the same direction where all products
         have one sign."""
         o, lse = super().tolerances(inputs, dtype, variants, references)
@@ -226,7 +226,7 @@ def _absent(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
 
 
 def _strided(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The same values, each tensor with strides of its own, as views of what a person might have."""
+    """The same values, each tensor with strides of its own, as views of typical layouts."""
     q = q.transpose(1, 2).contiguous().transpose(1, 2)  # [B, N, H, D]
     k = torch.stack((k, k.neg()), dim=3)[:, :, :, 0]  # every other row
     return q, k, v.transpose(0, 2).contiguous().transpose(0, 2)  # [N_KV, H_KV, B, D]

@@ -38,7 +38,7 @@ def validate(run: object, where: str = "run") -> dict:
 
     def require(value: object, fields: dict, place: str) -> None:
         if not isinstance(value, dict):
-            raise UserError(f"{where}: {place} is not a JSON object")
+            raise UserError(f"{where}: {place} must be a JSON object")
         for name, kind in fields.items():
             if name not in value:
                 raise UserError(f"{where}: {place} lacks '{name}'")
@@ -48,13 +48,13 @@ def validate(run: object, where: str = "run") -> dict:
     require(run, _HEAD, "the run")
     assert isinstance(run, dict)
     if run["schema"] != SCHEMA:
-        raise UserError(f"{where}: schema {run['schema']}, this version reads {SCHEMA}")
+        raise UserError(f"{where}: schema must be {SCHEMA}, got {run['schema']}")
     if run["kind"] not in KINDS:
-        raise UserError(f"{where}: unknown kind '{run['kind']}', expected one of {', '.join(KINDS)}")
+        raise UserError(f"{where}: kind must be one of {', '.join(KINDS)}, got '{run['kind']}'")
     try:
         datetime.fromisoformat(run["date"])
     except ValueError:
-        raise UserError(f"{where}: '{run['date']}' is no ISO date") from None
+        raise UserError(f"{where}: date must be in ISO format, got '{run['date']}'") from None
     for index, row in enumerate(run["rows"]):
         require(row, _ROW[run["kind"]], f"row {index}")
         if "ms" in row:
@@ -89,7 +89,7 @@ def _parsed(text: str, path: str) -> dict:
     try:
         return validate(json.loads(text), path)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON: {error}") from None
+        raise UserError(f"{path} must be JSON: {error}") from None
 
 
 _parsed_once = lru_cache(_parsed)  # pages ask for the same text a hundred times; the answer never changes
@@ -236,7 +236,7 @@ def named(variants: Mapping[str, int] | None) -> str:
 
 
 def not_zero(settings: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """What settings amount to, whichever of them a stage has: one that is 0 is as good as none."""
+    """Settings as they compare between stages: one that is 0 is as good as none."""
     return tuple(sorted((name, value) for name, value in settings.items() if value))
 
 

@@ -84,7 +84,7 @@ def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> l
     """The stages of a ladder (default variants), the one that it starts from if that is of another ladder, and the
     peers, all of the run in which it was climbed highest; [] if none was.
 
-    Of several such runs that which timed them all for themselves, not beside another stage; then the newest. A setting
+    Of several such runs prefer one that timed each stage alone; then the newest. A setting
     that is not given is 0."""
 
     def climbed(run: dict) -> list[Record]:
@@ -110,7 +110,7 @@ def _settings(words: Mapping[str, str]) -> dict[str, int]:
         return {name: int(value) for name, value in words.items()}
     except ValueError:
         given = " ".join(f"{name}={value}" for name, value in words.items())
-        raise UserError(f"'{given}' is no setting: NAME=VALUE with a whole number") from None
+        raise UserError(f"a setting must be NAME=VALUE with a whole number, got '{given}'") from None
 
 
 @table("ladder")
@@ -616,7 +616,7 @@ def needs(
 ) -> str:
     """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
-    The last one's can be predicted from them. Resources of which all stages need little are left out."""
+    The last one's can be predicted from them. Resources that no stage needs much of are left out."""
     found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
     for bound in found:
         if isinstance(bound, str):
@@ -927,7 +927,7 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
     def region(match: re.Match) -> str:
         name, *words = match["words"].split()
         if name not in TABLES:
-            raise UserError(f"{document}: unknown table '{name}', there are {', '.join(sorted(TABLES))}")
+            raise UserError(f"{document}: a table must be one of {', '.join(sorted(TABLES))}, got '{name}'")
         plain, keywords = _arguments(words)
         try:
             body = TABLES[name](*plain, **keywords)

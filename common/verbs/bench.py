@@ -84,9 +84,9 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
 
 
 def _refuse_early(args: argparse.Namespace) -> None:
-    """UserError for what would only fail after the run."""
+    """UserError for options that would fail only after the run."""
     if args.repeat < 1:
-        raise UserError(f"--repeat takes a whole number >= 1, not {args.repeat}")
+        raise UserError(f"--repeat must be a whole number >= 1, got {args.repeat}")
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
     for path in filter(None, (args.json, args.plot)):
@@ -108,7 +108,7 @@ def _ladder_dtypes(stages: Sequence[Stage], args: argparse.Namespace) -> list[st
     wanted = names if args.dtype == "all" else args.dtype.split(",") if args.dtype else [stages[0].dtypes[0]]
     for dtype in wanted:
         if dtype not in names:
-            raise UserError(f"no stage has dtype '{dtype}'; there is {', '.join(names)}")
+            raise UserError(f"--dtype must be one of {', '.join(names)}, got '{dtype}'")
     return wanted
 
 
@@ -120,7 +120,7 @@ def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     fixed = argparse.Namespace(variant=rest)
     if "all" in args.variant:
         if swept:
-            raise UserError(f"--variant all stands for all variants: {swept[0]}=all is among them")
+            raise UserError(f"--variant all means all variants, {swept[0]}=all among them")
         return stage.kernels([dtype], args.source, options.variants(fixed))
     choices = [options.variants(fixed)]
     for name in swept:
@@ -139,7 +139,7 @@ def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     for name in names:
         if name not in settings:
             raise UserError(
-                f"--variant {name} belongs to one stage: python -m kernels.NN_name bench; for the ladder there is "
+                f"--variant {name} must be given to one stage: python -m kernels.NN_name bench; the ladder takes "
                 f"{', '.join(sorted(settings))}"
             )
     mine = [text for text, name in zip(args.variant, names) if name in stage.variants]
@@ -188,7 +188,7 @@ def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
 
 
 def _whole_part(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
-    """All stages that compute the same; those that cannot take a size stand aside."""
+    """All stages that compute the same; those that cannot take a size are left out of it."""
     from common.measure.contest import Heat
 
     last = asked[-1]
@@ -342,7 +342,7 @@ def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Reco
 def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     """One screen: which stages are right, what each moved, and the recorded times. Exit status 1 if one is wrong."""
     if args.variant:
-        raise UserError("--variant belongs to one stage: python -m kernels.NN_name bench")
+        raise UserError("--variant must be given to one stage: python -m kernels.NN_name bench")
     if args.details:
         for stage in stages:
             _count_one(stage, argparse.Namespace(**{**vars(args), "json": None, "plot": None}))

@@ -100,7 +100,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
     kernels = options.kernels(stage, args)
     if args.trace_events and len(kernels) * len(args.sizes or [0]) > 1:
-        raise UserError("--trace-events takes one kernel and one size")
+        raise UserError("--trace-events must have one kernel and one size")
     for kernel in kernels:
         for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator"):
             reports = []
@@ -129,7 +129,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 
 def save_timeline(report: Report, path: Path) -> None:
-    """Write the time line to a file; say what it leaves out."""
+    """Write the timeline to a file; say what it leaves out."""
     report.timeline.write(path)
     for left_out in report.timeline.left_out:
         terminal.out.print(f"{path} leaves out {left_out}")

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they mean."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudaemu import hardware
 from cudaemu.errors import UserError, pick
 
 # What the emulator takes on two cores, seconds per floating-point operation of the problem, by tensor cores or FMA: a
-# warp instruction is 4096 of them or 64, and comes with others. Rough, and only there to refuse by.
+# warp instruction is 4096 of them or 64, and comes with others. Rough: used only to refuse sizes.
 SECONDS_PER_FLOP, SECONDS_PER_FLOP_BY_FMA = 4e-10, 2e-9
 PATIENCE = 600  # seconds in the emulator; beyond them a size is refused
 BYTES_PER_BYTE = 10  # of tensors: the emulator's copy and its marks, a copy to compare with, references in fp64
@@ -64,7 +64,7 @@ def _seed(text: str) -> int:
     except ValueError:
         value = 2**64
     if not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 64 bits")
+        raise argparse.ArgumentTypeError(f"must be a whole number of 64 bits, got '{text}'")
     return value
 
 
@@ -83,7 +83,9 @@ def variants(args: argparse.Namespace) -> dict[str, int]:
         try:
             chosen[name.strip()] = int(value)
         except ValueError:
-            raise UserError(f"--variant takes NAME=VALUE with a whole number, such as STAGES=3, not '{text}'") from None
+            raise UserError(
+                f"--variant must be NAME=VALUE with a whole number, such as STAGES=3, got '{text}'"
+            ) from None
     return chosen
 
 
@@ -91,7 +93,7 @@ def kernel(stage: Stage, args: argparse.Namespace) -> Kernel:
     """The one kernel that --dtype, --variant and --source select."""
     chosen = kernels(stage, args)
     if len(chosen) > 1:
-        raise UserError(f"one dtype at a time here, not {args.dtype}")
+        raise UserError(f"--dtype must be one dtype here, got {args.dtype}")
     return chosen[0]
 
 
@@ -118,7 +120,7 @@ def shapes(
 
 
 def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
-    """Why the emulator should not be given that shape, by estimated time and memory; None if it can be."""
+    """Why that shape is too much for the emulator, by estimated time and memory; None if it is not."""
     spec = kernel.stage.spec
     seconds = spec.flops(shape, kernel.variants) * (
         SECONDS_PER_FLOP_BY_FMA if kernel.stage.unit == "FMA" else SECONDS_PER_FLOP
@@ -135,7 +137,7 @@ def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
 
 
 def emulable(kernel: Kernel, shape: tuple[int, ...]) -> bool:
-    """Whether the emulator gets through that shape in minutes."""
+    """Whether the emulator can run that shape in minutes."""
     return too_much(kernel, shape) is None
 
 

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--watch", action="store_true", help="check again whenever the source changes, until Ctrl-C")
     what.add_argument("--hint", action="store_true", help=f"the next of {HINTS} hints")
     what.add_argument("--solution", action="store_true", help="the diff from yours to ours")
-    what.add_argument("--afresh", action="store_true", help="begin again; what you wrote is moved aside, not lost")
-    parser.add_argument("--blind", action="store_true", help="without the report of what is wrong and where")
+    what.add_argument("--afresh", action="store_true", help="start over; what you wrote is moved aside, not lost")
+    parser.add_argument("--blind", action="store_true", help="do not say what is wrong and where")
     parser.add_argument("--source", type=Path, metavar="FILE.cu", help="your file, if it is not in its folder")
     parser.add_argument(
         "--folder", type=Path, default=PRACTICE, metavar="DIR", help="where your exercises are (default: practice/)"
@@ -173,8 +173,8 @@ def _say_version(place: Folder) -> None:
     known = place.started_with()
     if known and known[0] != place.exercise.start:
         terminal.announce(
-            f"{shown(place.path)} was begun with version {known[1]} of the course, whose starter was another one. Your "
-            f"file is checked against today's task, version {folder.version()}; --afresh begins again and keeps yours."
+            f"{shown(place.path)} was begun with version {known[1]} of the course, whose starter was different. Your "
+            f"file is checked against the current task, version {folder.version()}; --afresh starts over and keeps it."
         )
 
 
@@ -219,7 +219,7 @@ def _tell(exercise: Exercise, verdict: Verdict, source: Path, blind: bool) -> No
     if verdict.goals or verdict.keeps:
         out.print(_goals(verdict))
     if source.is_file() and toolchain.read(source) == exercise.start:
-        out.print(f"{source.name} is the starter as it was written", markup=False)
+        out.print(f"{source.name} is the unchanged starter", markup=False)
     if verdict.ok:
         out.print(f"Solved: {POINTS} of {POINTS} points", style="green", markup=False)
     else:

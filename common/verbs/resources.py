@@ -1,4 +1,4 @@
-"""Verb `resources`: what a kernel takes from a GPU, known without one. ptxas says registers, spills and shared memory,
+"""Verb `resources`: what a kernel needs of a GPU, found without one. ptxas reports registers, spills and shared memory,
 the emulator how the launcher launches it; occupancy (cudaemu/hardware.py) follows from both.
 """
 
@@ -47,7 +47,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one kernel function takes from a GPU. `launch` is None if it was not launched, for the reason `why`."""
+    """What one kernel function needs of a GPU. `launch` is None if it was not launched, for the reason `why`."""
 
     usage: Usage
     launch: Launch | None

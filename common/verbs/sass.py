@@ -1,4 +1,4 @@
-"""Verb `sass`: the machine code that a stage's kernel becomes: what it is made of, and the listing."""
+"""Verb `sass`: the machine code of a stage's kernel: counts by kind, and the listing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EXAMPLES = ("--full", "--grep 'LDS|STS' --arch 9.0")
 
 
 def select(instructions: Sequence[Instruction], pattern: str | None) -> list[Instruction]:
-    """The instructions whose text matches; UserError for a pattern that is no regular expression."""
+    """The instructions whose text matches; UserError for a pattern that is not a regular expression."""
     try:
         return [i for i in instructions if re.search(pattern or "", i.text)]
     except re.error as error:
-        raise UserError(f"--grep: '{pattern}' is not a regular expression: {error}") from None
+        raise UserError(f"--grep must be a regular expression, got '{pattern}': {error}") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,5 +65,5 @@ def _table(title: str, instructions: Sequence[Instruction]) -> Group:
     for group, opcodes in sass.histogram(instructions).items():
         each = (f"{number} {opcode}" for opcode, number in opcodes.most_common())
         made.add_row(group, str(opcodes.total()), ", ".join(each))
-    note = "how often each stands in the code, not how often it runs; --full prints the listing"
+    note = "how often each occurs in the code, not how often it runs; --full prints the listing"
     return terminal.titled(f"{title}: {len(instructions)} instructions", made, note)

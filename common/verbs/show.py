@@ -62,9 +62,9 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     default = stage.spec.figure_shape(kernel.multiples, kernel.variants)
     shapes = options.shapes(kernel, args, [default], "emulator")
     if len(shapes) > 1:
-        raise UserError("show draws one size at a time")
+        raise UserError("--sizes must be one size for show")
     if not 0 <= args.lane < layout.WARP:
-        raise UserError(f"a warp has lanes 0 to {layout.WARP - 1}, not {args.lane}")
+        raise UserError(f"--lane must be from 0 to {layout.WARP - 1}, got {args.lane}")
     with terminal.progress(f"{kernel.label}: running block {args.block} in the emulator"):
         traced = trace.run(kernel, shapes[0], block=args.block, seed=args.seed)
     one_file = args.output.suffix in (".png", ".svg")

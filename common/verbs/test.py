@@ -35,7 +35,7 @@ EXAMPLES = (
     "--coverage # the lines that no check executed",
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
-HEAD_START = 0.1  # seconds for the compiler to get going: importing torch holds Python's lock for several times as long
+HEAD_START = 0.1  # seconds for the compiler to start: importing torch holds Python's lock for several times as long
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
         kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
     else:
         kernels = stage.kernels(dtypes, args.source)
-    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose otherwise
+    small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose differently
     builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
     if builds and not args.sizes and stage.arch.runs_on(small):
         builds.append((kernels[0], stage.target(small)))
@@ -127,7 +127,7 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
     if args.sizes:
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
     shapes = kernel.test_shapes()
-    if first:  # one kernel tells in what integers a stage counts
+    if first:  # one kernel shows which integers a stage counts with
         from common import accuracy
 
         shapes |= spec.wide_shapes(kernel.multiples, kernel.variants)
@@ -171,7 +171,7 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
 
 
 def complaints(failed: Sequence[Result]) -> list[str]:
-    """What is wrong, each mistake once: as the first check has it, and in how many others it is."""
+    """What is wrong, each mistake once: as the first check reports it, and in how many others it occurs."""
     checks: dict[tuple, list[Complaint]] = {}
     for result in failed:
         for key, said in {each.key: each for each in reversed(result.complaints)}.items():
@@ -180,7 +180,7 @@ def complaints(failed: Sequence[Result]) -> list[str]:
     for result in failed:
         for first in result.complaints:
             met = checks.pop(first.key, [])
-            if not met:  # told before
+            if not met:  # reported before
                 continue
             text = str(first) if first.title != title else first.text
             title = first.title
@@ -210,7 +210,7 @@ def uncovered(results: Sequence[Result]) -> dict[int, tuple[str, ...]]:
     kernels = {result.kernel.short: result.kernel for result in results if result.lines is not None}
     left: dict[int, set[str]] = {}
     for kernel in kernels.values():
-        for line in kernel.executable_lines() - executed - {0}:  # 0: the compiler's own, which belongs to no line
+        for line in kernel.executable_lines() - executed - {0}:  # 0: the compiler's own code, which has no line
             left.setdefault(line, set()).add(kernel.short)
     return {line: tuple(sorted(labels)) for line, labels in sorted(left.items())}
 

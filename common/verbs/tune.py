@@ -1,7 +1,7 @@
 """Verb `tune`: which tile shapes are best on this GPU?
 
 For stages with a table of tiles (common/tiles.py says what that is): every choice of the tile macros is built, checked
-and timed, interleaved, at shapes that stand for what people run. The best choice for each of the problem's settings
+and timed, interleaved, at shapes typical of what people run. The best choice for each of the problem's settings
 goes into the user's cache, where the stage's function finds it; the defaults stay unless another choice is faster by
 more than chance.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = ("--dtype {dtype}", "--record # for the course's own table: what everybody gets on such a GPU")
 
 ROUNDS, ROUND_MS = 3, 40.0
-CHANCE = 1.01  # choices whose times differ by less are alike
+CHANCE = 1.01  # choices whose times differ by less are equal
 
 Times = dict[str, list[float]]  # size -> ms of each choice, in the order of `choices`
 
@@ -34,7 +34,7 @@ Times = dict[str, list[float]]  # size -> ms of each choice, in the order of `ch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", metavar="TYPE", help="the element type to measure with (default: the stage's first)")
     parser.add_argument(
-        "--record", action="store_true", help="write to the stage's tiles.json, not to your cache: for who publishes it"
+        "--record", action="store_true", help="write to the stage's tiles.json, not to your cache: for maintainers"
     )
 
 

@@ -1,4 +1,4 @@
-"""Watching a source: what a reader is told again whenever the file is saved."""
+"""Watching a source: checks it again whenever the file is saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL = 0.05  # seconds between looks at a source that is watched
 def watch(source: Path, check: Callable[[], object]) -> NoReturn:
     """Call `check` now, and again after each change of the source or of what it includes, until Ctrl-C.
 
-    UserError if the first check raises one that no change of the source will mend."""
+    UserError if the first check raises one that no change of the source can fix."""
     again = False
     while True:
         text, started = toolchain.source_texts(source.resolve()), time.monotonic()

@@ -1,7 +1,7 @@
-"""The cache: what was built, found again by the contents of everything it was built from.
+"""The cache: products, keyed by the contents of everything that they were built from.
 
-The key of a product is what was asked for: the flags, the tools, the path of the source. Which files a build reads is
-known only once it has run, so the build says it: each `*.d` that it leaves in its folder (a depfile, which compilers
+The key of a product is the request: the flags, the tools, the path of the source. Which files a build reads is known
+only after it has run, so the build records them: each `*.d` that it leaves in its folder (a depfile, which compilers
 write with -MD) lists files that it read. The product is used again if they have the same contents, and if no file has
 appeared that the compiler would have found in place of one of them.
 
@@ -77,7 +77,7 @@ def size() -> int:
 
 
 def clear() -> None:
-    """Remove all products, but for those of keys for which a process is building one."""
+    """Remove all products, except those of keys for which a process is building one."""
     for home in _homes():
         _remove_home(home)
 
@@ -115,7 +115,7 @@ def _products(home: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> list[Path]:
-    """What is in a folder; nothing if it is gone."""
+    """The contents of a folder; nothing if it is gone."""
     try:
         return [path / name for name in os.listdir(path)]
     except OSError:
@@ -208,7 +208,7 @@ def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path]) -> 
             begun = temporary.stat().st_mtime_ns
             read = _build(build, temporary)
             states = _states(read, search)
-            # A file that was saved meanwhile may have been read before or after that: it is built once more.
+            # A file that was saved during the build may have been read before or after that, so build again.
             before, saved = saved, {path: stat for path in read if (stat := _stat(path)) and max(stat[1:3]) > begun}
             if any(before.get(path) != stat for path, stat in saved.items()):
                 continue
@@ -222,7 +222,7 @@ def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path]) -> 
             return product
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    raise UserError(f"{', '.join(saved)} changed each time that it was compiled")
+    raise UserError(f"{', '.join(saved)} changed during each of several compilations")
 
 
 def _build(build: Callable[[Path], None], out: Path) -> set[str]:
@@ -341,13 +341,13 @@ def _whole(product: Path, files: Mapping[str, str]) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All that a product consists of, but for large trees: of those the files at the top."""
+    """The files of a product; of large trees only those at the top."""
     found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return found if len(found) < 1000 else [path for path in folder.iterdir() if path.is_file()]
 
 
 def _file_hash(path: Path) -> str:
-    """Of what is in a product's file, and of whether it can be executed."""
+    """A hash of a product's file and of whether it can be executed."""
     size, runs = _file_state(path)
     return "x" * runs + (str(size) if size > LARGE else hashlib.sha256(path.read_bytes()).hexdigest())
 
@@ -377,7 +377,7 @@ def _building(home: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _lookups(root: Path, operation: int) -> Iterator[None]:
-    """Look products up (LOCK_SH), or remove some that nobody is looking up meanwhile (LOCK_EX)."""
+    """Look products up (LOCK_SH), or remove some while no process looks any up (LOCK_EX)."""
     with ExitStack() as stack:
         with suppress(OSError):  # a cache that can only be read: nothing is removed from it
             fcntl.flock(stack.enter_context(open(root / LOCK, "w")), operation)

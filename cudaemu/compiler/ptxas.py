@@ -1,4 +1,4 @@
-"""A kernel as ptxas makes it, for one compute capability, and what it says: registers, spills, shared memory."""
+"""A kernel compiled by ptxas for one compute capability, and ptxas' report: registers, spills, shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cubin:
 
 @dataclass(frozen=True)
 class Usage:
-    """What ptxas says of one kernel, for one compute capability. All but `registers` in bytes per thread or block."""
+    """ptxas' report of one kernel, for one compute capability. All but `registers` in bytes per thread or block."""
 
     kernel: str  # as in the object file: mangled
     registers: int  # per thread

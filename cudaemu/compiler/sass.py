@@ -12,7 +12,7 @@ from pathlib import Path
 from cudaemu.compiler import ptxas, toolchain
 from cudaemu.hardware import Arch
 
-# What readers of this course look for first; an opcode belongs to the first group whose pattern matches its beginning.
+# The groups of opcodes; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
     ("tensor cores", r"HMMA|IMMA|DMMA|BMMA|QMMA|HGMMA|IGMMA|QGMMA|WARPGROUP"),
     ("ldmatrix", r"LDSM|MOVM"),
@@ -99,7 +99,7 @@ def parse_lines(listing: str, source: Path) -> dict[str, list[tuple[int, Instruc
 
 
 def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter]:
-    """group -> opcode -> how often it stands in the code (not: is executed), groups in the order of GROUPS."""
+    """group -> opcode -> how often it occurs in the code (not: is executed), groups in the order of GROUPS."""
     counts: dict[str, Counter] = {name: Counter() for name, _ in GROUPS} | {"other": Counter()}
     for instruction in instructions:
         counts[instruction.group][instruction.opcode] += 1
@@ -129,6 +129,6 @@ def functions(source: Path, defines: Mapping[str, str], arch: str | Arch) -> dic
 
 
 def by_line(source: Path, defines: Mapping[str, str], arch: str | Arch) -> dict[str, list[tuple[int, Instruction]]]:
-    """Likewise, each instruction behind the line of the source that it comes from (0: none)."""
+    """Likewise, each instruction after the line of the source that it comes from (0: none)."""
     listing = toolchain.disassemble_with_lines(ptxas.cubin(source, defines, arch).path)
     return parse_lines(listing, source.resolve())

@@ -1,4 +1,4 @@
-"""The names of the object code's functions and variables, as a person reads them."""
+"""Readable names of the object code's functions and variables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import lru_cache
 from cudaemu import cpp
 
 UNNAMED = "(anonymous namespace)::"
-OF_FILE = "$file"  # and a number, behind a name that an earlier file of the program has as well
+OF_FILE = "$file"  # and a number, after a name that an earlier file of the program has as well
 
 
 @lru_cache(maxsize=4096)
 def demangle(symbol: str) -> str:
-    """The declaration behind a mangled C++ name, as libstdc++ has it; another name as it is."""
+    """The demangled C++ declaration, by libstdc++; any other name unchanged."""
     symbol = _plain(symbol)
     if not symbol.startswith("_Z"):
         return symbol
@@ -37,7 +37,8 @@ def demangle(symbol: str) -> str:
 
 
 def _plain(symbol: str) -> str:
-    """The name without what tells static names of several files apart: by nvcc with -rdc=true, and by link.py."""
+    """The name without the suffix that distinguishes static names of several files: nvcc's with -rdc=true, or
+    link.py's."""
     symbol = symbol.partition(OF_FILE)[0]
     if (found := re.match(r"__nv_static_(\d+)_", symbol)) and len(symbol) > found.end() + int(found[1]):
         return symbol[found.end() + int(found[1]) + 1 :]
@@ -72,8 +73,8 @@ SHORT, SHORT_ARGUMENT = 60, 16  # characters of a kernel's name, and of one of i
 
 
 def short(name: str) -> str:
-    """A readable name for people: long template arguments without theirs and without their namespaces, and no more of
-    all than fits a line."""
+    """A short readable name: long template arguments lose their own arguments and namespaces, and the whole fits a
+    line."""
     if len(name) <= SHORT or "<" not in name:
         return name
     bare, arguments = name.partition("<")[0], cpp.arguments(name, name.index("<"))
@@ -90,7 +91,7 @@ def short(name: str) -> str:
 
 
 def apart(names: Iterable[str]) -> dict[str, str]:
-    """Short names of kernels, by their readable ones: those that would be alike get a number."""
+    """Short names of kernels, by their readable ones: equal short names get a number."""
     names = list(names)
     alike = Counter(map(short, names))
     met: Counter[str] = Counter()

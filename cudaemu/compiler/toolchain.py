@@ -43,7 +43,7 @@ ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PA
 @dataclass(frozen=True)
 class Nvcc:
     """One CUDA compiler. `home` is the toolkit it belongs to (a CUDA_HOME), `release` its release, such as "13.0", and
-    `version` what it says of itself, down to the number of the build."""
+    `version` its own version text, down to the build number."""
 
     path: Path
     home: Path
@@ -81,9 +81,7 @@ def describe_nvcc(path: Path) -> Nvcc:
         raise UserError(f"{path} does not say which CUDA release it is: is it nvcc?\n{elsewhere}")
     if (int(release[1]), int(release[2])) < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))
-        raise UserError(
-            f"{path} is of CUDA {release[1]}.{release[2]}, and cudaemu needs {oldest} or newer\n{elsewhere}"
-        )
+        raise UserError(f"{path} must be of CUDA {oldest} or newer, got {release[1]}.{release[2]}\n{elsewhere}")
     home = path.resolve().parent.parent
     if not (home / "include" / "cuda_runtime.h").exists():
         top = re.search(r"^#\$ TOP=(.+)$", _dry_run(path), re.MULTILINE)
@@ -92,7 +90,7 @@ def describe_nvcc(path: Path) -> Nvcc:
 
 
 def _dry_run(nvcc: Path) -> str:
-    """What nvcc would do; UserError, which names the host compiler if that is what is missing."""
+    """What nvcc would do; UserError, which names the host compiler if that is missing."""
     try:
         return run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], seconds=ASKED_SECONDS)
     except UserError:
@@ -105,7 +103,7 @@ def find_cxx() -> str:
     wanted = os.environ.get("CXX")
     path = shutil.which(wanted or "g++")
     if path is None:
-        raise UserError(f"CXX is '{wanted}', which is no program; " + CXX_HELP if wanted else CXX_HELP)
+        raise UserError(f"CXX must be a program, got '{wanted}'; " + CXX_HELP if wanted else CXX_HELP)
     return path
 
 
@@ -183,13 +181,14 @@ def _size(path: Path) -> int:
 
 @lru_cache
 def _host_processor(cxx: str) -> str:
-    """What the compiler takes this machine's processor for, in macros: --help=target is as wide as the terminal."""
+    """The processor that the compiler detects, in macros (--help=target depends on the terminal's width)."""
     return run([cxx, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
 
 
-# A tool's word on its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3; error".
+# A tool's error about its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3;
+# error".
 _ABOUT_INPUT = re.compile(r"(\(\d+\)|:\d+|, line \d+)\s*[:;]\s*((fatal |catastrophic )?error\b|fatal\s*:)", re.I)
-# What a tool says when the trouble is not in its input, though a place may be named, too.
+# What a tool prints when its input is not at fault, though it may name a place, too.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS,
             errno.EACCES, errno.EPERM, errno.EINTR, errno.ETXTBSY, errno.ESTALE, errno.EFBIG)  # fmt: skip
 _TROUBLE = re.compile(
@@ -198,10 +197,10 @@ _TROUBLE = re.compile(
     re.IGNORECASE,
 )
 
-TOOL_SECONDS, TOOL_BYTES = 1800, 32 << 30  # what a tool may take of time and, if the machine has more, of memory
-ASKED_SECONDS = 60  # ... if it is only asked which one it is
-# A tool in a group of processes of its own, which ends when the pipe on its standard input does: this process has the
-# other end, and loses it with its life. $1: seconds of a processor; $2: KiB of addresses.
+TOOL_SECONDS, TOOL_BYTES = 1800, 32 << 30  # limits of a tool on time and, if the machine has more, on memory
+ASKED_SECONDS = 60  # ... for asking its version only
+# A tool in a process group of its own, which ends when the pipe on its standard input closes: this process holds the
+# other end until it dies. $1: seconds of a processor; $2: KiB of addresses.
 _LIFELINE = """(ulimit -t "$1" && ulimit -v "$2") 2>/dev/null && ulimit -t "$1" && ulimit -v "$2"
 shift 2
 exec 3<&0 0</dev/null
@@ -215,11 +214,11 @@ exit $status"""
 def run(
     command: Sequence[object], cwd: Path | None = None, seconds: float = TOOL_SECONDS, memory: int = TOOL_BYTES
 ) -> str:
-    """Run a tool with nothing to read, for so many `seconds` and with so many bytes of `memory` at most, and no longer
-    than this process lives; its output, stderr included.
+    """Run a tool with empty input, for at most `seconds`, with at most `memory` bytes, and no longer than this process
+    lives; returns its output, stderr included.
 
-    UserError with that output if it fails; ToolFailed if the output names a place in the input, and neither a signal
-    ended the tool nor did it lack time, memory or anything else that it may have the next time."""
+    UserError with that output if it fails; ToolFailed if the output names a place in the input, and the failure would
+    repeat: no signal, and no lack of time, memory or the like."""
     words = [str(word) for word in command]
     memory = min(memory, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
     if shutil.which(words[0]) is None:

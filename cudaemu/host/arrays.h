@@ -1,6 +1,6 @@
 // CUDA arrays, textures and surfaces, and copies in three dimensions: a part of runtime.cpp, which includes it.
 //
-// An array is device memory in plain rows: no program can see how a GPU would lay it out.
+// An array is device memory in plain rows: no program can see a GPU's own layout.
 
 #include "../vm/texture.h"
 
@@ -22,7 +22,7 @@ auto &arrays() {
   static std::set<const Array *> all;
   return all;
 }
-auto &objects() {  // of textures and surfaces: what they were made of
+auto &objects() {  // of textures and surfaces: their resources
   static std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>> all;
   return all;
 }
@@ -51,7 +51,7 @@ std::string wrong_format(const cudaChannelFormatDesc &f) {
 
 cudaError_t make_array(const char *call, cudaArray_t *out, const cudaChannelFormatDesc *format_, cudaExtent extent,
                        unsigned flags) {
-  if (!out || !format_) return refuse(cudaErrorInvalidValue, format("%s: its arguments are null", call));
+  if (!out || !format_) return refuse(cudaErrorInvalidValue, format("%s: its arguments must not be null", call));
   const std::string wrong = wrong_format(*format_);
   if (!wrong.empty()) return refuse(cudaErrorInvalidChannelDescriptor, format("%s: %s", call, wrong.c_str()));
   if (!extent.width || (extent.depth && !extent.height && !(flags & cudaArrayLayered)))
@@ -118,7 +118,7 @@ cudaError_t copy_array(const char *call, Way way, const void *handle, size_t x, 
                         : copy_box(call, here, there, width, height, 1, kind);
 }
 
-// `count` bytes from a place of an array on, row by row: cudaMemcpyToArray and its kin.
+// `count` bytes from a place of an array on, row by row: cudaMemcpyToArray and the like.
 cudaError_t copy_line(const char *call, Way way, const void *handle, size_t x, size_t y, const void *memory,
                       size_t count, cudaMemcpyKind kind) {
   const Array *array = array_of(handle);
@@ -130,7 +130,7 @@ cudaError_t copy_line(const char *call, Way way, const void *handle, size_t x, s
 }
 
 cudaError_t copy_3d(const char *call, const cudaMemcpy3DParms *p) {
-  if (!p) return refuse(cudaErrorInvalidValue, format("%s: its argument is null", call));
+  if (!p) return refuse(cudaErrorInvalidValue, format("%s: its argument must not be null", call));
   const Array *const to = p->dstArray ? array_of(p->dstArray) : nullptr;
   const Array *const from = p->srcArray ? array_of(p->srcArray) : nullptr;
   if ((p->dstArray && !to) || (p->srcArray && !from)) return no_array(call);
@@ -369,7 +369,7 @@ cudaError_t cudaCreateTextureObject(cudaTextureObject_t *object, const struct cu
                                     const struct cudaTextureDesc *how, const struct cudaResourceViewDesc *view) {
   CALL(cudaCreateTextureObject);
   if (!object || !resource || !how)
-    return refuse(cudaErrorInvalidValue, "cudaCreateTextureObject: its arguments are null");
+    return refuse(cudaErrorInvalidValue, "cudaCreateTextureObject: its arguments must not be null");
   if (view)
     return refuse(
         cudaErrorNotSupported,
@@ -386,7 +386,9 @@ cudaError_t cudaDestroyTextureObject(cudaTextureObject_t object) {
 }
 cudaError_t cudaCreateSurfaceObject(cudaSurfaceObject_t *object, const struct cudaResourceDesc *resource) {
   CALL(cudaCreateSurfaceObject);
-  if (!object || !resource) return refuse(cudaErrorInvalidValue, "cudaCreateSurfaceObject: its arguments are null");
+  if (!object || !resource)
+    return refuse(cudaErrorInvalidValue, "cudaCreateSurfaceObject: its arguments must not be "
+                                         "null");
   Texture made{};
   std::string wrong = describe(*resource, &made);
   if (wrong.empty() && !made.surface) wrong = "the resource must be an array";
@@ -409,7 +411,7 @@ cudaError_t cudaGetSurfaceObjectResourceDesc(struct cudaResourceDesc *resource, 
   return cudaGetTextureObjectResourceDesc(resource, object);
 }
 
-// Not emulated; it is said when they are called.
+// Not emulated: a call reports an error.
 cudaError_t cudaMallocMipmappedArray(
     cudaMipmappedArray_t *, const struct cudaChannelFormatDesc *, struct cudaExtent, unsigned, unsigned) {
   return refuse(cudaErrorNotSupported,

@@ -1,6 +1,6 @@
-// The driver's functions, for programs and frameworks that bring PTX along: they are linked as a program calls them (with
-// -lcuda, which is ignored), or found with cudaGetDriverEntryPoint. Each is the runtime's own, with the driver's error
-// codes, which have the same numbers. A part of runtime.cpp, which includes it.
+// The driver's functions, for programs and frameworks that bring PTX: linked directly (with -lcuda, which is ignored),
+// or found with cudaGetDriverEntryPoint. Each is the runtime's own, with the driver's error codes, which have the same
+// numbers. A part of runtime.cpp, which includes it.
 
 #undef cuCtxCreate
 
@@ -21,7 +21,7 @@ auto &loaded_functions() {
   return all;
 }
 
-// A call of the driver leaves the runtime's last error alone.
+// A call of the driver does not change the runtime's last error.
 struct Apart {
   const cudaError_t before = last_error;
   ~Apart() {
@@ -36,7 +36,8 @@ struct Apart {
 CUresult load_module(const char *call, CUmodule *out, const void *image) {
   const char *const text = static_cast<const char *>(image);
   const auto begins = [&](const char *magic) { return !memcmp(text, magic, 4); };
-  if (!out || !text) return driver_refuses(CUDA_ERROR_INVALID_VALUE, format("%s: its arguments are null", call));
+  if (!out || !text)
+    return driver_refuses(CUDA_ERROR_INVALID_VALUE, format("%s: its arguments must not be null", call));
   if (begins("\177ELF") || begins("\x50\xed\x55\xba"))
     return driver_refuses(CUDA_ERROR_NO_BINARY_FOR_GPU,
                           format("%s: the emulator runs PTX, not machine code: load the text of nvcc -ptx", call));

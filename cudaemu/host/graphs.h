@@ -16,7 +16,7 @@ struct Graph {
     for (size_t n = 0; n < count; ++n) nodes.back()->after.push_back(reinterpret_cast<Node *>(after[n]));
     return nodes.back().get();
   }
-  // Each node behind those that it comes after, and otherwise as they were added; fewer than all if they go round.
+  // Each node after those that it depends on, otherwise in the order of adding; fewer than all if there is a cycle.
   std::vector<const Node *> in_order() const {
     std::vector<const Node *> order;
     std::set<const Node *> done;
@@ -95,7 +95,7 @@ cudaError_t add_node(const char *call, cudaGraphNode_t *out, cudaGraph_t handle,
 
 // The launch of a kernel with arguments that are copied now.
 cudaError_t kernel_work(const char *call, const cudaKernelNodeParams *p, Work *out) {
-  if (!p) return refuse(cudaErrorInvalidValue, format("%s: its parameters are null", call));
+  if (!p) return refuse(cudaErrorInvalidValue, format("%s: its parameters must not be null", call));
   if (p->extra) return refuse(cudaErrorNotSupported, format("%s: the emulator takes kernelParams, not extra", call));
   return prepare(find(p->func), p->gridDim, p->blockDim, dim3(0, 0, 0), p->sharedMemBytes, p->kernelParams, false, out);
 }
@@ -262,7 +262,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t hand
   if (!graph) return no_graph("cudaGraphInstantiate");
   const auto order = graph->in_order();
   if (order.size() < graph->nodes.size())
-    return refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: the graph's dependencies go round in a circle");
+    return refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: the graph's dependencies must not have a cycle");
   Instance *const made = new Instance;
   for (const Node *node : order) made->steps.push_back({node, node->type, node->work});
   instances().insert(made);
@@ -306,7 +306,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t handle, cudaGr
   result->result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
   if (!same)
     return refuse(cudaErrorGraphExecUpdateFailure,
-                  "cudaGraphExecUpdate: the graph has other nodes: instantiate it anew");
+                  "cudaGraphExecUpdate: the graph has other nodes: instantiate it again");
   for (size_t n = 0; n < order.size(); ++n) instance->steps[n] = {order[n], order[n]->type, order[n]->work};
   return cudaSuccess;
 }

@@ -8,7 +8,7 @@
 
 int main(int argc, char **argv) {
   if (argc < 3) return 127;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);     // nobody is to run on alone
+  prctl(PR_SET_PDEATHSIG, SIGKILL);     // this process must not outlive the other
   setvbuf(stdout, nullptr, _IOLBF, 0);  // what the program has printed before it crashes is seen
   void *object = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);
   if (!object) {

@@ -2,15 +2,15 @@
 //
 // It is linked into each source's shared object, with its symbols hidden there, and compiled against the headers of the
 // nvcc that compiles the source. It lives in the process that runs the host code; the device is another process, the
-// Python that started this one (host.py). What concerns the device goes there through a socket, one request at a time;
-// the limits of the modelled GPU are known here, and what that GPU would refuse is refused here, with its error codes.
+// Python that started this one (host.py). Requests to the device go there through a socket, one at a time. The limits
+// of the modelled GPU are known here, and this code refuses what that GPU would refuse, with its error codes.
 // `nm -u` of a kernel's object names what nvcc's launch code needs; releases differ: CUDA 12 calls cudaLaunchKernel,
 // CUDA 13 __cudaGetKernel and __cudaLaunchKernel.
 //
-// Device memory is a file that both processes map. Host code cannot touch it at its device address, for nothing is
-// mapped there but managed and pinned memory: a device pointer that is dereferenced faults, and the fault is reported.
-// Copies go through a second mapping of the file, the alias. Behind the memory the file has a mark for each byte, which
-// says whether it was ever written (memory.py): copies and fills set them, so that they need not ask anybody.
+// Device memory is a file that both processes map. Host code cannot touch it at its device address, because only
+// managed and pinned memory is mapped there: a device pointer that is dereferenced faults, and the fault is reported.
+// Copies go through a second mapping of the file, the alias. After the memory the file has a mark for each byte, which
+// says whether it was ever written (memory.py): copies and fills set them without a request.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -107,7 +107,7 @@ int channel = -1;       // the socket; -1: nobody is there
 int memory_file = -1;   // the device's memory
 char *alias = nullptr;  // where the device's memory, and then its marks, are mapped for the runtime's own use
 Device device{};
-bool undefined = false;  // device memory may hold what nobody has set: process.py hears of what is copied and filled
+bool undefined = false;  // device memory may hold undefined values: process.py is told of copies and fills
 
 struct Shared {        // the first page of device memory, which process.py reads
   char last_call[64];  // the name of the CUDA call that runs, or ran last
@@ -166,7 +166,7 @@ class Answer {
   size_t at_ = 0;
 };
 
-// Nobody answers. If the other process is gone, this one has no business any more.
+// No answer. If the other process is gone, this one has nothing left to do.
 [[noreturn]] void give_up() {
   if (errno == EBADF || errno == ENOTSOCK)
     fprintf(stderr, "the program has closed descriptor %d, by which CUDA calls reach the emulator\n", channel);
@@ -268,7 +268,7 @@ auto &events() {
   return all;
 }
 struct MemoryPool {
-  int reuse[3] = {1, 1, 1};                    // what cudaMallocAsync may reuse: told again, and changes nothing
+  int reuse[3] = {1, 1, 1};                    // what cudaMallocAsync may reuse: returned again, and changes nothing
   uint64_t threshold = 0, used = 0, high = 0;  // bytes: kept when all is free; allocated, and at most so far
 };
 MemoryPool default_pool, *pool_of_device = &default_pool;
@@ -279,10 +279,10 @@ auto &from_pools() {  // what cudaMallocAsync has allocated
 
 thread_local std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
-bool sticky = false;        // after a fault nothing works any more, as in a CUDA context
+bool sticky = false;        // after a fault nothing works, as in a CUDA context
 bool managed_busy = false;  // a kernel may still use managed memory: host code that touches it faults
 Stream *given = nullptr;    // the stream that the launcher was given
-// The stream of the last launch (null: none), until something else is put into a stream or the host waits. The next
+// The stream of the last launch (null: none), until something else is queued in a stream or the host waits. The next
 // launch in that stream may begin before it has ended: programmatic dependent launch.
 cudaStream_t in_flight = nullptr;
 
@@ -307,7 +307,7 @@ cudaError_t record(cudaError_t error) {
   return error;
 }
 
-// An error with its reason in words, which the report shows: CUDA itself has the number only.
+// An error with its reason in words for the report: CUDA has only the number.
 cudaError_t refuse(cudaError_t error, const std::string &why) {
   if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
   return record(error);
@@ -346,7 +346,7 @@ Packet where(void *context) {
   };
   if (fault) enter(fault);
   for (int i = 0; i < count; ++i)
-    if (uint64_t(frames[i]) != fault) enter(uint64_t(frames[i]) - 1);  // a return address: the call stands before it
+    if (uint64_t(frames[i]) != fault) enter(uint64_t(frames[i]) - 1);  // a return address: the call is before it
   packet.add(uint32_t(offsets.size()));
   for (uint64_t offset : offsets) packet.add(offset);
   return packet;
@@ -394,7 +394,7 @@ void catch_faults() {
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(number, &action, nullptr);
 }
 
-// memcpy or memset, one side of which may be an address that host code made up.
+// memcpy or memset, one side of which may be an invalid address from host code.
 template <class F>
 bool survives(F touch) {
   sigjmp_buf here;
@@ -476,10 +476,10 @@ Function *find(const void *host) {
 }
 
 cudaError_t unknown_function(const char *call) {
-  return refuse(cudaErrorInvalidDeviceFunction, format("%s: its argument is no kernel of this file", call));
+  return refuse(cudaErrorInvalidDeviceFunction, format("%s: its argument must be a kernel of this file", call));
 }
 
-// How many such blocks a multiprocessor holds, as far as threads and shared memory go: registers are ptxas's business.
+// How many such blocks a multiprocessor holds by threads and shared memory: only ptxas knows the registers.
 int occupancy(const Function &function, int threads, size_t dynamic_shared) {
   const Packet packet = Packet().add(uint32_t(threads)).add(uint64_t(function.static_shared + dynamic_shared));
   return ask(Request::OCCUPANCY, packet).take<int32_t>();
@@ -494,7 +494,7 @@ std::string too_much(const Function &function, dim3 grid, dim3 block, size_t sha
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
   for (int i = 0; i < 3; ++i) {
     if (!grids[i] || !blocks[i])
-      return format("%s: a %s of (%u, %u, %u): each size is at least 1", name, grids[i] ? "block" : "grid",
+      return format("%s: the sizes of a %s must be at least 1, got (%u, %u, %u)", name, grids[i] ? "block" : "grid",
                     (grids[i] ? blocks : grids)[0], (grids[i] ? blocks : grids)[1], (grids[i] ? blocks : grids)[2]);
     if (grids[i] > most_grid[i])
       return format("%s: %u blocks along %c, at most %u", name, grids[i], "xyz"[i], most_grid[i]);
@@ -529,7 +529,8 @@ std::string wrong_cluster(const Function &function, dim3 grid, dim3 asked) {
   const uint64_t blocks = uint64_t(cluster.x) * cluster.y * cluster.z;
   if (!cluster.x && !cluster.y && !cluster.z) return "";
   if (!blocks)
-    return format("%s: a cluster of (%u, %u, %u) blocks: each size is at least 1", name, sizes[0], sizes[1], sizes[2]);
+    return format("%s: the sizes of a cluster must be at least 1, got (%u, %u, %u)", name, sizes[0], sizes[1],
+                  sizes[2]);
   if (device.major < 9)
     return blocks == 1 ? ""
                        : format("%s: a cluster of %llu blocks: clusters need compute capability 9.0, this is %d.%d",
@@ -564,7 +565,7 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
   return cudaSuccess;
 }
 
-// What is put into a stream: it is done at once, or kept in a graph (graphs.h) while the stream is captured.
+// Work queued in a stream: done at once, or kept in a graph (graphs.h) while the stream is captured.
 using Work = std::function<cudaError_t()>;
 bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type);
 
@@ -598,7 +599,7 @@ cudaError_t run(const Function *function, const std::string &request, cudaStream
   return error;
 }
 
-// A launch, ready to be done; with its arguments as they are now. `cooperative`, `early`: see below.
+// A launch, ready to run, with its arguments as they are now. `cooperative`, `early`: see below.
 cudaError_t prepare(Function *function, dim3 grid, dim3 block, dim3 cluster, size_t shared, void **arguments,
                     bool cooperative, Work *out, cudaStream_t here = nullptr, bool early = false) {
   if (sticky) return last_error;
@@ -650,14 +651,14 @@ cudaError_t synchronised() {
 
 // ---- the driver: tensor maps, and how the runtime finds it ---------------------------------------------------------
 
-// An error of the driver: the runtime's last error is none of its business.
+// An error of the driver: it does not change the runtime's last error.
 CUresult driver_refuses(CUresult error, const std::string &why) {
   if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
   return error;
 }
 
-// What is wrong with a tensor map, or nothing: the rules of the driver's manual, as driver 580 keeps them on an H200
-// (2026-11-22; it does not mind a null address, nor any swizzle of an interleaved layout). The names are its parameters'.
+// What is wrong with a tensor map, or nothing: the rules of the driver's manual, as driver 580 applies them on an H200
+// (2026-11-22; it accepts a null address, and any swizzle of an interleaved layout). The names are its parameters'.
 std::string wrong_tensor_map(
     const void *map, unsigned type, unsigned rank, const void *address, const cuuint64_t *sizes,
     const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, unsigned interleave, unsigned swizzle,
@@ -749,12 +750,13 @@ CUresult CUDAAPI replace_address(CUtensorMap *map, void *address) {
   return CUDA_SUCCESS;
 }
 
-// The driver's functions that there are, by name, and the version of CUDA that brought them.
+// The driver's functions here, by name, and the version of CUDA that introduced them.
 void *driver_function(const char *name, unsigned *since);
 
 cudaError_t entry_point(const char *call, const char *name, void **function, unsigned version, unsigned long long flags,
                         enum cudaDriverEntryPointQueryResult *status) {
-  if (!name || !*name || !function) return refuse(cudaErrorInvalidValue, format("%s: its arguments are null", call));
+  if (!name || !*name || !function)
+    return refuse(cudaErrorInvalidValue, format("%s: its arguments must not be null", call));
   if (flags > cudaEnablePerThreadDefaultStream)
     return refuse(cudaErrorInvalidValue, format("%s: flags must be 0 to 2, got %llu", call, flags));
   unsigned since = 0;
@@ -775,7 +777,7 @@ cudaError_t entry_point(const char *call, const char *name, void **function, uns
 cudaError_t allocate(void **address, size_t bytes, Memory kind) {
   if (sticky) return last_error;
   if (channel < 0) return record(cudaErrorNoDevice);
-  if (!address) return refuse(cudaErrorInvalidValue, "the address of the pointer is null");
+  if (!address) return refuse(cudaErrorInvalidValue, "the address of the pointer must not be null");
   *address = nullptr;
   if (!bytes) return cudaSuccess;
   const Packet place = where(nullptr);
@@ -815,7 +817,7 @@ cudaError_t release(void *address, bool pinned, const char *call) {
 }
 
 cudaError_t wild(const char *call, const void *address, size_t bytes) {
-  note("wild host pointer", format("%s: %zu bytes at %p, which is no memory of the program", call, bytes, address));
+  note("wild host pointer", format("%s: %zu bytes at %p, which is not memory of the program", call, bytes, address));
   return record(cudaErrorInvalidValue);
 }
 
@@ -888,9 +890,9 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
       return refuse(cudaErrorInvalidMemcpyDirection, format("%s: direction %d", call, kind));
     const auto look = [&](const char *which, bool is, bool wanted, const void *address) {
       if (is == wanted || host_memory(reinterpret_cast<uint64_t>(address))) return true;
-      misdirected = format("%s: by its direction the %s is %s memory, but %p is not", call, which,
+      misdirected = format("%s: by its direction the %s must be %s memory, got %p", call, which,
                            wanted ? "device" : "host", address);
-      return !wanted && kind != cudaMemcpyHostToHost;  // CUDA knows device memory when it sees it: hardware.json
+      return !wanted && kind != cudaMemcpyHostToHost;  // CUDA recognises device memory by its address: hardware.json
     };
     if (!look("target", device_to, wants_to, to) || !look("source", device_from, wants_from, from))
       return refuse(cudaErrorInvalidValue, misdirected);
@@ -944,7 +946,9 @@ cudaError_t symbol(void **address, size_t *bytes, const void *host) {
   if (found != variables().end() && channel >= 0 && !found->second.address)
     found->second.address = ask(Request::SYMBOL, Packet().text(found->second.name)).take<uint64_t>();
   const uint64_t at = found == variables().end() ? 0 : found->second.address;
-  if (!at) return refuse(cudaErrorInvalidSymbol, "the argument is no __device__ or __constant__ variable of this file");
+  if (!at)
+    return refuse(cudaErrorInvalidSymbol, "the argument must be a __device__ or __constant__ variable of this "
+                                          "file");
   *address = reinterpret_cast<void *>(at);
   *bytes = found->second.size;
   return cudaSuccess;
@@ -1356,7 +1360,7 @@ cudaError_t cudaDeviceReset() {
   return synchronised();
 }
 
-// What is set is told again, and changes nothing: the engine's stack and heap have sizes of their own.
+// Values that are set are returned again, and change nothing: the engine's stack and heap have fixed sizes.
 static size_t limits[] = {1024, 1 << 20, 8 << 20};  // of a thread's stack, of printf, of malloc
 static size_t *limit_of(enum cudaLimit limit) {
   switch (limit) {
@@ -1757,7 +1761,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 
-// The time that the emulation took on this machine: a GPU's is not known.
+// The emulation's time on this machine: a GPU's is not known.
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
   for (cudaEvent_t event : {start, end}) {
     const Event *entry = reinterpret_cast<Event *>(event);

@@ -1,8 +1,8 @@
 """From PTX to the virtual machine's program: one kernel, flat, one machine instruction for each PTX instruction.
 
 - Instructions that differ in their registers alone are lowered once: what a rule makes of their pattern is a template.
-- Calls are expanded where they stand; parameters of calls lie in local memory. Only what is called through a pointer,
-  or calls itself, is called indeed, with a stack.
+- Calls are inlined; parameters of calls are in local memory. Only functions that are called through a pointer, or
+recursively, are really called, with a stack.
 - Registers get slots in the warp's frame by live ranges (linear scan), so that the frame of a large unrolled kernel
   stays small enough for the cache. Liveness is a property of one thread's path, and slots are arrays over the lanes:
   sharing a slot is as safe under divergence as without.
@@ -34,7 +34,7 @@ def lower(
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
     `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`:
-    what the machine can do, and with which operands. `wary`: global memory may hold values that nobody has set. Raises
+    what the machine can do, and with which operands. `wary`: global memory may hold undefined values. Raises
     `PtxError` for a module that contradicts itself."""
     lowering = Lowering(module, function, addresses, signatures)
     lowering.lower()

@@ -1,8 +1,7 @@
-"""What lowering is made of: the program under construction, operands, and the rules, one per PTX mnemonic.
+"""The parts of lowering: the program under construction, operands, and the rules, one per PTX mnemonic.
 
-A rule reads an instruction through `Form`, which knows what may be missing in it: whatever PTX says that no rule
-expects ends in `Unsupported`, never in another exception. That makes the instruction an `unknown` one, which ends the
-kernel only if it is executed.
+A rule reads an instruction through `Form`, which handles missing parts: PTX that no rule expects raises `Unsupported`,
+never another exception. That makes the instruction an `unknown` one, which ends the kernel only if it is executed.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Unsupported(Exception):
     """This instruction, in this form, has no handler: why."""
 
 
-# What to do instead, by the beginning of the opcode; the longest that fits counts.
+# What to do instead, by the beginning of the opcode; the longest match counts.
 WAYS_ROUND = {
     "": "Write it with instructions that the emulator has (docs/emulator.md lists them), or run the kernel on a GPU",
     "wgmma": "All but the sparse ones are known, in the shapes and types of the PTX ISA; or run the kernel on a GPU",
@@ -261,8 +260,7 @@ class Program:
 
 @dataclass(eq=False)
 class Unit:
-    """Code that is entered at its beginning: the kernel, or a function that is called through a pointer or calls
-    itself.
+    """Code that is entered at its beginning: the kernel, or a function that is called through a pointer or recursively.
 
     Other functions are expanded where they are called. A unit's frame in local memory is where the kernel's begins, or
     wherever its thread's stack has grown to."""
@@ -307,7 +305,7 @@ class Form:
         """The part at that place, which has to be a type."""
         name = self.parts[index] if -len(self.parts) <= index < len(self.parts) else ""
         if name not in BYTES:
-            raise Unsupported(f"'{name}' is no type")
+            raise Unsupported(f"'{name}' is not a type")
         return name
 
     def choose(self, *names: str, default: str | None = None) -> str:
@@ -350,7 +348,7 @@ RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
 
 def rule(*mnemonics: str):
     """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
-    wherever it stands: see `template`."""
+    everywhere: see `template`."""
 
     def enter(function):
         for mnemonic in mnemonics:
@@ -383,7 +381,7 @@ def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
         except OverflowError:
             raise Unsupported(f"{value} does not fit into {type_}") from None
     if not isinstance(value, int):
-        raise Unsupported(f"{value} is no integer")
+        raise Unsupported(f"{value} is not an integer")
     return value & ((1 << 8 * width) - 1)
 
 
@@ -441,7 +439,7 @@ class Lowering:
     # ---- which functions, and how they are called ----
 
     def find_out_of_line(self) -> set[str]:
-        """The functions that are called through pointers, and those that call themselves, by whatever way round."""
+        """The functions that are called through pointers, and those that call themselves, directly or not."""
         pointers = any(None in calls for calls in self.calls.values())
         names = set(self.module.pointed_at) if pointers else set()
         calls = {name: {each for each in called if each is not None} for name, called in self.calls.items()}
@@ -585,7 +583,7 @@ class Lowering:
             return self.use(base, slot_bytes(base)), offset & 0xFFFFFFFF, slot_bytes(base) == 8
         if isinstance(base, Immediate):
             if not isinstance(base.value, int):
-                raise Unsupported("its address is no integer")
+                raise Unsupported("its address is not an integer")
             return Constant(8, base.value + offset), 0, True
         if isinstance(base, Variable):
             if space == "generic" and base.space not in ("global", "const"):
@@ -695,7 +693,7 @@ class Lowering:
 
 @lru_cache(1 << 14)
 def template(pattern: Pattern) -> Template | None:
-    """None if what becomes of such an instruction depends on where it stands, or if it is an error, which names its
+    """None if the lowering of such an instruction depends on its place, or if it is an error, which names its
     registers."""
     if ".param" in pattern.opcode:  # in a kernel it is one space, in a function another
         return None
@@ -800,7 +798,7 @@ def call_bytes(variables) -> int:
 
 def shared_variables(functions: list[Function]) -> tuple[list[Variable], list[Variable]]:
     """The shared variables that the functions name: static ones in the order of their places, and dynamic ones, which
-    share theirs behind them."""
+    share theirs after them."""
     found = dict.fromkeys(
         variable
         for function in functions

@@ -279,9 +279,9 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
 
 
 def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
-    """Loads that the compiler has moved above a short-circuit: a block ends in a branch by `a or b`, b comes of a load,
-    and where a is true the branch goes to where nothing that comes of the load is alive. What is noted of such a load
-    waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
+    """Loads that the compiler has moved above a short-circuit: a block ends in a branch on `a or b`, b depends on a
+    load, and where a is true the branch goes to where nothing that depends on the load is alive. The sanitizer's note
+    of such a load waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
     for begin, end in zip(liveness.bounds, liveness.bounds[1:], strict=False):
         branch = code[end - 1]
         if branch.kind != BRANCH or branch.guard is None:
@@ -307,7 +307,7 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
                 break
 
 
-# They do nothing but compute: what they make of a value matters only if somebody uses it.
+# They only compute: their result matters only if it is used.
 PURE = ("mov.", "cvt", "compare", "selp.", "add.", "sub.", "mul", "mad", "fma.", "rem.", "div.", "min.", "max.", "and.",
         "or.", "xor.", "lop3", "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
 
@@ -319,7 +319,7 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     for pc in range(at - 1, begin - 1, -1):
         lowered = code[pc]
         if lowered.kind != PLAIN or not lowered.name.startswith((*PURE, "ld.")):
-            break  # from here on somebody else may have written
+            break  # from here on another thread may have written
         if lowered.name not in ("ld.global", "ld.shared", "ld.generic") or lowered.flags & STRONG or lowered.guard:
             continue
         values = set(lowered.writes)
@@ -360,8 +360,8 @@ def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
-    """The registers that may hold something undefined: those that nobody may have set, what local memory and shuffles
-    give, and whatever comes of these, also through memory. `wary`: global memory holds some already."""
+    """The registers that may hold something undefined: those that may never have been set, what local memory and
+    shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
     sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
     reached: list[Register | str] = [
         *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
@@ -388,7 +388,7 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
         for lowered in readers.get(holder, ()):
             reached += _stored_to(lowered)
             if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
-                continue  # what comes of it counts as defined: it has been reported
+                continue  # its result counts as defined: it has been reported
             reached += lowered.writes
     return {each for each in found if not isinstance(each, str)}
 

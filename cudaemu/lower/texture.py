@@ -17,7 +17,7 @@ def _place(lowering: Lowering, form: Form, operand, floating: bool) -> tuple[lis
     given = list(vector.elements) if isinstance(vector, Vector) else [vector] if vector is not None else []
     layered, dimensions = geometry[0] == "a", GEOMETRIES[geometry]
     if not isinstance(operand, Address) or not isinstance(operand.base, Register) or operand.offset:
-        raise Unsupported("its texture or surface must be an object in a register: references are no longer in CUDA")
+        raise Unsupported("its texture or surface must be an object in a register: CUDA no longer has references")
     if len(given) < layered + dimensions:
         raise Unsupported("it has fewer coordinates than it says")
     layer = lowering.use(given[0], 4, "u32") if layered else ABSENT

@@ -106,5 +106,5 @@ def _bar(lowering: Lowering, form: Form) -> Lowered:
 
 @rule("nanosleep")
 def _nanosleep(lowering: Lowering, form: Form) -> Lowered:
-    flags = STRONG  # whoever sleeps in a loop waits for others
+    flags = STRONG  # a thread that sleeps in a loop waits for others
     return Lowered("nanosleep", [lowering.use(form.operand(0), 4, "u32")], flags, category="control")

@@ -52,7 +52,7 @@ struct Program {
   void follow(const std::vector<std::string> &names);
 
   std::vector<bool> stores;                          // whether an instruction writes memory
-  std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they go round
+  std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they bypass
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
   void find_rounds();
 
@@ -82,7 +82,7 @@ struct Visitor {
   u64 arrivals, address;
 };
 
-// What one warp does between two events that order: races.cpp.
+// What one warp does between two ordering events: races.cpp.
 struct Epoch {
   u64 block;
   u32 time, warp;
@@ -103,7 +103,7 @@ class Epochs {
   u64 chunks = 0;
 };
 
-// Who touched the granules of one allocation: three words for each, of who wrote it last, and of two who read it since.
+// Who touched the granules of one allocation: three words each, for the last writer and two readers since.
 //   epoch | volatile or atomic, within its block only, nothing changed | lane | another lane | pc
 constexpr u64 EPOCH_SHIFT = 32, R_STRONG = 1ull << 31, R_BLOCK = 1ull << 30, R_SAME = 1ull << 29;
 constexpr u64 R_LANE_SHIFT = 24, R_OTHER_SHIFT = 19, R_PC_MASK = (1ull << R_OTHER_SHIFT) - 1;
@@ -121,8 +121,8 @@ class Cells {
   u64 *words;
 };
 
-constexpr u32 NO_SWIZZLE = ~0u;    // nobody knows of one
-constexpr u32 WHOLE_WARP = LANES;  // in the place of its lane
+constexpr u32 NO_SWIZZLE = ~0u;    // none known
+constexpr u32 WHOLE_WARP = LANES;  // in place of its lane
 constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
 
 // An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
@@ -150,13 +150,13 @@ struct BulkCopy {
 
 // What the sanitizer knows of an mbarrier.
 struct Mbarrier {
-  PastPointer gathered, completed;           // what those knew that have arrived in this phase, and in those before it
+  PastPointer gathered, completed;           // what the threads knew that arrived in this phase, and in those before it
   u32 copies = 0;                            // that ever were to complete on it
-  u32 expecting = MANY_THREADS, at = NO_PC;  // who announced bytes last, and where
+  u32 expecting = MANY_THREADS, at = NO_PC;  // who called expect_tx last, and where
   u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
 };
 
-// What four warps multiply together: wgmma.cpp.
+// The products of four warps together: wgmma.cpp.
 struct Warpgroup {
   struct Part {  // 16 rows, of one warp
     const Instr *i = nullptr;
@@ -348,7 +348,7 @@ struct Block {
   Flags flags;                            // in shared memory
   u64 seen[64] = {};                      // a bit for each address of which a strong load or atomic has seen a value
   Barrier barriers[16];
-  std::vector<std::pair<u32, u32>> ended;           // barriers that a thread went round and then ended: pc, thread
+  std::vector<std::pair<u32, u32>> ended;           // barriers that a thread bypassed and then ended: pc, thread
   u64 &changes;                                     // the cluster's
   u64 executed = 0;                                 // instructions, of all warps
   u64 slept = 0;                                    // cycles

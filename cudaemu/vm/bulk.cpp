@@ -1,10 +1,10 @@
 // Bulk copies: cp.async.bulk and cp.reduce.async.bulk, of plain bytes and, through tensor maps, of boxes of a tensor (TMA).
 //
-// No thread makes them. One that completes on an mbarrier is made when somebody looks there who still has to wait; one in
-// a bulk group when its thread waits for that group, or ends: as late as the hardware may. Until such a wait has
-// succeeded what it writes is in flight for everybody, and so is what it reads in shared memory. For the sanitizer the
-// copies on an mbarrier, and those of a thread's bulk groups, are each an actor of its own (`copies_on`, `copies_of`),
-// of which a thread knows what the wait has told it, and passes that on like all that it knows.
+// No thread executes them. One that completes on an mbarrier is made when a waiting thread tests that mbarrier; one in
+// a bulk group when its thread waits for that group, or ends: as late as hardware may. Until such a wait has succeeded,
+// what it writes, and what it reads in shared memory, is in flight for everybody. For the sanitizer the copies on an
+// mbarrier, and those of a thread's bulk groups, are each an actor of its own (`copies_on`, `copies_of`): a thread
+// learns of them by the wait, and passes that on like all that it knows.
 #include <algorithm>
 
 #include "block.h"
@@ -46,7 +46,7 @@ static void rows(const BulkCopy &c, F f) {
   if (!c.map.magic) return f(c.global, 0u, c.bytes);
   const TensorMap &t = c.map;
   const s64 item = t.stride[0], width = taken(t, 0);
-  // A store clips a row after the last 16 bytes of which the tensor has some.
+  // A store clips a row at the next multiple of 16 bytes after the tensor's end.
   const s64 size = c.mbarrier ? s64(t.size[0]) : (s64(t.size[0]) * item + 15) / 16 * 16 / item;
   const u32 begin = u32(std::clamp<s64>(-s64(c.corner[0]), 0, width));
   const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
@@ -95,14 +95,14 @@ static void pieces(const BulkCopy &c, F f) {
 
 // ---- what it does ----
 
-// What stands for elements outside the tensor: zeros, or an H200's NaN, which is one in every type.
+// The fill for elements outside the tensor: zeros, or an H200's NaN, which is a NaN in every type.
 static void fill(u8 *to, u32 bytes, const TensorMap &t) {
   if (!t.fill) return void(memset(to, 0, bytes));
   constexpr u16 NOT_A_NUMBER = 0x7ff7;
   for (u32 at = 0; at < bytes; at += 2) memcpy(to + at, &NOT_A_NUMBER, 2);
 }
 
-// An H200 rounds on the way to shared memory what a tensor map says is TF32, to the nearest, ties to even.
+// An H200 rounds TF32, by the tensor map's type, on the way to shared memory: to nearest, ties to even.
 static void round_tf32(u8 *data, u32 bytes, const TensorMap &t) {
   if (t.type != TF32 && t.type != TF32_FTZ) return;
   for (u32 at = 0; at < bytes; at += 4) {
@@ -236,7 +236,7 @@ void Cluster::execute(const BulkCopy &c) {
 
 // ---- what the sanitizer notes of it ----
 
-// Its tile is in flight from now on: nobody may touch it who has not waited.
+// Its tile is in flight from now on: no thread may touch it before it has waited.
 void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   Block &there = *cluster.block(c.tile);
   const u32 shift = program.granule_log2;
@@ -269,7 +269,7 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   });
 }
 
-// It reads this block's shared memory from now on: nobody may write there who has not waited.
+// It reads this block's shared memory from now on: no thread may write there before it has waited.
 void Block::copy_reads(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   const u32 shift = program.granule_log2;
   const u64 actor = c.mbarrier ? copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier))

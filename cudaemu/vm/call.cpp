@@ -1,4 +1,4 @@
-// Calls that are calls: of functions that are entered through a pointer, or that call themselves. Each thread has a stack
+// Real calls: of functions that are entered through a pointer, or that call themselves. Each thread has a stack
 // in its local memory. A frame begins where its caller's ends: where to return to, the caller's frame, results, parameters,
 // local variables, and the registers that the function must not lose when it is entered again.
 #include <algorithm>

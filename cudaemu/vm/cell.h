@@ -50,8 +50,8 @@ struct Cell {
     return is(BY_MANY_WARPS) || another == thread ? MANY_THREADS : another;
   }
 
-  // Both are made for each other: atomics and volatile accesses. But volatile ones of one warp pass for a flag only where
-  // somebody waits in a loop: otherwise they are what was written before warps could diverge.
+  // Both are meant for synchronisation: atomics and volatile accesses. But volatile ones of one warp count as a flag
+  // only where a thread waits in a loop: otherwise they are code from before warps could diverge.
   bool made_for(Cell b) const {
     if (!is(BY_STRONG | BY_VOLATILE) || !b.is(BY_STRONG | BY_VOLATILE)) return false;
     return is(BY_STRONG) || b.is(BY_STRONG) || visited() || b.visited() || ((word ^ b.word) & WARP_BITS);

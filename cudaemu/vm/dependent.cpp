@@ -15,7 +15,7 @@
 
 namespace vm {
 
-// "It has waited", among what a warp knows of other blocks (order.cpp), so that barriers and flags pass it on.
+// "It has waited" is part of what a warp knows of other blocks (order.cpp), so that barriers and flags pass it on.
 constexpr u64 WAITED = ~0ull;
 
 void Block::wait_for_launch(Warp &w, u32 mask) {
@@ -28,7 +28,7 @@ void Block::wait_for_launch(Warp &w, u32 mask) {
   if (!launch.triggers.count(index)) launch.waited_first = true;
 }
 
-// After a change of what the warp knows: has somebody else waited?
+// After a change of what the warp knows: has another thread waited?
 void Block::learn_waited(Warp &w) {
   if (launch.before && w.knows.others && w.knows.others->back().key == WAITED) w.waited = ALL;
 }

@@ -1,5 +1,5 @@
-// A block: its warps in turns, the diverged groups of a warp by smallest pc, so that they meet again. Whoever waits for
-// somebody else in a loop must not keep him from coming: see Block::same_again and Block::back.
+// A block: its warps in turns, the diverged groups of a warp by smallest pc, so that they meet again. A thread that
+// waits for another one in a loop must not keep it from running: see Block::same_again and Block::back.
 #include <algorithm>
 
 #include "block.h"
@@ -62,7 +62,7 @@ void Block::start() {
   budget = launch.budget;
   executed = slept = 0;
   traced = index >= launch.trace_first && index < launch.trace_end;
-  // What nobody wrote reads as NaN in every floating type, and as -1.
+  // Unwritten memory reads as NaN in every floating type, and as -1.
   memset(shared, 0xff, launch.shared_window);
   if (program.local_static == program.local_bytes)
     memset(local, 0xff, u64(local_stride) * launch.warps * LANES);
@@ -167,7 +167,7 @@ bool Block::waits(s32 for_what) const {
   });
 }
 
-// Nobody can move. Lanes that wait for others of their warp go on without them.
+// No thread can go on. Lanes that wait for others of their warp go on without them.
 bool Block::release_lanes() {
   bool released = false;
   for (Warp &w : warps) released |= release_lanes(w);
@@ -461,7 +461,7 @@ bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   return false;
 }
 
-// Lanes that branch backwards, in a loop that polls. True if somebody else should have his turn before they go on.
+// Lanes that branch backwards, in a loop that polls. True if another warp should have a turn before they go on.
 bool Block::back(Warp &w, const Instr &i, Group &group) {
   if (same_again(w, i.pc, group.mask, group.version)) {
     group.waiting = FOR_MEMORY;
@@ -560,7 +560,7 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
         ended.push_back({barrier, who});
       lanes &= ~mask;
     }
-  for (Copy &copy : w.copies) copy.mask &= ~mask;  // nobody will wait for them
+  for (Copy &copy : w.copies) copy.mask &= ~mask;  // no thread will wait for them
   ++group.pc;
   group.mask &= ~mask;
   w.live &= ~mask;
@@ -621,8 +621,8 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
   complete_barriers();
 }
 
-// Lanes go round a barrier, to code that follows it. They may still come to it by a loop. If they end first, and others
-// have come to it, it is wrong: that is no early return.
+// Lanes bypass a barrier, to code that follows it. They may still reach it by a loop. If they end first, and others
+// have reached it, it is an error: that is not an early return.
 void Block::go_round(Warp &w, u32 barrier, u32 lanes) {
   const auto at =
       std::find_if(w.round.begin(), w.round.end(), [=](const auto &round) { return round.first == barrier; });

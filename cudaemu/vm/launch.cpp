@@ -46,7 +46,7 @@ static Cluster *take(std::deque<Cluster *> &from, F f) {
   return cluster;
 }
 
-// Nothing will ever happen any more: who waits where?
+// A deadlock: who waits where?
 static void give_up(Launch &l, Worker &w) {
   for (const auto &queue : {&l.waiting, &l.polling})
     for (Cluster *cluster : *queue)
@@ -97,7 +97,7 @@ static Cluster *next_cluster(Launch &l, Worker &w, std::unique_lock<std::mutex> 
   return nullptr;
 }
 
-// A cluster has polled in vain. Stop if that is all that happens.
+// A cluster has polled in vain. Stop if no cluster does anything else.
 static void note_idle(Launch &l, Worker &w, u64 executed) {
   const u64 version = l.version();
   const bool others = std::any_of(l.workers.begin(), l.workers.end(), [](auto &w) { return w->busy && !w->polling; });
@@ -201,7 +201,7 @@ static bool work(Launch &l, Worker &worker) {
   return true;
 }
 
-// Threads that wait for work when they are done: to start one costs as much as a small launch.
+// Threads that wait for work when they are done: starting one costs as much as a small launch.
 class Pool {
  public:
   static Pool &get() {

@@ -1,9 +1,9 @@
 // mbarriers.
 //
 // An mbarrier is a word in shared memory: threads that have yet to arrive in this phase, threads that every phase expects,
-// bytes that have yet to come, and the phase's parity. A phase is complete when nobody and nothing is missing. What those
-// knew that arrived in it, whoever waits for it learns: Mbarrier.
-// Bulk copies that complete on an mbarrier land when somebody who still has to wait looks at it: bulk.cpp.
+// bytes that have yet to come, and the phase's parity. A phase is complete when no arrivals and no bytes are missing. A
+// thread that waits for it learns what those knew that arrived in it: Mbarrier. Bulk copies that complete on an
+// mbarrier land when a thread that still has to wait tests it: bulk.cpp.
 #include <algorithm>
 
 #include "block.h"
@@ -77,7 +77,7 @@ static void trace_lane(Warp &w, const Instr &i, int lane, const Target &t, Trace
   trace_access(w, i, 1u << lane, t.there == w.block ? Space::SHARED : Space::CLUSTER, kind, at, 8);
 }
 
-// Nobody and nothing is missing: the next phase begins.
+// No arrivals and no bytes are missing: the next phase begins.
 static void end_phase(Warp &w, u32 pc, const Target &t, Phase &phase) {
   if (phase.pending || phase.bytes) return;
   Cluster &cluster = w.block->cluster;

@@ -238,7 +238,7 @@ static bool all_written(const u8 *written, u32 bytes) {
   }
 }
 
-// The bytes of global memory that somebody has written: marked by stores, asked by loads.
+// The bytes of global memory that have been written: marked by stores, checked by loads.
 void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p) {
   Block &b = *w.block;
   if (b.only && !b.only->written) return;
@@ -454,9 +454,9 @@ static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 
   if (space == Space::CLUSTER) b.visit(w, i, mask, address, bytes, false, strength(i), nullptr);
 }
 
-// A compiler may load what stands behind a short-circuit before it knows whether anybody wants it. Nothing comes of the
-// value in a lane where the other predicate decides: there it does not count as read. o of the predicate: its result, two
-// sources, which of them does not come of the loads; pc of each load.
+// A compiler may move a load above a short-circuit. In a lane where the other predicate decides, the value is not used:
+// there it does not count as read. o of the predicate: its result, two sources, which of them does not come of the
+// loads; pc of each load.
 template <bool AND>
 static void settle(Warp &w, const Instr &i, u32 m) {
   const u32 other = w.pred(i.o[1 + i.o[3]]), matters = m & (AND ? other : ~other);
@@ -526,8 +526,8 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
 }
 
 // What the sanitizer notes of a store or an atomic in global memory, and the access itself, are one: no other block that
-// writes there comes between, so that what it finds there is what was written. Whoever writes to several places, takes
-// them in order.
+// writes there comes between, so that what it finds there is what was written. A store to several places locks them in
+// order.
 struct Together {
   std::atomic_flag *const flags;
   u64 places = 0;

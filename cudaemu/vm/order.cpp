@@ -5,18 +5,18 @@
 // of warp v: accesses of v with an earlier stamp have happened before whatever it does now. All others are unordered with
 // it: a race, unless both only read, or both are made for it (atomics, volatile).
 //
-// - A barrier of the block: everybody knows everything. A counted one: who waits learns what all knew that arrived; who
-//   only arrives, learns nothing.
+// - A barrier of the block: all threads know everything. A counted one: those that wait learn what all knew that
+//   arrived; those that only arrive learn nothing.
 // - `__syncwarp(mask)`: among those lanes. Only within a warp are lanes told apart.
-// - Memory: a release hands what the writer knows to the location, an acquire takes it from there. What a plain atomic or
-//   volatile store hands on is what was known at the writer's last fence. Between blocks and warps that is the only way.
-//   A store whose value comes of loads says, even without a fence, that these are over: what is written later they cannot
-//   see. (So libraries pass a count from block to block, and overwrite what was counted.)
-//   In shared memory a volatile store, an exchange and a compare-and-swap do so without a fence, for hardware keeps the
-//   order of one block's shared accesses.
-// - What the hardware does in the background (wgmma, bulk copies) sees shared memory through the async proxy. What threads
-//   wrote must have happened before it, and a fence.proxy.async between the two: what such a fence comes after, is known
-//   besides, and handed on by the same ways.
+// - Memory: a release hands what the writer knows to the location, an acquire takes it from there. A plain atomic or
+//   volatile store hands on what was known at the writer's last fence. Between blocks and warps that is the only way.
+//   A store whose value depends on loads shows, even without a fence, that these are over: they cannot see what is
+//   written later. (So libraries pass a count from block to block, and overwrite what was counted.)
+//   In shared memory a volatile store, an exchange and a compare-and-swap do so without a fence, because hardware keeps
+//   the order of one block's shared accesses.
+// - What the hardware does in the background (wgmma, bulk copies) sees shared memory through the async proxy. What
+//   threads wrote must have happened before it, with a fence.proxy.async in between: what such a fence comes after is
+//   recorded separately, and handed on in the same ways.
 #include <algorithm>
 
 #include "block.h"
@@ -172,7 +172,7 @@ static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) 
   return join(past, beyond.others);
 }
 
-// fence.proxy.async: what the warp knows, whoever learns of it knows to be fenced, too.
+// fence.proxy.async: those who learn what the warp knows also know that it is fenced.
 void Block::fence_proxy(Warp &w) {
   w.knows.time[w.index] = advance(w);
   settle(w);

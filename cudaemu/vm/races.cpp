@@ -2,8 +2,8 @@
 //
 // Each granule (the smallest store to global memory that the kernel makes) knows who wrote it last, and two warps that
 // read it since, of each of which one or two lanes. Who they are and when, an epoch says: a number for what one warp does between two events that order
-// (order.cpp). Words are read and written whole, so that blocks on two cores may meet at a granule: what one of them
-// overwrites of the other, is lost, but nothing else.
+// (order.cpp). Words are read and written whole, so that blocks on two cores may meet at a granule: what one overwrites
+// of the other is lost, but nothing else.
 //
 // What is written may be what was there: two threads that set one flag are told apart from two that disagree.
 #include <sys/mman.h>
@@ -82,7 +82,7 @@ constexpr u64 ACTOR = ~((1ull << EPOCH_SHIFT) - 1) | 31 * R_LANE_STEP;
 // of a read, and it is enough that this is over.
 bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine, bool over) const {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
-  const u64 bit = bit_of(address);  // who has seen the value of an atomic comes after it, as far as that place goes
+  const u64 bit = bit_of(address);  // a thread that has seen the value of an atomic comes after it, for that place
   if (word & R_STRONG && !((word | mine) & R_BLOCK) && seen[bit / 64] >> bit % 64 & 1) return true;
   if (e.block == index) {
     if (word & mine & R_STRONG) return true;
@@ -103,7 +103,7 @@ void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
   if (e.block & ASYNCHRONOUS) problem = Problem::BULK_STILL_WRITES;
   int other = lane_of(word);
-  if (e.block == index && e.warp == w.index && other == lane)  // several lanes read: nobody is his own opponent
+  if (e.block == index && e.warp == w.index && other == lane)  // several lanes read: no lane races with itself
     other_lane_of(word) != lane ? other = other_lane_of(word) : lane = other_lane_of(mine);
   report(problem, i.pc, thread(w, lane), address, bytes, e.warp * LANES + u32(other), u32(word & R_PC_MASK),
          block_of(e.block));
@@ -232,7 +232,7 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
     const bool same = value && !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size);
     for (const u64 earlier : {word, one, other})
       if (races(earlier, earlier != word) &&
-          !(same && by_my_warp(earlier)))  // lanes that agree: nobody sees which of them it was
+          !(same && by_my_warp(earlier)))  // lanes that agree: which of them it was cannot be seen
         report_race(same              ? Problem::SAME_VALUE
                     : earlier == word ? Problem::GLOBAL_WRITE_AFTER_WRITE
                                       : Problem::GLOBAL_WRITE_AFTER_READ,
@@ -281,7 +281,7 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
   }
 }
 
-// The usual store: of a row that nobody else has touched. False if it needs a closer look.
+// The usual store: of a row that no other warp has touched. False if it needs a closer look.
 bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
   if (early(w, ALL)) return false;
   if (!launch.races.load(std::memory_order_relaxed)) return true;

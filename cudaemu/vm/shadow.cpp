@@ -33,8 +33,8 @@ u64 strength(const Instr &i) {
   return i.flags & (SPIN | TENTATIVE) ? Cell::BY_STRONG : i.flags & STRONG ? Cell::BY_VOLATILE : 0;
 }
 
-// What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes; what a bulk copy
-// has written that it has waited for.
+// What a warp knows, as words to compare with: of all warps, of the other ones at most, of its own lanes, and of bulk
+// copies that it has waited for.
 struct Horizon {
   u64 oldest, newest, own, landed;
   explicit Horizon(const Warp &w)
@@ -224,7 +224,7 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
     lane_by_lane([](u32, Cell) { return false; });
 }
 
-// The usual store: of a row that nobody else has to do with. False if it needs a closer look.
+// The usual store: of a row that no other warp has touched. False if it needs a closer look.
 bool Block::shadow_write_row(const Warp &w, u64 address, u32 bytes, const Instr &i) {
   const u32 at = u32(address) >> program.granule_log2, count = std::max(bytes >> program.granule_log2, 1u);
   const Cell first = stamp(w, 0, 0, i, strength(i));

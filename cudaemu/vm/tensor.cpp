@@ -159,7 +159,7 @@ static void mma(Warp &w, const Instr &i, u32 m) {
   write_d(w, d, i.o[4], tile, m, rows);
 }
 
-// ---- wmma: its fragments are whatever the implementation likes ----
+// ---- wmma: the layout of its fragments is up to the implementation ----
 //
 // Ours are those of mma.m16n8k16, tile beside tile, which is also what ptxas makes of them for sm_80 to sm_90. So the
 // accesses are modelled after its code, too: A and B of 16 bits come from shared memory by ldmatrix, from elsewhere in

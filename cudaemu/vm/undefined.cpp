@@ -1,7 +1,7 @@
-// Values that nobody set: registers that are read before they are written, local memory likewise, and what a shuffle gives
-// from a lane that takes no part. They are followed, bit by bit, through registers and memory, to where they matter: an
-// address, a branch, a product of matrices, an atomic, what the host reads. Copying them about does no harm, and compilers
-// and libraries do so.
+// Undefined values: registers that are read before they are written, local memory likewise, and the result of a shuffle
+// from a lane that takes no part. They are tracked, bit by bit, through registers and memory, to where they matter: an
+// address, a branch, a product of matrices, an atomic, what the host reads. Copying them is harmless, and compilers and
+// libraries do so.
 //
 // Warp::undefined is a second frame, with ones where the bits of the first are undefined. Lowering knows which registers
 // can be so at all; they have slots of their own, and only instructions that touch those are TRACKED. As long as a warp
@@ -234,7 +234,7 @@ static void to_a_barrier(Warp &w, const Instr &i, const Flow &f, u32 m) {
 //
 // Shared and local memory have a mirror of their own: a bit for each bit. Global memory has pages of such bits, where there
 // are any (UndefinedBytes); they stay from launch to launch, each byte with the store that it came by. A value that is
-// undefined altogether is a finding when the host reads it: until then it may be overwritten, or nobody may care.
+// wholly undefined is a finding when the host reads it: until then it may be overwritten, or never used.
 
 template <class F>
 void UndefinedBytes::each(u64 address, u64 bytes, bool create, F f) {
@@ -398,7 +398,7 @@ void undefined_load(Warp &w, const Instr &i, u32 m, Space space, const u64 *addr
   }
 }
 
-// A store of elements. Those that are undefined altogether are told, for the host may read them.
+// A store of elements. Those that are wholly undefined are reported, because the host may read them.
 void undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, u32 width, u32 count,
                      const u32 *registers) {
   Block &b = *w.block;

@@ -30,7 +30,7 @@ using s64 = int64_t;
 constexpr int LANES = 32;
 constexpr u32 ALL = ~0u;
 
-// Generic addresses: global memory stands where it stands on the host; these windows are beyond any host address.
+// Generic addresses: global memory has its host addresses; these windows are beyond any host address.
 constexpr u64 SHARED_WINDOW = 1ull << 56;
 constexpr u64 LOCAL_WINDOW = 2ull << 56;
 constexpr u64 PARAM_WINDOW = 3ull << 56;
@@ -95,8 +95,8 @@ struct Instr {
 };
 
 // What a kernel must not do: name, kind (what reports call it), and the cudaError_t with which the launch ends there, or 0
-// if it goes on. findings.py has the sentences. Reports keep this order, causes before what comes of them: what a missing
-// barrier lets somebody read too early is a race, and often also a value that nobody has written yet.
+// if it goes on. findings.py has the sentences. Reports keep this order, causes before effects: what a missing barrier
+// lets a thread read too early is a race, and often also a value that is not yet written.
 #define PROBLEMS(X)                                            \
   X(GLOBAL_BOUNDS, "out of bounds global", 700)                \
   X(SHARED_BOUNDS, "out of bounds shared", 700)                \
@@ -227,7 +227,7 @@ enum TraceKind : u8 {
 #undef X
 };
 
-// What orders the warps of a block, and what runs in the background, for a time line (timeline.py). `at` and `number` of
+// What orders the warps of a block, and what runs in the background, for a timeline (timeline.py). `at` and `number` of
 // each; `there`: of an mbarrier the block that has it, of a bulk store the lane, of a cluster's barrier its first block.
 // ..._DONE, WGMMA_PASS: all groups before `at`. LANDED: the copies on an mbarrier, in their order.
 // clang-format off
@@ -304,7 +304,7 @@ enum Reach { WITHIN, BEYOND };  // of a fence: the block, or more
 // Times that lanes of one warp know of each other, where these differ: [knows][of].
 struct LaneTimes { u32 of[LANES][LANES]; };
 
-// What memory locations pass on: whoever reads the flag knows what its writer knew.
+// What memory locations pass on: a thread that reads the flag knows what its writer knew.
 using Flags = std::unordered_map<u64, Clock>;
 
 // ---- memory, lanes and warps ----
@@ -399,7 +399,7 @@ struct Warp {
   u32 waits_at = NO_PC;  // where it has noted that it waits for an mbarrier, or for wgmma
   bool force = false;    // the next TOGETHER instruction runs with the lanes that are here
   std::vector<Group> groups;
-  // Is it getting on? See Block::same_again.
+  // Does it make progress? See Block::same_again.
   u64 reads = 0;              // loads and atomics so far
   u64 own = 0;                // changes of what only this warp sees: local memory, the clock
   u32 polls = 0;              // since another group, or another warp, had a turn
@@ -430,7 +430,7 @@ struct Warp {
   u32 bulk_group[LANES] = {};              // as copy_group
   u32 arrived = 0, through = 0;            // lanes that wait for the cluster's barrier, or may: it is complete
   u64 arrivals = 0;                        // of the cluster's barriers, the last one to which a lane came
-  std::vector<std::pair<u32, u32>> round;  // barriers that lanes have gone round: pc, lanes
+  std::vector<std::pair<u32, u32>> round;  // barriers that lanes have bypassed: pc, lanes
 
   template <class T>
   T *reg(u32 offset) const {

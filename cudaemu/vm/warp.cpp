@@ -1,4 +1,4 @@
-// Instructions in which the lanes of a warp meet: shuffles, votes, matches, reductions; and what asks where we are.
+// Instructions in which the lanes of a warp meet: shuffles, votes, matches, reductions; and queries of address spaces.
 #include <algorithm>
 #include <chrono>
 

@@ -1,9 +1,9 @@
 // wgmma: four warps multiply 64 rows by a matrix in shared memory, in the background.
 //
 // The warps of a warpgroup execute the same instructions, so the n-th of each is a part, 16 of the rows, of one product.
-// It is computed as late as it may be, when the first of them waits for it, and for all of them at once, for then the
-// hardware is done with it; code that reads the accumulators or overwrites an operand before that gets other numbers.
-// A warp cannot wait for a product that another one has not issued yet. Operands in registers are taken at once.
+// It is computed as late as possible, when the first of them waits for it, and for all of them at once, since hardware
+// is done by then; code that reads the accumulators or overwrites an operand before that gets other numbers. A warp
+// cannot wait for a product that another one has not issued yet. Operands in registers are taken at once.
 #include <algorithm>
 
 #include "block.h"
@@ -120,7 +120,7 @@ typedef u64 RowBits __attribute__((vector_size(64)));
 
 constexpr s32 OF_ZERO = -1000, OF_INFINITY = 128;  // exponents; as large: what is not a number
 
-// What a type has: bits behind the point that are kept, the smallest exponent.
+// Of a type: fraction bits that are kept, the smallest exponent.
 struct Precision {
   int kept;
   s32 smallest;
@@ -421,7 +421,7 @@ bool Block::wait_for_products(Warp &w, const Instr &i) {
   return true;
 }
 
-// Nobody can move. Warps go on that wait for others of their warpgroup.
+// No thread can go on. Warps that wait for others of their warpgroup go on.
 bool Block::release_warpgroups() {
   bool released = false;
   for (Warp &w : warps)
@@ -593,8 +593,8 @@ void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 
                               warps[4 * group + part], i, 0, where, bytes, *this, last);
 }
 
-// What the product reads, each of its warps must know to be written; and nobody may overwrite it who does not know of a
-// wait for the product. Most granules tell what their neighbours tell.
+// Each warp of the product must know that what it reads has been written; and a thread may overwrite it only if it
+// knows of a wait for the product. Most granules have the state of their neighbours.
 void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &product) {
   u32 limit[32];
   std::fill(limit, limit + 32, ~0u);

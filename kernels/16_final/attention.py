@@ -1,10 +1,10 @@
-"""`attention(q, k, v)`: attention as a torch function, with the meaning of torch's scaled_dot_product_attention.
+"""`attention(q, k, v)`: attention as a torch function, equal to torch's scaled_dot_product_attention.
 
-On a GPU of compute capability 9.0 it is stage h7, unless queries are few; there, elsewhere, and on the CPU, where the
-emulator runs it, it is stage 16.
-A call costs the host some microseconds: all that follows from the inputs' dtypes, shapes and strides is worked out once
-and kept as a plan, and a call allocates the output and launches. torch.compile, fake tensors and dispatch modes meet
-the same computation as an operator, torch.ops.gpu_kernels_course.attention.
+On a GPU of compute capability 9.0 it is stage h7, except for few queries. For these, on other GPUs, and on the CPU,
+where the emulator runs it, it is stage 16. A call costs the host some microseconds: all that follows from the inputs'
+dtypes, shapes and strides is worked out once and kept as a plan, and a call allocates the output and launches.
+torch.compile, fake tensors and dispatch modes use the same computation as an operator,
+torch.ops.gpu_kernels_course.attention.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cudaemu.errors import UserError
 stage = course.load(__package__.rpartition(".")[2])
 hopper = course.load("h7")  # computes the same, for launchers with the same arguments
 
-FEW_QUERIES = 64  # of a head, or of the heads that share keys: stage 16 is as fast as memory, and costs the host less
+FEW_QUERIES = 64  # of a head, or of heads that share keys: stage 16 is then as fast as memory, and costs the host less
 
 DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
@@ -178,7 +178,7 @@ def _dense(tensor: Tensor) -> Tensor:
 def check(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
 ) -> None:
-    """UserError that names the argument which does not fit, and says what would."""
+    """UserError that names the argument that does not fit, and what would fit."""
     tensors = {"q": q, "k": k, "v": v}
     check_tensors("attention", tensors)
     check_places("attention", tensors, ("cpu", "cuda", "meta"))
@@ -249,7 +249,7 @@ def _operator(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(O, LSE); LSE is empty if it was not asked for: an operator has one number of outputs."""
+    """(O, LSE); LSE is empty if it was not asked for: an operator has a fixed number of outputs."""
     o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
     return o, q.new_empty(0, dtype=torch.float32) if lse is None else lse
 

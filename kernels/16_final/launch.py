@@ -1,4 +1,4 @@
-"""What a launch of this stage chooses by its shape and by the GPU: over how many blocks the keys are split."""
+"""What a launch of this stage chooses by its shape and the GPU: the number of blocks that share the keys."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from common.problem import Shape, Variants
 from common.problems.sdpa import best_splits
 
 BLOCK_KV = 64  # keys per tile, as in kernel.cu
-SMALL_BLOCK_Q = 64  # queries per block where there are no more of them; otherwise as many as 4 warps take
-FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
+SMALL_BLOCK_Q = 64  # queries per block if there are no more; otherwise as many as 4 warps take
+FEW_TILES = 5  # of keys: two parts then have two and three of them
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
-    """{"splits"}: over how many blocks the keys of one tile of queries are split, so that all multiprocessors work."""
+    """{"splits"}: how many blocks share the keys of one tile of queries, so that all multiprocessors work."""
     b, h, h_kv, n, n_kv, d = shape
     group = h // h_kv
     packed = group if n * group <= SMALL_BLOCK_Q else 1
@@ -24,10 +24,9 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
-    """What a check launches as well, by what it is: choices that differ.
+    """Other choices for a check to launch, by name.
 
-    Small sizes leave a block no more than one tile of keys; as large sizes have it: several of them, in one part or in
-    two that are not alike."""
+    At small sizes a block has at most one tile of keys; at large sizes several, in one part or in two unequal ones."""
     if choose(shape, variants, multiprocessors)["splits"] == 1:
         return {}
     return {"keys in two parts": {"splits": 2}} if _tiles(shape) >= FEW_TILES else {"keys not split": {"splits": 1}}

@@ -1,4 +1,4 @@
-"""What a launch of this stage chooses by its shape: the launcher does it itself. A check tries all its choices."""
+"""A launch of this stage chooses its tile in the launcher. A check tries all its choices."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
-    """What a check launches as well, by what it is: every choice, since small sizes take few of them by themselves.
+    """Other choices for a check to launch, by name: every choice, since the launcher takes few of them at small sizes.
 
-    Of large sizes one is enough: the choices were compared at small ones."""
+    At large sizes one is enough: the choices were compared at small ones."""
     if shape[0] * shape[1] * shape[2] > 1 << 24:
         return {}
     return {f"tiles of {what}": {"choice": number} for number, what in enumerate(CHOICES)}

@@ -75,7 +75,7 @@ def _run(
     more = [None if each is None else _kind(each) for each in (bias, residual, out)]
     key = (_kind(a), _kind(b), *more, activation, out_dtype)
     plan = _plans.get(key)
-    if plan is None:  # what is refused is not kept: a call that is found needs no check
+    if plan is None:  # refused calls are not kept, so a call that is found needs no check
         check(a, b, bias, activation, residual, out, out_dtype)
         if a.device.type == "meta":
             return _result(a, b, out, out_dtype)
@@ -188,7 +188,7 @@ class Plan:
     def _by_torch(
         self, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor | None
     ) -> Tensor:
-        """Where h5 cannot: an empty product is zeros; any other is stage 11's, and torch does the rest."""
+        """What h5 cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
         m, n, _ = self.shape
         if self.empty:
             c = torch.zeros((m, n), dtype=torch.float32, device=self.device)
@@ -240,7 +240,7 @@ def check(
     out: Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
-    """UserError that names the argument which does not fit, and says what would."""
+    """UserError that names the argument that does not fit, and what would fit."""
     tensors = {"a": a, "b": b}
     tensors |= {n: each for n, each in (("bias", bias), ("residual", residual), ("out", out)) if each is not None}
     check_tensors("matmul", tensors)

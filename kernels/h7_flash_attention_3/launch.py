@@ -1,16 +1,16 @@
-"""What a launch of this stage chooses by its shape and by the GPU: over how many blocks the keys are split."""
+"""What a launch of this stage chooses by its shape and the GPU: the number of blocks that share the keys."""
 
 from __future__ import annotations
 
 from common.problem import Shape, Variants
 from common.problems.sdpa import best_splits
 
-GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; where there are no more of them, a block has one that multiplies
-FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
+GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; if there are no more, one warpgroup of a block multiplies
+FEW_TILES = 5  # of keys: two parts then have two and three of them
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
-    """{"splits"}: over how many blocks the keys of one tile of queries are split, so that all multiprocessors work."""
+    """{"splits"}: how many blocks share the keys of one tile of queries, so that all multiprocessors work."""
     b, h, h_kv, n, n_kv, d = shape
     group = h // h_kv
     packed = group if n * group <= GROUP_Q else 1
@@ -21,10 +21,9 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
-    """What a check launches as well, by what it is: choices that differ.
+    """Other choices for a check to launch, by name.
 
-    Small sizes leave a block no more than one tile of keys; as large sizes have it: several of them, in one part or in
-    two that are not alike."""
+    At small sizes a block has at most one tile of keys; at large sizes several, in one part or in two unequal ones."""
     if choose(shape, variants, multiprocessors)["splits"] == 1:
         return {}
     enough = _tiles(shape, variants) >= FEW_TILES

@@ -17,8 +17,8 @@ import cudaemu
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 HEAD = """# cudaemu: the Python API
 
-`python -m tests.cudaemu.reference` makes this page of the docstrings. [emulator.md](emulator.md) shows how it is used.
-Errors that a user can mend are `cudaemu.UserError`, a `ValueError`.
+`python -m tests.cudaemu.reference` makes this page from the docstrings. [emulator.md](emulator.md) shows how it is
+used. Errors that a user can fix are `cudaemu.UserError`, a `ValueError`.
 """
 FUNCTIONS = ("run", "load", "program", "run_ptx", "prepare", "executable_lines")
 CLASSES = (

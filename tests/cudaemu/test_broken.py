@@ -140,7 +140,7 @@ Tool: none
     ("old", "new", "said"),
     [
         ("Tool: none\n", "", "does not say 'Tool:'"),
-        ("Says:", "Sais:", "'Sais: x' is none of the lines"),
+        ("Says:", "Sais:", "'Sais: x'"),
         ("b/examples/votes.cu", "b/examples/other.cu", "changes no single file"),
         ("-1,1", "-1,2", "is not as long as it says"),
     ],
@@ -155,7 +155,7 @@ def test_a_patch_that_is_none(old, new, said, tmp_path):
 def test_a_patch_that_applies_no_more(tmp_path):
     path = tmp_path / "a.patch"
     path.write_text(PATCH)
-    with pytest.raises(ValueError, match="a.patch: examples/votes.cu has this 0 times:\n// Votes"):
+    with pytest.raises(ValueError, match="a.patch: examples/votes.cu .* 0 times"):
         _ = suite._read(path).text
 
 

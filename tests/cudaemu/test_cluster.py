@@ -243,14 +243,14 @@ def test_a_barrier_to_which_some_do_not_come():
     stuck = "setp.eq.u32 %p0, %r20, 1; @%p0 bra OTHER;" + SYNC + "bra END; OTHER: {} END:"
     found, _, result = run(stuck.format(wait))
     assert {"barrier divergence", "deadlock"} <= set(found) and result.code, result.findings
-    assert any("32 of the cluster have neither arrived" in finding.message for finding in result.findings)
+    assert any(" 32 of the cluster" in finding.message for finding in result.findings)
     found, _, result = run(stuck.format("bar.sync 1, 64;"))
     assert found == ["barrier divergence"] and result.findings[0].block == (1, 0, 0)
 
 
 def test_misuse_of_the_barrier():
     arrive, wait = SYNC.split()[0], SYNC.split()[1]
-    for body, said in ((arrive + arrive + wait, "arrives here again"), (wait + SYNC, "has not arrived")):
+    for body, said in ((arrive + arrive + wait, "arrives here again"), (wait + SYNC, "without having arrived")):
         found, _, result = run(body)
         assert set(found) == {"barrier divergence"} and said in result.findings[0].message
 
@@ -275,7 +275,7 @@ def test_many_clusters_on_several_cores(threads):
 
 
 def test_a_grid_must_be_a_multiple():
-    with pytest.raises(PtxError, match=r"grid must be a multiple of the cluster \(4, 1, 1\), got \(6, 1, 1\)"):
+    with pytest.raises(PtxError, match=r"grid must .*\(4, 1, 1\).*\(6, 1, 1\)"):
         run("", blocks=6)
 
 

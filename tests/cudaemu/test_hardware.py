@@ -94,7 +94,7 @@ def test_known_cases(gpu, threads, registers, shared, blocks, limiters):
 
 def test_unknown_compute_capability_is_named():
     assert hardware.select(["8.6", "90"]) == (RTX3090, H100) and hardware.select(None) == GPUS
-    with pytest.raises(UserError, match="'7.5', there are 8.0, 8.6, 8.9, 9.0"):
+    with pytest.raises(UserError, match="one of 8.0, 8.6, 8.9, 9.0.*'7.5'"):
         hardware.select(["7.5"])
 
 
@@ -130,7 +130,7 @@ def test_a_compute_capability_as_people_and_nvcc_write_it(written, people, nvcc)
 
 @pytest.mark.parametrize("text", ["", "8", "9.0b", "a", "9.00", "sm_90", "9,0", "²0"])
 def test_what_is_no_compute_capability(text):
-    with pytest.raises(UserError, match="must be written like 8.0, 90 or 9.0a, got"):
+    with pytest.raises(UserError, match="compute capability must .*got"):
         Arch.of(text)
 
 

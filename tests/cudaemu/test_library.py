@@ -90,14 +90,14 @@ def test_reports_call_the_arguments_by_their_names(library):
     assert report.tensors.keys() == {"x", "y"} and report.tensors["x"].shape == (90,)
     assert set(report.accesses("x")[1]) <= set(range(90))
     report = library.launch("saxpy", 2, 64, 2.0, np.ones(100, np.float32), y, 100, outputs=["y"])
-    assert "y[0], which nobody has written" in str(report)
+    assert "y[0], which was never written" in str(report)
 
 
 def test_an_array_that_cannot_be_written_is_for_const_pointers(library):
     x, y = np.ones(10, np.float32), np.zeros(10, np.float32)
     x.flags.writeable = False
     assert library.launch("saxpy", 1, 32, 1, x, y, 10).ok and y.sum() == 10
-    with pytest.raises(UserError, match=r"y is of type float\*, and the array cannot be written"):
+    with pytest.raises(UserError, match=r"^y must be writable"):
         library.launch("saxpy", 1, 32, 1, y, x, 10)
 
 
@@ -120,7 +120,7 @@ def test_structures(library):
     assert library.launch("along", 1, 4, bytes(Line(2.5, 5, b"A")), out).ok and out.tolist() == expected
     record = np.array([(2.5, 5, b"A")], np.dtype([("s", "f8"), ("o", "i4"), ("n", "S1")], align=True))[0]
     assert library.launch("along", 1, 4, record, out).ok and out.tolist() == expected
-    with pytest.raises(UserError, match="line is a Line of 16 bytes: 3 were given"):
+    with pytest.raises(UserError, match="^line must .*16 bytes, got 3"):
         library.launch("along", 1, 4, b"abc", out)
 
 
@@ -143,9 +143,7 @@ def test_templates_overloads_namespaces(library):
     assert library.launch("fill<double, 2>", 1, 32, other, 0.5).ok and other.sum() == 1  # nothing in the source uses it
     one = np.zeros(1, np.int32)
     assert library.launch("overloaded(int*)", 1, 1, one).ok and one[0] == 1
-    with pytest.raises(
-        UserError, match=r"several kernels overloaded; name one of\s+overloaded\(int\*\)\s+overloaded\(float\*\)"
-    ):
+    with pytest.raises(UserError, match=r"(?s)several .*overloaded\(int\*\)\s+overloaded\(float\*\)"):
         library.launch("overloaded", 1, 1, one)
     assert library.launch("hidden", 1, 1, one).ok and one[0] == 3
     assert "fill<int, 4>" in library.kernels and "saxpy" in library.kernels
@@ -172,67 +170,67 @@ ARRAY, INTS = np.zeros(8, np.float32), np.zeros(8, np.int32)
     [
         (
             lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY),
-            "saxpy takes 4 arguments .float, float const., float., int., not 3",
+            "saxpy takes 4 arguments .float, float const., float., int., got 3",
         ),
         (
             lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY.astype("f8"), ARRAY, 8),
-            "x is of type float const.: an array of float64 does not fit",
+            "x must fit float const.*float64",
         ),
-        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, INTS, ARRAY, 8), "an array of int32 does not fit"),
+        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, INTS, ARRAY, 8), "x must .*int32"),
         (
             lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY, 8.0),
-            "n is of type int: pass an int, not float 8.0",
+            "n must be an int.*float 8.0",
         ),
         (
             lambda lib: lib.launch("saxpy", 1, 32, 1.0, ARRAY, ARRAY, 2**31),
-            "n is of type int, which does not hold 2147483648",
+            "n must fit int, got 2147483648",
         ),
         (
             lambda lib: lib.launch("saxpy", 1, 32, "1", ARRAY, ARRAY, 8),
-            "a is of type float: pass a number, not str '1'",
+            "a must be a number.*str '1'",
         ),
         (
             lambda lib: lib.launch("saxpy", 1, 32, ARRAY, ARRAY, ARRAY, 8),
-            "a is of type float: pass a number, not an array of float32",
+            "a must be a number.*array of float32",
         ),
-        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, 1234, ARRAY, 8), "x is a pointer: pass a tensor"),
+        (lambda lib: lib.launch("saxpy", 1, 32, 1.0, 1234, ARRAY, 8), "x must be .*pointer, got int 1234"),
         (
             lambda lib: lib.launch("saxpy", 1, 32, 1.0, np.zeros((8, 8), np.float32)[:, 0], ARRAY, 8),
-            "x is not a contiguous array",
+            "x must be a contiguous array",
         ),
         (lambda lib: lib.launch("saxpi", 1, 32), "has no kernel saxpi, it has .*saxpy"),
         (lambda lib: lib.launch("fill", 1, 32, ARRAY, 1.0), None),
-        (lambda lib: lib.launch("fill<int, x>", 1, 32, INTS, 1), "cannot be compiled with the kernel fill<int, x>"),
+        (lambda lib: lib.launch("fill<int, x>", 1, 32, INTS, 1), "cannot .* fill<int, x>"),
         (
             lambda lib: lib.launch("bounded", 1, 65, INTS),
-            r"bounded: 65 threads per block, at most 64 \(launch bounds 64\)",
+            r"65 threads .* 64 \(launch bounds 64\)",
         ),
         (
             lambda lib: lib.launch("bounded", 1, 64, INTS, shared=2**40),
-            "bounded: 1099511627776 bytes of dynamic shared memory",
+            "dynamic shared memory must .*1099511627776",
         ),
-        (lambda lib: lib.launch("bounded", 1, 64, INTS, shared=-1), "-1 bytes of dynamic shared memory: it takes 0 to"),
-        (lambda lib: lib.launch("bounded", -1, 64, INTS), "the grid has -1 along x: it takes 1 to 2,147,483,647"),
-        (lambda lib: lib.launch("bounded", (1, 65536), 64, INTS), "the grid has 65536 along y: it takes 1 to 65,535"),
-        (lambda lib: lib.launch("bounded", 1, 0, INTS), "the block has 0 along x"),
-        (lambda lib: lib.launch("bounded", 1, 5000, INTS), "the block has 5000 along x: it takes 1 to 1,024"),
-        (lambda lib: lib.launch("bounded", 1, (8, 8, 8, 8), INTS), "the block is one to three whole numbers"),
-        (lambda lib: lib.launch("bounded", 1.5, 8, INTS), "the grid is one to three whole numbers"),
+        (lambda lib: lib.launch("bounded", 1, 64, INTS, shared=-1), "dynamic shared memory must .*-1"),
+        (lambda lib: lib.launch("bounded", -1, 64, INTS), "grid must .*2,147,483,647 along x, got -1"),
+        (lambda lib: lib.launch("bounded", (1, 65536), 64, INTS), "grid must .*65,535 along y, got 65536"),
+        (lambda lib: lib.launch("bounded", 1, 0, INTS), "block must .*along x, got 0"),
+        (lambda lib: lib.launch("bounded", 1, 5000, INTS), "block must .*1,024 along x, got 5000"),
+        (lambda lib: lib.launch("bounded", 1, (8, 8, 8, 8), INTS), "block must be one to three"),
+        (lambda lib: lib.launch("bounded", 1.5, 8, INTS), "grid must be one to three"),
         (
             lambda lib: lib.launch("bounded", 1, 8, INTS, threads=-3),
-            "threads must be a whole number, at least 1",
+            "threads must be a whole number",
         ),
         (
             lambda lib: lib.launch("bounded", 1, 8, INTS, outputs=["nobody"]),
-            "bounded has no argument 'nobody', it has out",
+            "outputs must .*bounded .out.*'nobody'",
         ),
-        (lambda lib: lib.call("twice", 3.0, ARRAY, ARRAY, 8, 5), "stream is the default stream: pass None, not int 5"),
+        (lambda lib: lib.call("twice", 3.0, ARRAY, ARRAY, 8, 5), "stream must be None.*int 5"),
         (
             lambda lib: lib.call("twice", 3.0, ARRAY.astype("f8"), ARRAY, 8, None),
-            r"x is of type const float\*: an array of float64 does not fit",
+            r"x must fit const float\*.*float64",
         ),
         (lambda lib: lib.call("thrice"), "does not export thrice"),
-        (lambda lib: lib.call("system(1)"), "is not the name of a function"),
+        (lambda lib: lib.call("system(1)"), "identifier.*system"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(library, call, said):
@@ -255,13 +253,13 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .
 @pytest.mark.parametrize(
     ("grid", "block", "options", "said"),
     [
-        (-1, 1, {}, "grid has -1"),
-        (1, 0, {}, "block has 0"),
-        (1, 5000, {}, "block has 5000"),
-        (1, (32, 64), {}, "2048 threads per block, at most 1024"),
-        (1, 1, {"shared": -1}, "-1 bytes of dynamic shared memory"),
-        (1, 1, {"shared": 2**40}, "1099511627776 bytes"),
-        (1, 1, {"threads": -3}, "threads must be a whole number, at least 1"),
+        (-1, 1, {}, "grid must .*-1"),
+        (1, 0, {}, "block must .*got 0"),
+        (1, 5000, {}, "block must .*5000"),
+        (1, (32, 64), {}, "2048 threads .*1024"),
+        (1, 1, {"shared": -1}, "shared memory must .*-1"),
+        (1, 1, {"shared": 2**40}, "shared memory must .*1099511627776"),
+        (1, 1, {"threads": -3}, "threads must be a whole number"),
     ],
 )
 def test_run_ptx_refuses_absurd_launches(grid, block, options, said):
@@ -272,7 +270,7 @@ def test_run_ptx_refuses_absurd_launches(grid, block, options, said):
 def test_inline_assembly_that_ptxas_refuses(tmp_path):
     """nvcc passes it on unread, and the emulator may understand what the hardware does not have."""
     text = '__global__ void k(int *out) {\n  int v;\n  asm("add.s32 %0, 1, 2, 3;" : "=r"(v));\n  *out = v;\n}\n'
-    with pytest.raises(UserError, match=r"source\.cu\(3\): ptxas refuses the inline assembly: .*rguments"):
+    with pytest.raises(UserError, match=r"source\.cu\(3\): ptxas refuses .*rguments"):
         cudaemu.load(text).launch("k", 1, 1, np.zeros(1, np.int32))
     with pytest.raises(UserError, match="PTX line .*|ptxas refuses"):
         cudaemu.load(text.replace("add.s32 %0, 1, 2, 3;", "add.s32 %0 {{{ 1;")).launch("k", 1, 1, np.zeros(1, np.int32))
@@ -299,7 +297,7 @@ def test_ptxas_is_asked_once_about_a_text(ptxas):
     assert ptxas("add.s32 %r1, %r2, 3;") == ptxas("add.s32 %r1, %r2, 3;") == 1
     assert ptxas("add.s32 %r1, %r2, 4;") == 2
     for _ in range(2):  # what it refuses is asked about again: only builds that read files keep failures
-        with pytest.raises(UserError, match="refuses the inline assembly: .*here"):
+        with pytest.raises(UserError, match="ptxas refuses .*here"):
             ptxas("here: bra here;", "here: bra here;")  # a label that is there twice
     assert ptxas("add.s32 %r1, %r2, 4;") == 4
 
@@ -356,7 +354,7 @@ extern "C" int f() { return 0; }
 
 @pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
 def test_arguments_of_the_wrong_kind_are_named(slip):
-    with pytest.raises(UserError, match="must be|is one to three whole numbers"):
+    with pytest.raises(UserError, match="must be"):
         slip(cudaemu.load(SLIPPED), np.zeros(32, np.float32))
 
 
@@ -367,7 +365,7 @@ def test_a_text_may_hold_whatever_python_has():
 def test_what_overlaps_is_only_read():
     """Each array is a copy of its own: a kernel that writes to what it also reads would give another result."""
     library, x = cudaemu.load(SLIPPED), np.arange(64, dtype=np.float32)
-    with pytest.raises(UserError, match="x and y overlap in memory"):
+    with pytest.raises(UserError, match="x and y overlap"):
         library.launch("next", 1, 16, x[:16], x[8:24])
     assert np.array_equal(x, np.arange(64))
     library.launch("next", 1, 16, x[:16], x[32:48])

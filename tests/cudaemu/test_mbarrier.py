@@ -97,7 +97,7 @@ def test_an_arrival_at_another_blocks_mbarrier():
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("mbarrier.inval.shared::cta.b64 [s];", "nobody has initialised"),
+        ("mbarrier.inval.shared::cta.b64 [s];", "none was initialised"),
         ("mbarrier.arrive.shared::cta.b64 _, [m], 65;", "more arrivals"),
         ("@%p0 mbarrier.init.shared::cta.b64 [m], 0;", "1 to 1,048,575 arrivals, got 0"),
         (

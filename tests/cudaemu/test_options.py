@@ -54,39 +54,39 @@ def test_every_field_is_documented():
         ({"arch": "7.0"}, "'7.0'"),
         (
             {"arch": "8.0", "compiled_for": "9.0"},
-            "compiled_for must be a compute capability that runs on arch, 8.0, got '9.0'",
+            "compiled_for must .*8.0, got '9.0'",
         ),
-        ({"defines": ["A=1"]}, "defines must be macros and their values"),
-        ({"defines": {"1x": 1}}, "a macro's name is a C++ identifier, got '1x'"),
-        ({"defines": {"A": None}}, r"defines['A'] must be text or a whole number, got None"),
-        ({"flags": "-O3 -g"}, "flags must be a list of nvcc's words, one each, got '-O3 -g'"),
-        ({"flags": [3]}, "flags must be a list of nvcc's words, one each, got 3"),
-        ({"include": "folder"}, "include must be a list of folders, got 'folder'"),
-        ({"include": Path("folder")}, "include must be a list of folders, got"),
-        ({"multiprocessors": 0}, "multiprocessors must be a whole number, at least 1, or None, got 0"),
-        ({"threads": 1.5}, "threads must be a whole number, at least 1, or None, got 1.5"),
-        ({"threads": True}, "threads must be a whole number, at least 1, or None, got True"),
-        ({"counters": 1}, "counters must be True or False, got 1"),
-        ({"sanitize": "no"}, "sanitize must be True or False, got 'no'"),
-        ({"leaks": None}, "leaks must be True or False, got None"),
-        ({"trace": True}, "trace must be a Trace or None, got True"),
-        ({"events": range(4)}, "events must be Events or None, got range(0, 4)"),
-        ({"timeout": 0}, "timeout must be a number of seconds above 0, or None, got 0"),
-        ({"timeout": "5"}, "timeout must be a number of seconds above 0, or None, got '5'"),
-        ({"progress": 5}, "progress must be a function, or None, got 5"),
-        ({"on_finding": "print"}, "on_finding must be a function, or None, got 'print'"),
+        ({"defines": ["A=1"]}, r"defines must .*\['A=1'\]"),
+        ({"defines": {"1x": 1}}, "defines must .*identifier, got '1x'"),
+        ({"defines": {"A": None}}, r"defines\['A'\] must .*None"),
+        ({"flags": "-O3 -g"}, "flags must .*got '-O3 -g'"),
+        ({"flags": [3]}, "flags must .*got 3"),
+        ({"include": "folder"}, "include must .*got 'folder'"),
+        ({"include": Path("folder")}, "include must .*folder"),
+        ({"multiprocessors": 0}, "multiprocessors must .*got 0"),
+        ({"threads": 1.5}, "threads must .*got 1.5"),
+        ({"threads": True}, "threads must .*got True"),
+        ({"counters": 1}, "counters must .*got 1"),
+        ({"sanitize": "no"}, "sanitize must .*got 'no'"),
+        ({"leaks": None}, "leaks must .*got None"),
+        ({"trace": True}, "trace must .*got True"),
+        ({"events": range(4)}, r"events must .*got range\(0, 4\)"),
+        ({"timeout": 0}, "timeout must .*got 0"),
+        ({"timeout": "5"}, "timeout must .*got '5'"),
+        ({"progress": 5}, "progress must .*got 5"),
+        ({"on_finding": "print"}, "on_finding must .*got 'print'"),
     ],
 )
 def test_wrong_values_are_refused_when_options_are_made(wrong, said):
     with pytest.raises(UserError) as error:
         Options(**wrong)
-    assert said in str(error.value)
+    assert re.search(said, str(error.value))
 
 
 def test_an_unknown_option_names_the_likely_one():
-    with pytest.raises(TypeError, match="there is no option 'sanitise'; did you mean 'sanitize'"):
+    with pytest.raises(TypeError, match="'sanitise'.*'sanitize'"):
         Options().replace(sanitise=False)
-    with pytest.raises(TypeError, match="there is no option 'arhc'; did you mean 'arch'"):
+    with pytest.raises(TypeError, match="'arhc'.*'arch'"):
         cudaemu.program(source(SCALE, "options_scale"), arhc="9.0")
 
 
@@ -133,7 +133,7 @@ def test_a_library_keeps_its_options_and_a_launch_may_change_those_of_running():
     assert library.launch("scale", 1, 32, x, 32, counters=True).counters["instructions"] > 0
     assert library.launch("scale", 1, 32, x, 32).counters["instructions"] == 0
     for name in COMPILING:
-        with pytest.raises(UserError, match=rf"{name} must be given when the source is compiled"):
+        with pytest.raises(UserError, match=f"^{name} must be given"):
             library.launch("scale", 1, 32, x, 32, **{name: None})
     with pytest.raises(TypeError, match="did you mean 'counters'"):
         library.call("launch", x, 32, x, None, counter=False)

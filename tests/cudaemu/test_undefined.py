@@ -138,7 +138,7 @@ def test_right_kernels_are_clean(name, n):
         ("maybe_set", 0, None, None),  # nothing is stored
         ("local_array", 7, "// the store", "in 4 lanes"),
         ("branch", 3, "// the branch", "the condition holds, in 8 lanes"),
-        ("sum_of_some", 20, "// the store", "gave from a lane that takes no part"),
+        ("sum_of_some", 20, "// the store", "shuffle at line"),
         ("through_shared", 1, "// the read", "stored at line 84"),
     ],
 )

@@ -52,7 +52,7 @@ def test_split_kv_shares_queries_and_split_q_keys():
 
 
 def test_a_buffer_that_is_filled_twice_is_refused():
-    with pytest.raises(UserError, match="fills a buffer twice: trace fewer keys"):
+    with pytest.raises(UserError, match="buffer twice"):
         attention_tiles.read_by(trace.run(kernels.load("13"), (1, 1, 128, 128)))
 
 

@@ -198,7 +198,7 @@ def test_a_copy_is_drawn_with_its_sectors():
     )
     assert headline(swizzled.copies("A")).endswith("16 sectors from L2")
     assert {stem for stem, _ in padded.all(["copies"])} == {"copies-A", "copies-B"}
-    with pytest.raises(UserError, match="makes 8 copies from A with cp.async.cg; there is no number 8"):
+    with pytest.raises(UserError, match="8 copies from A .*no number 8"):
         padded.copies("A", index=8)
 
 
@@ -220,7 +220,7 @@ def test_ranges():
         (lambda t: t.threads("C", warp=99), "no warp 99"),
         (lambda t: t.sectors("A", index=10_000), "no number 10000"),
         (lambda t: t.banks(), "0 kinds of shared-memory request"),
-        (lambda t: t.threads("A", when="never"), "first, before or all"),
+        (lambda t: t.threads("A", when="never"), "when must .*'never'"),
         (lambda t: trace.run(kernels.load("01"), block=4), "block 4 made no memory access"),
         (lambda t: trace.run(kernels.load("03"), (64, 128, 16)), "M must be a multiple of 128"),
     ],

@@ -64,7 +64,7 @@ def test_a_kernel_that_writes_to_its_inputs_is_never_timed(fake_gpu, monkeypatch
         return lambda: (call(), inputs[1].zero_())
 
     monkeypatch.setattr(contest.Kernel, "bind", bind)
-    with pytest.raises(CheckFailed, match="writes to its input B: 16384 elements changed"):
+    with pytest.raises(CheckFailed, match="input B: 16384 "):
         contest.measure([heat(1)], rounds=1)
 
 

@@ -34,9 +34,9 @@ def test_clocks_and_nanoseconds_are_summed_over_sms_and_launches():
 @pytest.mark.parametrize("passed", [(0, 0), (100, 0), (100, -50), (10, 1000), (9000, 1000)], ids=str)
 def test_what_cannot_be_a_clock_is_refused(passed):
     clocks, ns = passed
-    with pytest.raises(UserError, match="no SM clock"):
+    with pytest.raises(UserError, match="SM clock"):
         stamps.counted(readings({0: (1, 1000, 1 + clocks, 1000 + ns)}))
-    with pytest.raises(UserError, match="no SM clock"):
+    with pytest.raises(UserError, match="SM clock"):
         stamps.counted(readings({}))
 
 

@@ -221,13 +221,13 @@ def test_a_goal(text, value, met):
 
 @pytest.mark.parametrize("text", ["fma", "fma < 3", "fma <= ", "fma <= 3 +"])
 def test_what_is_no_goal(text):
-    with pytest.raises(ValueError, match="no goal|no arithmetic"):
+    with pytest.raises(ValueError, match=" must be (COUNTER|arithmetic)"):
         Goal.of(text)
 
 
 @pytest.mark.parametrize("bound", ["Q*2", "__import__('os')", "2**9", "'a'", "-M"])
 def test_a_bound_is_arithmetic_of_sizes(bound):
-    with pytest.raises(ValueError, match="neither a number nor one of M"):
+    with pytest.raises(ValueError, match=" must be .*M"):
         Goal.of(f"fma <= {bound}").value({"M": 1})
 
 
@@ -249,7 +249,7 @@ def test_names_are_found_in_short():
     assert find("6").name == find("06").name == "06_padding"
     stage = course.load("06")
     assert exercises.find("06_padding", stage) in exercises.of_stage(stage)
-    with pytest.raises(UserError, match="no exercise '06_paddin'. Did you mean 06_padding"):
+    with pytest.raises(UserError, match="'06_paddin'.* 06_padding"):
         find("06_paddin")
 
 
@@ -257,5 +257,5 @@ def test_a_patch_of_another_version_says_so():
     exercise = next(each for each in PATCHED)
     patch = patches.Patch(exercise.patch.path, {}, "", exercise.patch.source, (patches.Hunk("not there\n", ""),))
     moved = Exercise(exercise.name, exercise.kind, patch, exercise.solution, exercise.stage)
-    with pytest.raises(UserError, match="is not made of today's course"):
+    with pytest.raises(UserError, match=f"{exercise.name} must be"):
         _ = moved.start

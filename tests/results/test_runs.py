@@ -24,14 +24,14 @@ def test_a_saved_run_is_loaded_as_it_was(tmp_path):
     "broken, message",
     [
         (lambda r: r.pop("date"), "lacks 'date'"),
-        (lambda r: r.update(schema=1), "schema 1, this version reads 2"),
-        (lambda r: r.update(kind="poem"), "unknown kind 'poem'"),
-        (lambda r: r.update(date="yesterday"), "no ISO date"),
-        (lambda r: r["rows"][0].update(tflops="fast"), "row 0: 'tflops' has the wrong type"),
-        (lambda r: r["rows"][0].update(tflops=True), "row 0: 'tflops' has the wrong type"),
+        (lambda r: r.update(schema=1), "schema must be 2, got 1"),
+        (lambda r: r.update(kind="poem"), "kind must .*'poem'"),
+        (lambda r: r.update(date="yesterday"), "date must .*'yesterday'"),
+        (lambda r: r["rows"][0].update(tflops="fast"), "row 0: 'tflops' .*type"),
+        (lambda r: r["rows"][0].update(tflops=True), "row 0: 'tflops' .*type"),
         (lambda r: r["rows"][0].pop("settings"), "row 0 lacks 'settings'"),
         (lambda r: r["rows"][0]["ms"].pop("p80"), "row 0, ms lacks 'p80'"),
-        (lambda r: r["rows"].append([]), "row 1 is not a JSON object"),
+        (lambda r: r["rows"].append([]), "row 1 must be a JSON object"),
     ],
 )
 def test_a_run_that_lacks_something_is_refused_by_name(tmp_path, broken, message):
@@ -46,7 +46,7 @@ def test_a_run_that_lacks_something_is_refused_by_name(tmp_path, broken, message
 
 def test_what_is_no_run_at_all_is_said(tmp_path):
     (tmp_path / "run.json").write_text("{")
-    for name, message in (("run.json", "not JSON"), ("none.json", "cannot read .*none.json: No such file")):
+    for name, message in (("run.json", "run.json must be JSON"), ("none.json", "cannot read .*none.json")):
         with pytest.raises(UserError, match=message):
             runs.load(tmp_path / name)
 

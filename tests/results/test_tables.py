@@ -60,7 +60,7 @@ def test_documents_are_filled_and_then_up_to_date(record, tmp_path, capsys):
 @pytest.mark.parametrize(
     "marker, message",
     [
-        ("<!-- results:laddder gemm fp16 -->\n<!-- /results -->", "unknown table 'laddder'"),
+        ("<!-- results:laddder gemm fp16 -->\n<!-- /results -->", "got 'laddder'"),
         ("<!-- results:ladder gemm fp16 -->\n", "not closed"),
         ("<!-- results:limits 1 2 -->\n<!-- /results -->", "wrong number of arguments"),
         ("<!-- results:ladder gemm fp16 HEAD_DIM=wide -->\n<!-- /results -->", "HEAD_DIM=wide"),

@@ -110,16 +110,16 @@ def test_the_whole_course_is_a_contest_per_part_and_dtype(heats, second_part, pa
     (halved,) = heats(stages, "--variant", "HALVES=1")
     assert roles(halved) == [("99_scale_all fp16 HALVES=1", "stage")], "the others cannot compute that"
     assert [len(heat.entries) for heat in heats(stages, "--variant", "HALVES=0")] == [3, 2]
-    with pytest.raises(UserError, match="no stage has dtype 'fp8'"):
+    with pytest.raises(UserError, match="--dtype must .*'fp8'"):
         bench.run_ladder(stages, parse(bench, "--dtype", "fp8"))
-    with pytest.raises(UserError, match="--variant STAGES belongs to one stage"):
+    with pytest.raises(UserError, match="--variant STAGES must "):
         bench.run_ladder(stages, parse(bench, "--variant", "STAGES=3"))
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--repeat", "0"], "--repeat takes a whole number >= 1"),
+        (["--repeat", "0"], "--repeat must be"),
         (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
         (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
         (["--sizes", "0"], "must be a whole number >= 1"),

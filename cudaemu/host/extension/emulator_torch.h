@@ -1,7 +1,7 @@
-// PyTorch's C++ interface, as far as a CUDA extension of a learner needs it: tensors in, tensors out.
+// PyTorch's C++ interface, as far as a learner's CUDA extension needs it: tensors in, tensors out.
 //
-// The real headers take nvcc half a minute and more at every change; these take a moment. A Tensor here is memory of the
-// emulated device with sizes, strides and a dtype; it has no operators that compute. Functions are entered by
+// nvcc takes half a minute or more for the real headers at every change; these are quick. A Tensor here is memory of
+// the emulated device with sizes, strides and a dtype; it has no operators that compute. Functions are entered by
 // PYBIND11_MODULE or by EMULATOR_FUNCTION, and called by runtime.cpp with the arguments that Python sends.
 #pragma once
 
@@ -262,7 +262,7 @@ struct RestrictPtrTraits {
   typedef T *__restrict__ Pointer;
 };
 
-// What a kernel gets instead of a Tensor: a[i][j] finds its way by the strides.
+// What a kernel gets instead of a Tensor: a[i][j] follows the strides.
 template <class T, size_t N, template <class> class Traits, class Index>
 class AccessorOf {
  public:

@@ -198,7 +198,7 @@ def test_what_never_rests_is_not_compiled_for_ever(cache_folder, files):
 
     compiler = Compiler(*files)
     compiler.meanwhile = [save] * 9
-    with pytest.raises(UserError, match=f"{files[0]} changed each time"):
+    with pytest.raises(UserError, match=f"{files[0]} changed"):
         compiler.product()
     assert compiler.builds == 3
 
@@ -312,7 +312,7 @@ def test_what_a_killed_build_left_goes(cache_folder):
 @pytest.mark.parametrize("asked", ["0", "-1", "much", "nan"])
 def test_a_limit_that_is_none(asked, monkeypatch):
     monkeypatch.setenv("CUDAEMU_CACHE_LIMIT", asked)
-    with pytest.raises(UserError, match=f"CUDAEMU_CACHE_LIMIT must be a number of gigabytes above 0, got '{asked}'"):
+    with pytest.raises(UserError, match=f"CUDAEMU_CACHE_LIMIT must .*'{asked}'"):
         cache.limit()
 
 
@@ -378,7 +378,7 @@ def test_a_cache_that_cannot_be(case, monkeypatch, tmp_path):
             "cannot be written": Path("/proc/1"),
         }
         monkeypatch.setenv("CUDAEMU_CACHE", str(place[case]))
-    with pytest.raises(UserError, match=r"cannot be used: .*\nSet CUDAEMU_CACHE"):
+    with pytest.raises(UserError, match=r"(?s)cannot.*CUDAEMU_CACHE"):
         cache.get("thing", ["key"], Builder())
 
 
@@ -387,7 +387,7 @@ def test_a_full_disk(cache_folder):
         with open("/dev/full", "w") as full:
             full.write("x" * 100_000)
 
-    with pytest.raises(UserError, match=r"cannot be used: No space left on device"):
+    with pytest.raises(UserError, match="No space left"):
         cache.get("thing", ["key"], build)
     assert not [path for path in cache_folder.glob("thing-*/*") if path.is_dir()]
     build_well = Builder()
@@ -474,10 +474,10 @@ def script(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("echo 'release 9.1, V9.1.85'", "is of CUDA 9.1, and cudaemu needs 13.0 or newer"),
+        ("echo 'release 9.1, V9.1.85'", r"13\.0 .*9\.1"),
         ("echo broken; exit 3", "--version fails: broken"),
         ("exit 1", "--version fails: .*exit status 1"),
-        ("echo hello", "does not say which CUDA release it is"),
+        ("echo hello", "which CUDA release"),
     ],
 )
 def test_an_nvcc_that_will_not_do_is_named(text, said, monkeypatch, tmp_path):

@@ -33,12 +33,12 @@ def bare(monkeypatch, tmp_path):
 
 
 def test_missing_compilers_say_what_to_install(bare):
-    with pytest.raises(UserError, match=r'pip install "cuda-toolkit\[nvcc,cccl\]" nvidia-cuda-cuobjdump'):
+    with pytest.raises(UserError, match="no CUDA compiler.*\n.*pip install"):
         toolchain.find_nvcc()
     with pytest.raises(UserError, match=r"apt install g\+\+"):
         toolchain.find_cxx()
     bare.setenv("CXX", "no-such-compiler")
-    with pytest.raises(UserError, match="CXX is 'no-such-compiler'"):
+    with pytest.raises(UserError, match="CXX .*'no-such-compiler'"):
         toolchain.find_cxx()
 
 
@@ -285,7 +285,7 @@ def test_tools_have_nothing_to_read():
 def test_tools_end_when_their_time_is_over(tmp_path):
     """With all that they have started."""
     started = time.monotonic()
-    with pytest.raises(UserError, match="ended by signal 9; it may take 1 s") as raised:
+    with pytest.raises(UserError, match="signal 9.* 1 s") as raised:
         toolchain.run(["/bin/sh", "-c", f"(sleep 4; touch {tmp_path}/left) & sleep 60"], seconds=1)
     assert not isinstance(raised.value, ToolFailed) and time.monotonic() - started < 30
     time.sleep(max(0.0, 4.5 - (time.monotonic() - started)))
@@ -331,7 +331,7 @@ def test_a_source_must_be_a_plain_file(make, tmp_path):
     """Reading a pipe would wait for ever, and /dev/zero has no end."""
     make(tmp_path / "source.cu")
     for path in (tmp_path / "source.cu", Path("/dev/zero")):
-        with pytest.raises(UserError, match="it must be a plain file|it is a folder"):
+        with pytest.raises(UserError, match="plain file|folder"):
             toolchain.read(path)
-        with pytest.raises(UserError, match="it must be a plain file|it is a folder"):
+        with pytest.raises(UserError, match="plain file|folder"):
             toolchain.source_texts(path)
