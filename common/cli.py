@@ -75,7 +75,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if ladder and (part := getattr(module, "PARTS", {}).get(next(iter(argv[1:]), ""))):
         return _part(f"{program} {verb} {argv[1]}", importlib.import_module(part), argv[2:])
     templates = ("", *getattr(module, "LADDER_EXAMPLES" if ladder else "EXAMPLES", ()))
-    examples = "".join(_example(f"{program} {verb}", template, stages[0]) for template in templates)
+    examples = "".join(_example(f"{program} {verb}", template, stages) for template in templates)
     parser = _Parser(
         prog=f"{program} {verb}",
         description=f"{verb}: {({**VERBS, **LADDER_ONLY})[verb]}",
@@ -97,6 +97,8 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if getattr(args, "watch", False):
         raise UserError("--watch must be given to one stage: python -m kernels.NN_name " + verb)
     chosen = [course.load(text) for text in args.stages] or stages
+    if not chosen:
+        raise UserError("there is no stage here: python -m kernels practice lists the exercises")
     if hasattr(module, "run_ladder"):
         return module.run_ladder(chosen, args)
     return max(module.run(stage, args) for stage in chosen)
@@ -109,10 +111,12 @@ def _part(program: str, module: ModuleType, argv: list[str]) -> int:
     return module.run(parser.parse_args(argv))
 
 
-def _example(program: str, template: str, stage: Stage) -> str:
-    """Lines for --help: a verb's template with the stage's own words; none if the stage has no variant to name."""
-    dtype = stage.dtypes[-1]
-    changed = next((kernel.changed for kernel in stage.kernels([dtype]) if kernel.changed), {})
+def _example(program: str, template: str, stages: list[Stage]) -> str:
+    """Lines for --help: a verb's template with the first stage's own words; none if it has no variant to name.
+    (A handout may have no stage.)"""
+    dtype = stages[0].dtypes[-1] if stages else "fp16"
+    kernels = stages[0].kernels([dtype]) if stages else ()
+    changed = next((kernel.changed for kernel in kernels if kernel.changed), {})
     variant, value = next(iter(changed.items()), (None, None))
     if variant is None and "{variant}" in template:
         return ""
@@ -157,7 +161,8 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         if verb != "tune" or ladder or tiles.macros(stages[0]):
             table.add_row(f"  {verb}", summary)
     out.print(table)
-    out.print(f"\nStart with:  python -m {stages[0].package} test", markup=False)
+    if stages:
+        out.print(f"\nStart with:  python -m {stages[0].package} test", markup=False)
 
 
 def _list(stages: list[Stage]) -> Table:

@@ -41,6 +41,7 @@ LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperativ
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
+WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is
 _NAME = 64  # bytes of the name of the last call
@@ -313,7 +314,11 @@ class Host:
                     del self._streams[stream]
             if self._channel in ready:
                 if asked := _receive(self._channel):
-                    return Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD)
+                    with suppress(ValueError):
+                        return Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD)
+                    self.ended.crashed = True
+                    self._found("host crash", WROTE_HERE)
+                    self._process.kill()
                 self._open = False
             if not waiting or (self.own_terminal and not self._open):
                 return None
@@ -598,6 +603,7 @@ class Host:
         return locate(self.so, tuple(offsets), self.device.stubs)
 
 
+_REQUESTS = frozenset(Request)
 _layout = lru_cache(struct.Struct)
 
 
@@ -640,7 +646,7 @@ class _Passed:
 
 
 def _receive(channel: socket.socket) -> bytes:
-    """A whole request: one is made at a time. Nothing if the other side is gone."""
+    """A whole request: one is made at a time. Nothing if the other side is gone; as it is if that is no request."""
     got, size = b"", _HEAD
     while len(got) < size:
         try:
@@ -651,7 +657,8 @@ def _receive(channel: socket.socket) -> bytes:
             return b""
         got += piece
         if len(got) >= _HEAD:
-            size = _HEAD + int.from_bytes(got[4:8], sys.byteorder)
+            known = int.from_bytes(got[:4], sys.byteorder) in _REQUESTS
+            size = _HEAD + int.from_bytes(got[4:8], sys.byteorder) if known else _HEAD
     return got
 
 

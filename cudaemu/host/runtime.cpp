@@ -646,7 +646,7 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
 cudaError_t synchronised() {
   in_flight = nullptr;
   protect_managed(false);
-  return last_error;
+  return sticky ? last_error : cudaSuccess;  // what was refused is no work that could have failed
 }
 
 // ---- the driver: tensor maps, and how the runtime finds it ---------------------------------------------------------

@@ -48,6 +48,12 @@ int main() {
   SAY((k<<<1, 32, 1 << 20>>>(d), cudaGetLastError()));
   void *arguments[] = {&d};
   SAY(cudaLaunchCooperativeKernel(wait_all, dim3(1 << 20), dim3(256), arguments));
+  k<<<1, 2048>>>(d);  // what is refused is the last error, and no work that waiting would wait for
+  cudaError_t waited = cudaDeviceSynchronize(), here = cudaStreamSynchronize(nullptr), asked = cudaStreamQuery(nullptr);
+  printf("after a launch that was refused: %d %d %d, then %d\n", waited, here, asked, cudaGetLastError());
+  cudaMalloc(&nothing, 1ull << 45);
+  waited = cudaDeviceSynchronize();
+  printf("after an allocation that was refused: %d, then %d\n", waited, cudaGetLastError());
   SAY(cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20));
   cudaDeviceProp p;
   cudaGetDeviceProperties(&p, 0);

@@ -104,6 +104,14 @@ def test_there_are_hints_and_no_solution(made):
     assert told[1] == told[2] != told[0] and CHOSEN[3].hints[-1] not in "".join(told)
 
 
+def test_programs_alone_need_no_stage(tmp_path):
+    handout.handout([exercises.find("saxpy-bug-1")], tmp_path / "programs")
+    for words in ((), ("practice",), ("grade", "--help")):
+        status, said = there(tmp_path / "programs", *words)
+        assert status == 0, said
+    assert there(tmp_path / "programs", "bench")[0] == 2
+
+
 def test_what_cannot_be_handed_out(tmp_path, monkeypatch, capsys):
     step, hole = exercises.find("06"), exercises.find("06-stores")
     with pytest.raises(UserError, match=f"{hole.name} .* {step.name}"):  # a hole shows the rest of its stage
