@@ -129,7 +129,7 @@ def call_extension(
 
         def pack(parameters: str | None) -> bytes:
             if parameters is None:
-                raise UserError(f"{build.source} must define the function {function}, which its PYBIND11_MODULE names")
+                raise UserError(f"{build.source} has no function {function} in its PYBIND11_MODULE")
             return extension.pack(args, parameters, function, upload)
 
         def fetch(address: int, size: int) -> bytes:

@@ -131,10 +131,10 @@ def test_what_is_not_written_is_found(library):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda lib: lib.call("twice"), r"twice takes 1 arguments \(Tensor\), not 0"),
-        (lambda lib: lib.call("twice", 3), "argument 1 is a Tensor: 3 does not fit"),
-        (lambda lib: lib.call("sums", torch.ones(2, 2), "1", True, None), "argument 2 is a double"),
-        (lambda lib: lib.call("nothing"), "has no function nothing that its PYBIND11_MODULE names"),
+        (lambda lib: lib.call("twice"), r"twice takes 1 arguments \(Tensor\), got 0"),
+        (lambda lib: lib.call("twice", 3), "argument 1 must be a Tensor, got 3"),
+        (lambda lib: lib.call("sums", torch.ones(2, 2), "1", True, None), "argument 2 must be a double"),
+        (lambda lib: lib.call("nothing"), "no function nothing "),
         (lambda lib: lib.call("twice", np.zeros(2, np.complex64)), "an array of complex64"),
     ],
 )

@@ -716,7 +716,7 @@ int main() {
     [
         ("recursion", "stack overflow", "more than the 16384 bytes of stack"),
         ("grid_sync", "trap", "co-operative launch"),
-        ("dynamic", "out of bounds shared", "16 bytes that the kernel declares, and 128 dynamic ones that the launch"),
+        ("dynamic", "out of bounds shared", "16 bytes that the kernel declares, and 128 dynamic"),
         ("wild_free", "bad free", "a null pointer + 1234 bytes"),
     ],
 )
