@@ -78,7 +78,7 @@ class Instance:
 
     def outputs(self) -> Tensors:
         """New outputs for a kernel to fill, full of NaN: what it leaves unwritten stays visible."""
-        made = self.spec.outputs(self.shape, self.dtype, self.variants, self.inputs[0].device)
+        made = self.spec.outputs_for(self.inputs, self.dtype, self.variants)
         return tuple(output.fill_(torch.nan) for output in made)
 
     def judge(self, outputs: Tensors) -> list[Accuracy]:
@@ -251,7 +251,7 @@ def check(
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
         instance.overwritten()  # by a kernel before, one that stopped half-way: put right
     launches: dict[str, Mapping[str, Any]] = {title: {}}
-    for what, changed in kernel.other_launches(shape, place).items():
+    for what, changed in kernel.other_launches(instance.inputs).items():
         launches[f"{title}, {what}"] = changed
     results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
     lines = [result.lines for result in results if result.lines is not None]

@@ -106,6 +106,12 @@ class Problem(ABC):
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """Small shapes, by what each is for: several blocks and slices, ragged along each axis that has no multiple."""
 
+    def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
+        """The kinds of inputs that a test tries at a shape: all of them at the last of `test_shapes`, at others normal
+        ones."""
+        deepest = list(self.test_shapes(multiples, variants).values())[-1]
+        return self.patterns if shape == deepest else self.patterns[:1]
+
     def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """Shapes with sizes beyond 16 bits, by what they are; seconds in the emulator."""
         return {}
@@ -147,6 +153,10 @@ class Problem(ABC):
     @abstractmethod
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         """Outputs for a kernel to fill, uninitialised."""
+
+    def outputs_for(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """The same for these inputs, whose layout may say how outputs lie."""
+        return self.outputs(self.shape(inputs, variants), dtype, variants, inputs[0].device)
 
     @abstractmethod
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
@@ -191,10 +201,10 @@ class Problem(ABC):
         return tuple(found)
 
     def other_launches(
-        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
+        self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Launches that compute the same in another way, for a check to try, too, by what they are: the launcher's
-        arguments that differ. `extra_names` among them are judged like outputs."""
+        """Launches that compute the same of these inputs in another way, for a check to try, too, by what they are: the
+        launcher's arguments that differ. `extra_names` among them are judged like outputs."""
         return {}
 
     # ---- time --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_n
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
+FEW_ROWS = 128  # queries, of one head: a launch of so many is cheap
 TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes
 
 
@@ -128,6 +129,14 @@ class Attention(Problem):
     def scale(self, shape: Shape) -> float:
         """1 / √D, as torch.nn.functional.scaled_dot_product_attention has it."""
         return shape[-1] ** -0.5
+
+    def other_launches(
+        self, inputs: Sequence[Tensor], variants: Variants
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """Another scale, at few queries."""
+        q, scale = inputs[0], self.scale(self.shape(inputs, variants))
+        cheap = q.shape[:2] == (1, 1) and q.shape[2] <= FEW_ROWS
+        return {"half of Q at twice the scale": {"Q": q / 2, "scale": scale * 2}} if cheap else {}
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         q, k, v = inputs

@@ -81,7 +81,7 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
         for device in devices
         for kernel in kernels
         for why, shape in _shapes(kernel, kernel is kernels[0], device, args).items()
-        for pattern in _patterns(kernel, shape)
+        for pattern in kernel.stage.spec.patterns_at(shape, kernel.multiples, kernel.variants)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
     if "emulator" in devices and not args.sizes and stage.arch.runs_on(small):
@@ -136,13 +136,6 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
     if device == "gpu":
         shapes["large enough to fill a GPU"] = spec.bench_shapes(kernel.variants)[0]
     return shapes
-
-
-def _patterns(kernel: Kernel, shape: tuple[int, ...]) -> Sequence[str]:
-    """Kinds of inputs: all of them at the deepest of the problem's own shapes, normal ones at the others."""
-    spec = kernel.stage.spec
-    deepest = list(spec.test_shapes(kernel.multiples, kernel.variants).values())[-1]
-    return spec.patterns if shape == deepest else spec.patterns[:1]
 
 
 def table(results: Sequence[Result], details: bool = False) -> Table:

@@ -8,6 +8,7 @@ from common.problems.sdpa import best_splits
 BLOCK_KV = 64  # keys per tile, as in kernel.cu
 SMALL_BLOCK_Q = 64  # queries per block where there are no more of them; otherwise as many as 4 warps take
 FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
+MANY_TILES = 64  # with more, parts have several of them by themselves
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
@@ -28,7 +29,7 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
     Small sizes leave a block no more than one tile of keys; as large sizes have it: several of them, in one part or in
     two that are not alike."""
-    if choose(shape, variants, multiprocessors)["splits"] == 1:
+    if choose(shape, variants, multiprocessors)["splits"] == 1 or _tiles(shape) > MANY_TILES:
         return {}
     return {"keys in two parts": {"splits": 2}} if _tiles(shape) >= FEW_TILES else {"keys not split": {"splits": 1}}
 

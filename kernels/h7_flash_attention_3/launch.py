@@ -7,6 +7,7 @@ from common.problems.sdpa import best_splits
 
 GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; where there are no more of them, a block has one that multiplies
 FEW_TILES = 5  # of keys: with as many, two parts have two and three of them
+MANY_TILES = 64  # with more, parts have several of them by themselves
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
@@ -25,10 +26,10 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
     Small sizes leave a block no more than one tile of keys; as large sizes have it: several of them, in one part or in
     two that are not alike."""
-    if choose(shape, variants, multiprocessors)["splits"] == 1:
+    tiles = _tiles(shape, variants)
+    if choose(shape, variants, multiprocessors)["splits"] == 1 or tiles > MANY_TILES:
         return {}
-    enough = _tiles(shape, variants) >= FEW_TILES
-    return {"keys in two parts": {"splits": 2}} if enough else {"keys not split": {"splits": 1}}
+    return {"keys in two parts": {"splits": 2}} if tiles >= FEW_TILES else {"keys not split": {"splits": 1}}
 
 
 def _block_q(shape: Shape, variants: Variants, rows: int) -> int:
