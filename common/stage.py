@@ -65,7 +65,7 @@ class Stage:
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
-    together: tuple[str, ...] = ()  # variants that a test combines: those that say what is computed, if there are several
+    together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     function: str = ""  # what a person would call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
