@@ -31,6 +31,9 @@ class Tolerance(NamedTuple):
     element: float | Tensor
 
 
+FAR = 2**32  # elements: their numbers fit into no integer of 32 bits
+
+
 class Problem(ABC):
     """One computation: its sizes, tensors, reference and yardsticks.
 
@@ -116,8 +119,12 @@ class Problem(ABC):
         """Shapes with sizes beyond 16 bits, by what they are; seconds in the emulator."""
         return {}
 
-    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        """Shapes with offsets beyond 32 bits, by what they are; gigabytes, for GPUs that have them."""
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        """Inputs so large that offsets leave 32 bits, or sizes what a grid's axes have, by what they are: of each the
+        size, and that of its last part, which alone is not zeros. What the last parts make is the last part of the
+        output, and the last block's."""
         return {}
 
     @abstractmethod

@@ -543,19 +543,27 @@ class Kernel:
         outputs: Sequence[Tensor],
         *,
         changed: Mapping[str, Any] | None = None,
+        again: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]] = (),
+        in_place: bool = False,
         refused_is_error: bool = True,
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` fields of cudaemu.Options.
+        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process.
+        `in_place`: tensors, which have to be contiguous, are used where they are, and nobody copies them.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
-        arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
+        spec = self.stage.spec
+        arguments, *more = (self._passed(*each, changed) for each in ((inputs, outputs), *again))
+        given = {name: each for name, each in arguments.items() if hasattr(each, "data_ptr")} if in_place else {}
+        arguments |= {name: each.data_ptr().to_bytes(8, "little") for name, each in given.items()}
         arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
-                {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
+                arguments,
+                again=[list(each.values()) for each in more],
+                memory=given,
                 outputs=[
                     *spec.output_names(self.variants),
                     *(n for n in spec.scratch_names if n not in spec.given_names),
@@ -571,6 +579,13 @@ class Kernel:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 
+    def _passed(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """All arguments as the emulator takes them, by name."""
+        arguments = self.arguments(inputs, outputs, changed)
+        return {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None}
+
     def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
         import cudaemu
@@ -578,7 +593,7 @@ class Kernel:
         cudaemu.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
-        """Run the launcher in the emulator with all its arguments, by name; `options` are fields of cudaemu.Options."""
+        """Run the launcher in the emulator with all its arguments, by name; `options` are others of cudaemu.run."""
         import cudaemu
 
         names, values = list(arguments), list(arguments.values())

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.dtypes import torch_dtype
 from common.problem import Problem, Shape, Tensors, Variants, whole_number
-from common.problems.attention import Attention, flash
+from common.problems.attention import WIDE, Attention, flash
 from cudaemu.errors import UserError
 
 
@@ -101,12 +101,15 @@ class Sdpa(Attention):
 
     def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """So many keys that what combines their parts goes round several times, too."""
-        return {"keys beyond 16 bits, in many parts": (1, 1, 1, 1, 32769, variants["HEAD_DIM"])}
+        return {"keys beyond 16 bits, in many parts": (1, 1, 1, 1, WIDE, variants["HEAD_DIM"])}
 
-    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        d = variants["HEAD_DIM"]
-        heads = 2**31 // (65536 * d) + 2
-        return {"more elements of Q than 32 bits count": (1, heads, heads, 65536, 65, d)}
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        """Batches have strides of their own. Keys beyond 16 bits are among `wide_shapes`, where they are split."""
+        what, heads = next(iter(super().far_inputs(multiples, variants).items()))
+        batches = tuple(((h, b, n, d), part) for (b, h, n, d), part in heads)
+        return {what: heads, "batches beyond 2³² elements": batches}
 
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         return 1, 1, 1, 256, 256, variants["HEAD_DIM"]
@@ -220,7 +223,7 @@ class Sdpa(Attention):
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Asked for LSE; and another scale, at few queries."""
+        """Asked for LSE; and another scale, where that is cheap."""
         q = inputs[0]
         lse = torch.full(q.shape[:3], torch.nan, device=q.device)
         return {"with LSE": {"LSE": lse}, **super().other_launches(inputs, variants)}
