@@ -621,7 +621,7 @@ def _some(blocks: range | None, total: int, together: int) -> tuple[int, int]:
     if blocks is None:
         return 0, total
     first = blocks.start if blocks.start >= 0 else total + blocks.start
-    end = blocks.stop if blocks.stop > 0 else total + blocks.stop
+    end = total + blocks.stop if blocks.stop < 0 or blocks.start < 0 == blocks.stop else blocks.stop
     first, end = max(first, 0) // together * together, -(-min(end, total) // together) * together
     return min(first, end), end
 
