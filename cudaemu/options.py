@@ -54,8 +54,8 @@ class Options:
     events: Events | None = None
     """Of which blocks to make a time line, `Report.timeline`: waits, copies, products. None: of none."""
     blocks: range | None = None
-    """Which blocks of each launch run, by their linear numbers: range(8), or range(-1, 0) for the last one: numbers below
-    0 count from the end of the grid, and the 0 behind them is that end. Clusters run whole. None: all."""
+    """Which blocks of each launch run, by their linear numbers: range(8), or range(-1, 0) for the last one, since
+    numbers below 0 count from the end of the grid, and a 0 behind them is that end. Clusters run whole. None: all."""
     refused_launch: int | None = None
     """The number, from 1 on, of a launch that is refused with cudaErrorLaunchOutOfResources, as on a GPU that has not
     the registers for it: does the host code look? None: none."""
