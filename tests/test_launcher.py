@@ -164,3 +164,28 @@ def test_the_least_newer_gpu_that_a_source_names(edited: Edited):
     early = "#if __CUDA_ARCH__ >= 900\n  cudaGridDependencySynchronize();  // attention_kernel has written all parts\n"
     older = early.replace(">= 900", ">= 750")
     assert verb._newer(broken(edited, FINAL, (early, older))) == Arch.of("9.0"), "the other kernel still asks"
+
+
+def test_all_of_it_is_part_of_test(command, monkeypatch: pytest.MonkeyPatch):
+    """What the verb does with a stage that has everything: nothing is compiled, and each check notes that it was."""
+    done: list[tuple[str, ...]] = []
+
+    def note(kernel: Kernel, shape: tuple, device: str, seed: int = 0, pattern: str = "normal", **_) -> accuracy.Result:
+        done.append((kernel.short, kernel.stage.spec.format(shape), device, pattern))
+        return accuracy.Result(kernel, shape, device, (), ())
+
+    monkeypatch.setattr(Kernel, "prepare", lambda kernel, arch: None)
+    monkeypatch.setattr(accuracy, "check", note)
+    monkeypatch.setattr(launcher, "last_is_last", lambda kernel: True)
+    monkeypatch.setattr(launcher, "check", lambda kernel, seed: note(kernel, (1,) * 6, "launcher"))
+    monkeypatch.setattr(launcher, "check_far", lambda kernel, sizes, device, seed: note(kernel, (1,) * 6, "far"))
+    status, *_ = command(FINAL.package, "test", "--device", "emulator")
+    assert status == 0 and len(done) == len(set(done)) + 1, "twice far: heads and batches"
+    assert {
+        ("fp16", "2x4x2x100x200", "emulator 9.0", "normal"),
+        ("bf16 CAUSAL=1", "2x4x1x3x700", "emulator", "strided"),
+        ("fp16", "1x1x1x1x32769", "emulator", "normal"),
+        ("fp16", "1x1x1x1x32769", "emulator", "rising"),
+        ("fp16 HEAD_DIM=64 CAUSAL=1", "1x2x2x256x192", "emulator", "normal"),
+    } <= set(done)
+    assert [each[0] for each in done if each[2] in ("launcher", "far")] == ["fp16"] * 3
