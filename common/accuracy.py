@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from common.stage import Kernel
 
 SHOWN = 8  # wrong elements in a report
-BYTES_PER_INPUT_BYTE, BYTES_PER_OUTPUT_BYTE = 10, 20  # at most, of 16 bits: several tensors of 64 at a time
 LOCATE_FLOPS = 2 * 256**3  # how much work a report may spend on finding a thread: seconds in the emulator
 
 
@@ -78,7 +77,7 @@ class Instance:
 
     def outputs(self) -> Tensors:
         """New outputs for a kernel to fill, full of NaN: what it leaves unwritten stays visible."""
-        made = self.spec.outputs(self.shape, self.dtype, self.variants, self.inputs[0].device)
+        made = self.spec.outputs_for(self.inputs, self.dtype, self.variants)
         return tuple(output.fill_(torch.nan) for output in made)
 
     def judge(self, outputs: Tensors) -> list[Accuracy]:
@@ -130,15 +129,6 @@ def _small(
 ) -> Instance:
     """An instance on the CPU, for all kernels that compute the same: a stage's variants get it one after the other."""
     return _of(spec, dtype, dict(settings), spec.inputs(shape, dtype, dict(settings), seed=seed, pattern=pattern))
-
-
-def fits(kernel: Kernel, shape: Shape) -> bool:
-    """Whether the GPU has room for a check of that shape."""
-    spec = kernel.stage.spec
-    outputs = sum(output.nbytes for output in spec.outputs(shape, kernel.dtype, kernel.variants, "meta"))
-    inputs = spec.bytes(shape, kernel.dtype, kernel.variants) - outputs
-    needed = inputs * BYTES_PER_INPUT_BYTE + outputs * BYTES_PER_OUTPUT_BYTE
-    return needed < torch.cuda.mem_get_info()[0]
 
 
 def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance) -> Accuracy:
@@ -251,7 +241,7 @@ def check(
         instance = _small(spec, shape, kernel.dtype, tuple(kernel.settings.items()), seed, pattern)
         instance.overwritten()  # changed by an earlier kernel that stopped half-way: restored
     launches: dict[str, Mapping[str, Any]] = {title: {}}
-    for what, changed in kernel.other_launches(shape, place).items():
+    for what, changed in kernel.other_launches(instance.inputs).items():
         launches[f"{title}, {what}"] = changed
     results = [launch(kernel, instance, title, changed, counters) for title, changed in launches.items()]
     lines = [result.lines for result in results if result.lines is not None]

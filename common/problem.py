@@ -31,6 +31,9 @@ class Tolerance(NamedTuple):
     element: float | Tensor
 
 
+FAR = 2**32  # elements: their numbers fit into no integer of 32 bits
+
+
 class Problem(ABC):
     """One computation: its sizes, tensors, reference and yardsticks.
 
@@ -106,12 +109,22 @@ class Problem(ABC):
     def test_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """Small shapes, by what each is for: several blocks and slices, ragged along each axis that has no multiple."""
 
+    def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
+        """The kinds of inputs that a test tries at a shape: all of them at the last of `test_shapes`, at others normal
+        ones."""
+        deepest = list(self.test_shapes(multiples, variants).values())[-1]
+        return self.patterns if shape == deepest else self.patterns[:1]
+
     def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         """Shapes with sizes beyond 16 bits, by what they are; seconds in the emulator."""
         return {}
 
-    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        """Shapes with offsets beyond 32 bits, by what they are; gigabytes, for GPUs that have them."""
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        """Inputs so large that offsets leave 32 bits, or sizes what a grid's axes have, by what they are: of each the
+        size, and that of its last part, which alone is not zeros. What the last parts make is the last part of the
+        output, and the last block's."""
         return {}
 
     @abstractmethod
@@ -147,6 +160,10 @@ class Problem(ABC):
     @abstractmethod
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         """Uninitialised outputs for a kernel to fill."""
+
+    def outputs_for(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """The same for these inputs, whose layout may say how outputs lie."""
+        return self.outputs(self.shape(inputs, variants), dtype, variants, inputs[0].device)
 
     @abstractmethod
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> Mapping[str, int | float]:
@@ -191,10 +208,10 @@ class Problem(ABC):
         return tuple(found)
 
     def other_launches(
-        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
+        self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Launches that compute the same in another way, for a check to try, too, by what they are: the launcher's
-        arguments that differ. `extra_names` among them are judged like outputs."""
+        """Launches that compute the same of these inputs in another way, for a check to try, too, by what they are: the
+        launcher's arguments that differ. `extra_names` among them are judged like outputs."""
         return {}
 
     # ---- time --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ torch until a kernel runs, so that --help is quick.
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Stage:
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
+    together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     function: str = ""  # what programs call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -183,20 +185,21 @@ class Stage:
         source: Path | None = None,
         fixed: Mapping[str, int] | None = None,
     ) -> list[Kernel]:
-        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn.
+        """The kernels that a complete test visits: each dtype by default, each other value of each variant in turn; in
+        the first dtype also several other values of those in `together`.
 
         Variants in `fixed` keep that value in all of them."""
         source = Path(source) if source else self.source
-        chosen = []
+        chosen: list[Kernel] = []
         for dtype in dtypes or (self.dtypes if "DTYPE" in macros(source) else self.dtypes[:1]):
             default = self.kernel(dtype, fixed, source)
-            others = [
-                self.kernel(dtype, {**(fixed or {}), name: value}, source)
-                for name, value in default.variants.items()
-                for value in self.variants[name]
-                if name not in (fixed or {}) and value != default.variants[name]
-            ]
-            chosen += [default, *others]
+            values = {name: self.variants[name] for name in default.variants if name not in (fixed or {})}
+            others = [{name: value} for name in values for value in values[name] if value != default.variants[name]]
+            names = [] if chosen else [name for name in self.together if name in values]
+            for each in itertools.product(*(values[name] for name in names)):
+                changed = {name: value for name, value in zip(names, each) if value != default.variants[name]}
+                others += [changed] if len(changed) > 1 else []
+            chosen += [default, *(self.kernel(dtype, {**(fixed or {}), **changed}, source) for changed in others)]
         return chosen
 
     @cached_property
@@ -476,17 +479,18 @@ class Kernel:
             **(launch.choose(shape, self._all_variants, self._multiprocessors(device)) if launch else {}),
         }
 
-    def other_launches(self, shape: Shape, device: torch.device) -> dict[str, Mapping[str, Any]]:
-        """Launches that compute the same in another way, for a check to try, too: the problem's, the stage's and both,
-        by what they are, as `changed` of `arguments`."""
-        spec, launch = self.stage.spec, self.stage.launch
-        found = dict(spec.other_launches(shape, self.dtype, self.variants, device))
+    def other_launches(self, inputs: Sequence[Tensor]) -> dict[str, Mapping[str, Any]]:
+        """Launches that compute the same of these inputs in another way, for a check to try, too: the problem's, the
+        stage's and both, by what they are, as `changed` of `arguments`."""
+        spec, launch, device = self.stage.spec, self.stage.launch, inputs[0].device
+        shape = spec.shape(inputs, self.variants)
+        found = dict(spec.other_launches(inputs, self.variants))
         others = launch.others(shape, self._all_variants, self._multiprocessors(device)) if launch else {}
         for what, chosen in others.items():
             scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
             changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}
             found[what] = changed
-            for also, more in spec.other_launches(shape, self.dtype, self.variants, device).items():
+            for also, more in spec.other_launches(inputs, self.variants).items():
                 found[f"{what}, {also}"] = {**changed, **more}
         return found
 
@@ -540,19 +544,27 @@ class Kernel:
         outputs: Sequence[Tensor],
         *,
         changed: Mapping[str, Any] | None = None,
+        again: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]] = (),
+        in_place: bool = False,
         refused_is_error: bool = True,
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` fields of cudaemu.Options.
+        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process.
+        `in_place`: tensors, which have to be contiguous, are used where they are, and nobody copies them.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
-        arguments, spec = self.arguments(inputs, outputs, changed), self.stage.spec
+        spec = self.stage.spec
+        arguments, *more = (self._passed(*each, changed) for each in ((inputs, outputs), *again))
+        given = {name: each for name, each in arguments.items() if hasattr(each, "data_ptr")} if in_place else {}
+        arguments |= {name: each.data_ptr().to_bytes(8, "little") for name, each in given.items()}
         arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
-                {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None},
+                arguments,
+                again=[list(each.values()) for each in more],
+                memory=given,
                 outputs=[
                     *spec.output_names(self.variants),
                     *(n for n in spec.scratch_names if n not in spec.given_names),
@@ -568,6 +580,13 @@ class Kernel:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
 
+    def _passed(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """All arguments as the emulator takes them, by name."""
+        arguments = self.arguments(inputs, outputs, changed)
+        return {**{name: _stretch(argument) for name, argument in arguments.items()}, "stream": None}
+
     def prepare(self, arch: str | Arch) -> None:
         """Compile what the emulator needs of it, for that compute capability."""
         import cudaemu
@@ -575,7 +594,7 @@ class Kernel:
         cudaemu.prepare(self.source, self.stage.symbol, defines=self.defines, arch=arch)
 
     def call_launcher(self, arguments: Mapping[str, Any], **options: Any) -> Report:
-        """Run the launcher in the emulator with all its arguments, by name; `options` are fields of cudaemu.Options."""
+        """Run the launcher in the emulator with all its arguments, by name; `options` are others of cudaemu.run."""
         import cudaemu
 
         names, values = list(arguments), list(arguments.values())

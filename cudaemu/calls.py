@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def run(
     *,
     names: Sequence[str] | None = None,
     outputs: Sequence[str] = (),
+    again: Sequence[Sequence[Any]] = (),
+    memory: Mapping[str, Any] | None = None,
     options: Options = DEFAULTS,
     **changes: Any,
 ) -> Report:
@@ -38,8 +41,11 @@ def run(
     `args` are the launcher's, in its order: contiguous CPU tensors and NumPy arrays, which are copied to guarded memory
     and back; numbers; bytes or ctypes structures for structures; None for a null pointer and for the stream. They are
     checked against the launcher's parameter types. `names`: their names in reports (default: the source's). Tensors
-    named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `options` say how
-    the source is compiled and run; fields of Options may be given as keywords, too: `arch="9.0"`.
+    named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `again`: arguments
+    of further calls, one after the other in the same process, so that they meet what earlier calls have left in
+    variables of the host and of the device; the first call that returns an error is the last. `memory` is as in
+    `run_ptx`. `options` say how the source is compiled and run; fields of Options may be given as keywords, too:
+    `arch="9.0"`.
 
     The launcher runs in a process of its own: whatever its host code does, there is a report. A stream that the
     launcher takes is not the default stream, so a launch on the default stream is a finding.
@@ -48,7 +54,8 @@ def run(
     that the emulator does not know."""
     check_text("symbol", symbol, "the name of a launcher")
     options = options.replace(**changes)
-    return call_launcher(compiled(Path(source), options, call=symbol), symbol, args, options, names, outputs)
+    build = compiled(Path(source), options, call=symbol)
+    return call_launcher(build, symbol, args, options, names, outputs, again, memory)
 
 
 def prepare(source: Path | str, symbol: str, *, options: Options = DEFAULTS, **changes: Any) -> None:
@@ -89,6 +96,8 @@ def _session(ptx: str, options: Options, source: Path | str = "the source") -> I
             on_finding=options.on_finding,
             source=str(source),
             defines=options.macros,
+            blocks=options.blocks,
+            refused_launch=options.refused_launch,
         )
 
 
@@ -99,17 +108,22 @@ def call_launcher(
     options: Options,
     names: Sequence[str] | None = None,
     outputs: Sequence[str] = (),
+    again: Sequence[Sequence[Any]] = (),
+    memory: Mapping[str, Any] | None = None,
 ) -> Report:
     """`run` with a source that is compiled already."""
-    _check_names(names, args, outputs)
+    for each in (args, *again):
+        _check_names(names, each, outputs)
     with PtxCheck(build), _session(build.ptx, options, build.source) as session:
+        _share(session, memory)
 
-        def pack(types: list[ParameterType]) -> bytes:
+        def pack(given: Sequence[Any], types: list[ParameterType]) -> bytes:
             called = names or parameter_names(source_text(build.source), symbol, len(types))
-            return b"".join(session.pack(args, types, called, outputs, f"{build.source}: {symbol}"))
+            return b"".join(session.pack(given, types, called, outputs, f"{build.source}: {symbol}"))
 
+        packs = [partial(pack, each) for each in (args, *again)]
         timeout = options.timeout or FUNCTION_TIMEOUT
-        ended = Host(build.so, options.gpu, session, pack, timeout=timeout, refused=options.on_refusal).run()
+        ended = Host(build.so, options.gpu, session, packs, timeout=timeout, refused=options.on_refusal).run()
         session.download()
         return session.report(*_outcome(ended))
 
@@ -207,7 +221,7 @@ def run_program(
         if into is not None:
             into.append(session)
         timeout, refused = options.timeout, options.on_refusal
-        host = Host(build.so, options.gpu, session, None, command, own_terminal, timeout, refused=refused)
+        host = Host(build.so, options.gpu, session, (), command, own_terminal, timeout, refused=refused)
         ended = host.run()
         if options.leaks and not session.findings and not ended.crashed:
             host.find_leaks()
@@ -265,9 +279,7 @@ def launch_kernel(
             raise UserError(refused)
         types = kernel_types(kernel, session.module.parameter_types(kernel))
         called = names or [f"argument {position + 1}" for position in range(len(types))]
-        for name, place in (memory or {}).items():
-            _check_memory(name, place)
-            session.arena.share(name, place)
+        _share(session, memory)
         params = bytearray(info.param_bytes)
         packed = session.pack(args, types, called, outputs, label)
         for (_, size, _, offset), value in zip(info.params, packed):
@@ -276,6 +288,12 @@ def launch_kernel(
         session.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)
+
+
+def _share(session: Session, memory: Mapping[str, Any] | None) -> None:
+    for name, place in (memory or {}).items():
+        _check_memory(name, place)
+        session.arena.share(name, place)
 
 
 def _check_memory(name: str, place: object) -> None:

@@ -92,6 +92,8 @@ class _Spec(ctypes.Structure):
         ("before", ctypes.c_void_p),
         ("kept", ctypes.c_uint32),
         ("undefined", ctypes.c_void_p),
+        ("first_block", ctypes.c_uint64),
+        ("end_block", ctypes.c_uint64),
     ]
 
     @classmethod
@@ -465,6 +467,7 @@ class Module:
         keep: bool = False,
         before: Past | None = None,
         cluster: Sequence[int] | None = None,
+        blocks: range | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
@@ -476,8 +479,9 @@ class Module:
         many blocks the GPU holds at a time (default: 16 on each of its `multiprocessors`), so that one may wait for
         another; `cooperative`: for grid.sync(). `keep`: the
         result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
-        blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple. Ctrl-C
-        ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
+        blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple.
+        `blocks`: those that run, by their linear numbers, which may count from the end (options.py), in whole clusters.
+        Ctrl-C ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
         info = self._prepared(kernel) if sanitize else self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"the parameters of {kernel} must have {info.param_bytes} bytes, got {len(params)}")
@@ -485,7 +489,8 @@ class Module:
         together = (*(cluster or ()), 1, 1, 1)[:3]
         if cluster and any(blocks % each for blocks, each in zip(grid, together)):
             raise PtxError(f"{kernel}: the grid must be a multiple of the cluster {together}, got {grid}")
-        total = math.prod(grid)
+        first, end = _some(blocks, math.prod(grid), math.prod(together))
+        total = end - first
         if total > MOST_BLOCKS:
             raise PtxError(
                 f"{readable(kernel)}: the grid must have at most {MOST_BLOCKS:,} blocks in the emulator, got {total:,}"
@@ -517,6 +522,7 @@ class Module:
             before.handle if before else 0,
             keep,
             self.undefined.handle,
+            *(first, end),
         )
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         said: list[str] = []
@@ -608,6 +614,16 @@ class Module:
             self.vm.vm_free_program(handle)
         if getattr(self, "_heap", None):
             self.vm.vm_free_heap(self._heap)
+
+
+def _some(blocks: range | None, total: int, together: int) -> tuple[int, int]:
+    """The first of the blocks that run, and the end, in whole clusters of so many `together`."""
+    if blocks is None:
+        return 0, total
+    first = blocks.start if blocks.start >= 0 else total + blocks.start
+    end = total + blocks.stop if blocks.stop < 0 or blocks.start < 0 == blocks.stop else blocks.stop
+    first, end = max(first, 0) // together * together, -(-min(end, total) // together) * together
+    return min(first, end), end
 
 
 def _start(array: np.ndarray | None) -> int:

@@ -300,9 +300,9 @@ class Arena(AddressMap):
         return allocation
 
     def download(self) -> None:
-        """Copy every tensor and array back, but those that cannot be written. UserError if memory that several share
-        was written: each of them is a copy of its own here."""
-        given = [a for a in self.allocations if a.array is not None and a.size]
+        """Copy every tensor and array back, but those that stayed where they are or cannot be written. UserError if
+        memory that several share was written: each of them is a copy of its own here."""
+        given = [a for a in self.allocations if a.array is not None and a.size and not a.mapped]
         for one, other in itertools.combinations(given, 2):
             if _overlap(one, other) and (_changed(one) or _changed(other)):
                 raise UserError(
@@ -310,7 +310,7 @@ class Arena(AddressMap):
                     "copies each separately; pass one array for both, or a copy of one"
                 )
         for allocation in self.allocations:
-            array = allocation.array
+            array = None if allocation.mapped else allocation.array
             if array is not None and not (isinstance(array, np.ndarray) and not array.flags.writeable):
                 raw_bytes(array)[:] = allocation.data
 

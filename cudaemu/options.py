@@ -53,6 +53,12 @@ class Options:
     """Which memory accesses to record. None: none of them."""
     events: Events | None = None
     """Blocks to make a timeline of, `Report.timeline`: waits, copies, products. None: none."""
+    blocks: range | None = None
+    """The blocks of each launch that run, by linear number: range(8), or range(-1, 0) for the last one, since negative
+    numbers count from the end of the grid, and 0 after them is that end. Clusters run whole. None: all."""
+    refused_launch: int | None = None
+    """The number, from 1, of a launch to refuse with cudaErrorLaunchOutOfResources, as a GPU does that has too few
+    registers for it: does the host code look? None: none."""
     threads: int | None = None
     """How many cores to use. None: all of them."""
     timeout: float | None = None
@@ -75,10 +81,12 @@ class Options:
         for name in ("counters", "sanitize", "leaks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise _wrong(name, "True or False", value)
-        for name in ("multiprocessors", "threads"):
+        for name in ("multiprocessors", "refused_launch", "threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise _wrong(name, "a whole number, at least 1, or None", value)
+        if self.blocks is not None and not (isinstance(self.blocks, range) and self.blocks.step == 1):
+            raise _wrong("blocks", "a range of steps of 1, or None", self.blocks)
         if self.trace is not None and not isinstance(self.trace, Trace):
             raise _wrong("trace", "a Trace or None", self.trace)
         if self.events is not None and not isinstance(self.events, Events):

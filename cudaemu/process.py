@@ -159,6 +159,7 @@ class Served:
     code: int
     fatal: bool
     undefined: bool
+    refused: str = ""  # why it was not begun
 
 
 class Device(Protocol):
@@ -234,7 +235,7 @@ class Host:
         so: Path,
         gpu: Gpu,
         device: Device,
-        arguments: Callable[[list[ParameterType]], bytes] | None = None,
+        arguments: Sequence[Callable[[list[ParameterType]], bytes]] = (),
         argv: Sequence[str] = ("launcher",),
         own_terminal: bool = False,
         timeout: float | None = 60,
@@ -243,13 +244,16 @@ class Host:
         extension: Callable[[str | None], bytes] | None = None,
         returned: Callable[[bytes], None] | None = None,
     ):
-        """`arguments` packs the launcher's arguments once their types are known; `argv` is main's. With `own_terminal`
+        """`arguments` pack the launcher's arguments once their types are known, those of one call after the other's;
+        the first that fails is the last. `argv` is main's. With `own_terminal`
         the program has this process's streams, otherwise what it prints is printed here. `timeout`: seconds of host
         code between two CUDA calls after which it is ended. `refused` hears of errors with their reasons. `extension`
         packs the arguments of a function of a PyTorch extension, given its parameters (None: there is no such
         function), and `returned` gets its result while the process still holds the memory."""
         self.so, self.gpu, self.device = so, gpu, device
-        self.arguments, self.argv, self.own_terminal, self.timeout = arguments, argv, own_terminal, timeout
+        self.arguments, self.argv, self.own_terminal, self.timeout = list(arguments), argv, own_terminal, timeout
+        self._types: list[ParameterType] = []
+        self._calls_a_launcher = bool(self.arguments)
         self.environment, self.refused = environment or {}, refused
         self.extension, self.returned = extension, returned
         self.ended = Ended()
@@ -384,7 +388,7 @@ class Host:
         if code < 0:
             self.ended.crashed = True
             self._found("host crash", f"the host code was ended by {_signal_name(-code)}{after}")
-        elif self.arguments is not None or self.extension is not None:
+        elif self._calls_a_launcher or self.extension is not None:
             self.ended.crashed = True
             self._found(
                 "host exit", f"the launcher ended the process with exit status {code} instead of returning{after}"
@@ -429,6 +433,8 @@ class Host:
             self._where,
         )
         self._heard = time.monotonic()
+        if served.refused:
+            self._refuse(served.code, served.refused)
         return struct.pack("=IiII", 0, served.code, served.fatal, served.undefined)
 
     def _allocate(self, reader: _Reader) -> bytes:
@@ -576,15 +582,18 @@ class Host:
         self.device.found(HostFinding(kind, message))
 
     def _signature(self, reader: _Reader) -> bytes:
-        types = []
         for _ in range(reader.take("I")[0]):
             kind, pointee, constant = reader.take("ccc")
             size, pointee_size = reader.take("II")
             text = reader.text()
             named = re.search(r"T = (.*?)(?:;.*)?\]$", text)
             name = named[1] if named else text
-            types.append(ParameterType(kind.decode(), pointee.decode(), constant != b"\0", size, pointee_size, name))
-        return self.arguments(types) if self.arguments else b""
+            kinds = kind.decode(), pointee.decode(), constant != b"\0"
+            self._types.append(ParameterType(*kinds, size, pointee_size, name))
+        return self._next_arguments()
+
+    def _next_arguments(self) -> bytes:
+        return self.arguments.pop(0)(self._types) if self.arguments else b""
 
     def _result(self, reader: _Reader) -> bytes:
         (self.ended.status,) = reader.take("i")
@@ -592,7 +601,7 @@ class Host:
         self.ended.result = reader.data()
         if self.returned is not None and self.ended.status == 0:
             self.returned(self.ended.result)
-        return b""
+        return self._next_arguments() if self.ended.status == 0 else b""
 
     def _extension(self, reader: _Reader) -> bytes:
         (known,) = reader.take("I")

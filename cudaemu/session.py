@@ -26,6 +26,7 @@ from cudaemu.timeline import Events
 Dim = tuple[int, int, int]
 
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
+REFUSED = (701, False, False)  # cudaErrorLaunchOutOfResources
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 
 
@@ -91,6 +92,8 @@ class Session(Device):
         on_finding: Callable[[Finding | HostFinding], None] | None = None,
         source: str = "the source",
         defines: Mapping[str, str] | None = None,
+        blocks: range | None = None,
+        refused_launch: int | None = None,
     ):
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.loaded: list[engine.Module] = []  # by the program, while it ran
@@ -99,7 +102,9 @@ class Session(Device):
             "sanitize": sanitize,
             "threads": threads,
             "progress": progress,
+            "blocks": blocks,
         }
+        self.refused_launch, self.asked = refused_launch, 0  # launches
         self.trace, self.events, self.on_finding = trace, events, on_finding
         self.source, self.defines = source, defines
         self.stubs = frozenset(map(qualified, self.module.kernel_names))
@@ -189,6 +194,9 @@ class Session(Device):
         self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
     ) -> Served:
         before, self.before = self.before if request.early else None, None
+        self.asked += 1
+        if self.asked == self.refused_launch:
+            return Served(*REFUSED, refused=f"{readable(request.kernel)}: launch {self.asked} is refused, as asked for")
         # From this compute capability on, the next launch may be one that begins early.
         keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
         module, kernel = self._module(request.kernel, "kernel")

@@ -285,13 +285,13 @@ def test_other_launches_are_judged_and_named(monkeypatch):
     kernel = NAIVE.kernel()
     tried = []
 
-    def other_launches(shape, dtype, variants, device):
-        tried.append((shape, device.type))
+    def other_launches(inputs, variants):
+        tried.append([each.shape for each in inputs])
         return {"as ever": {}, "half of the sum": {"K": 32}}
 
     monkeypatch.setattr(kernel.stage.spec, "other_launches", other_launches)
     result = accuracy.check(kernel, SHAPE, "emulator")
-    assert tried == [(SHAPE, "cpu")] and not result.ok
+    assert tried == [[(96, 64), (64, 80)]] and not result.ok
     assert result.report.startswith("01_naive fp16, 96x80x64, half of the sum: wrong result")
 
 
@@ -328,10 +328,3 @@ def test_where_no_element_stands_out_those_furthest_off_are_shown():
         accuracy.verify(kernel, instance, (c,))
     lines = str(failure.value).splitlines()
     assert lines[1].endswith("; none stands out") and len(lines) == 3 + accuracy.SHOWN
-
-
-@pytest.mark.parametrize("name, gib, fits", [("A", 79, True), ("A", 24, False), ("C", 79, False), ("C", 140, True)])
-def test_a_check_of_a_huge_shape_needs_room_on_the_gpu(monkeypatch, name, gib, fits):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (gib << 30, 200 << 30))
-    (shape,) = (s for why, s in NAIVE.spec.huge_shapes({}, {}).items() if why.endswith(f"of {name}"))
-    assert accuracy.fits(NAIVE.kernel(), shape) is fits

@@ -57,14 +57,15 @@ def test_test_shapes_keep_to_multiples_and_are_ragged_where_they_may():
         assert any(k >= 4616 for _, _, k in shapes.values()) and any(m > 32 and n > 32 for m, n, _ in shapes.values())
 
 
-def test_wide_and_huge_shapes_are_beyond_16_and_32_bits():
+def test_wide_and_far_sizes_are_beyond_16_and_32_bits():
     for multiples in ({}, {"M": 128, "N": 256, "K": 64}):
-        wide, huge = GEMM.wide_shapes(multiples, {}), GEMM.huge_shapes(multiples, {})
+        wide, far = GEMM.wide_shapes(multiples, {}), GEMM.far_inputs(multiples, {})
         assert [max(shape) == shape[at] > 1 << 15 for at, shape in enumerate(wide.values())] == [True, True]
-        elements = [(m * k, k * n, m * n) for m, n, k in huge.values()]
-        assert [sizes[at] > 1 << 31 for at, sizes in enumerate(elements)] == [True] * 3
+        shapes = [(a[0], b[1], a[1]) for ((a, _), (b, _)) in far.values()]
+        elements = [(m * k, k * n, m * n) for m, n, k in shapes]
+        assert [[size > 1 << 32 for size in sizes] for sizes in elements] == [[True, False, True], [False, True, True]]
         steps = [multiples.get(axis, 1) for axis in "MNK"]
-        assert all(size % step == 0 for shape in [*wide.values(), *huge.values()] for size, step in zip(shape, steps))
+        assert all(size % step == 0 for shape in [*wide.values(), *shapes] for size, step in zip(shape, steps))
 
 
 def test_work_and_bytes():

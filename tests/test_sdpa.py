@@ -78,9 +78,7 @@ def assert_right(kernel: Kernel, tensors: tuple[Tensor, ...], outputs: tuple[Ten
 def assert_emulated_right(kernel: Kernel, *shape: int, pattern: str = "normal") -> None:
     """However it is launched."""
     tensors = inputs(kernel, *shape, pattern=pattern)
-    sizes = SPEC.shape(tensors, kernel.variants)
-    others = kernel.other_launches(sizes, torch.device("cpu")).values()
-    for changed in ({}, *others):
+    for changed in ({}, *kernel.other_launches(tensors).values()):
         outputs = emulated(kernel, tensors, changed, with_lse=False)
         assert_right(kernel, tensors, outputs + tuple(changed[name] for name in SPEC.extra_names if name in changed))
 
@@ -101,7 +99,7 @@ def test_a_problem_answers_in_one_order(name):
             assert [tensor.shape for tensor in tensors] == [*spec.input_shapes(shape, variants)]
             assert spec.shape(tensors, variants) == shape and spec.parse(spec.format(shape), variants) == shape
             spec.check(shape, variants)
-            launches = spec.other_launches(shape, "fp16", variants, torch.device("cpu")).values()
+            launches = spec.other_launches(tensors, variants).values()
             extras = next(([changed[name] for name in spec.extra_names] for changed in launches), [])
             assert len(extras) == len(spec.extra_names) and set(spec.extra_names) <= set(spec.scratch_names)
             described = [*outputs, *extras]
@@ -186,17 +184,23 @@ def test_the_limits_of_the_log_sum_exp_leave_room_for_how_tensor_cores_add(patte
 
 def test_a_check_launches_with_several_tiles_in_a_part_as_well():
     """Of the sizes that the emulator is given most parts are one tile: there, nothing is ever corrected."""
-    cpu = torch.device("cpu")
     for n_kv, splits in ((200, 1), (401, 2)):
-        shape = (2, 4, 2, 100, n_kv, 64)
-        arguments = PLAIN.arguments(*(make(shape, "fp16", PLAIN.variants) for make in (SPEC.inputs, SPEC.outputs)))
+        shape = (2, 4, 2, 100, n_kv)
+        tensors = inputs(PLAIN, *shape)
+        arguments = PLAIN.arguments(tensors, SPEC.outputs((*shape, 64), "fp16", PLAIN.variants))
         assert arguments["splits"] == -(-n_kv // 64)
-        lse, changed, both = PLAIN.other_launches(shape, cpu).values()
+        lse, changed, both = PLAIN.other_launches(tensors).values()
         assert [*lse] == ["LSE"] and lse["LSE"].isnan().all() and both.keys() == {*lse, *changed}
         assert changed.keys() == {"splits", "partial_O", "partial_LSE"} and changed["splits"] == splits
         assert (changed["partial_O"] is None) == (splits == 1)
-        assert [*CAUSAL.other_launches(shape, cpu)] == ["with LSE"]
-    assert [*PLAIN.other_launches((1, 1, 1, 1, 64, 64), cpu)] == ["with LSE"]
+        assert [*CAUSAL.other_launches(inputs(CAUSAL, *shape))] == ["with LSE"]
+    assert [*PLAIN.other_launches(inputs(PLAIN, 1, 1, 1, 257, 64))] == ["with LSE"]
+
+
+def test_a_check_launches_with_another_scale_as_well():
+    tensors = inputs(PLAIN, 1, 1, 1, 1, 64)
+    lse, scaled = PLAIN.other_launches(tensors).values()
+    assert torch.equal(scaled["Q"], tensors[0] / 2) and scaled["scale"] == 2 / 8
 
 
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():

@@ -60,6 +60,15 @@ def test_kernels_cover_each_dtype_and_each_value():
     assert labels == [f"01_naive {d}{v}" for d in ("fp16", "bf16", "fp32") for v in ("", " COALESCED=0")]
 
 
+def test_variants_that_say_what_is_computed_are_combined_in_one_dtype():
+    for stage in kernels.ladder():
+        told = [name for name in stage.variants if name in stage.spec.settings]
+        assert list(stage.together) == (told if len(told) > 1 else []), stage.name
+    both = [kernel.short for kernel in kernels.load("16").kernels() if kernel.variants["HEAD_DIM"] == 64]
+    assert both == ["fp16 HEAD_DIM=64", "fp16 HEAD_DIM=64 CAUSAL=1", "bf16 HEAD_DIM=64"]
+    assert len(kernels.load("16").kernels(["fp16"], fixed={"CAUSAL": 1})) == 6
+
+
 @pytest.mark.parametrize(
     "dtype, variants, message",
     [

@@ -15,10 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.dtypes import torch_dtype
-from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
+BLOCK_Q = 64  # queries: as many as a block of any stage has, and in no stage more than it has
+WIDE = 32769  # keys: as many as no 16 bits count
+FEW_SCORES = 128 * 128  # of one head: a launch of so many is cheap
 TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes
 
 
@@ -88,6 +91,18 @@ class Attention(Problem):
         }
         return {why: (*shape, variants["HEAD_DIM"]) for why, shape in shapes.items()}
 
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        n, d = max(BLOCK_Q, multiples.get("N", 1)), variants["HEAD_DIM"]
+        heads, long = FAR // (n * d) + 1, -(-WIDE // n) * n
+        every, rows = ((1, heads, n, d), (1, 1, n, d)), ((1, 1, long, d), (1, 1, BLOCK_Q, d))
+        keys = (rows[0], rows[0])
+        return {
+            "more heads than a grid has rows, more than 2³² elements": (every, every, every),
+            "keys beyond 16 bits": (rows, keys, keys),
+        }
+
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         return 1, 1, 2 * max(64, multiples.get("N", 1)), variants["HEAD_DIM"]
 
@@ -125,14 +140,22 @@ class Attention(Problem):
         b, h, n, d = shape
         return {"B": b, "H": h, "N": n, "scale": self.scale(shape)}
 
-    def scale(self, shape: Shape) -> float:
+    def scale(self, shape: Sequence[int]) -> float:
         """1 / √D, as torch.nn.functional.scaled_dot_product_attention has it."""
         return shape[-1] ** -0.5
+
+    def other_launches(
+        self, inputs: Sequence[Tensor], variants: Variants
+    ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
+        """Another scale, where that is cheap."""
+        q, scale = inputs[0], self.scale(inputs[0].shape)
+        cheap = q.shape[:2] == (1, 1) and q.shape[2] * inputs[1].shape[2] <= FEW_SCORES
+        return {"half of Q at twice the scale": {"Q": q / 2, "scale": scale * 2}} if cheap else {}
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         q, k, v = inputs
         out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-        scale = self.scale(self.shape(inputs, variants))
+        scale = self.scale(q.shape)
         for batch in range(q.shape[0]):  # by head: N × N scores in fp64 take memory
             for head in range(q.shape[1]):
                 scores = q[batch, head].double() @ k[batch, head].double().mT * scale
@@ -147,7 +170,7 @@ class Attention(Problem):
         rounded, O rounded once. (FlashAttention as published has that FMA, and is six times less accurate in fp16 where
         logits reach 1e4; torch builds it with UNFUSE_FMA.)"""
         q, k, v = inputs
-        scale = self.scale(self.shape(inputs, variants))
+        scale = self.scale(q.shape)
         if q.is_cuda:
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 return (sdpa(q, k, v, scale=scale),)

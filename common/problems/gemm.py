@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.dtypes import torch_dtype
-from common.problem import Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 BLOCK = 32  # rows, columns and depth of the smallest tile of any stage
@@ -68,9 +68,20 @@ class Gemm(Problem):
     def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
         return self._fit(multiples, {"M beyond 16 bits": (33000, 1, 1), "N beyond 16 bits": (1, 33000, 1)})
 
-    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        shapes = {"A": (131072, 256, 16448), "B": (256, 131072, 16448), "C": (46592, 46592, 64)}
-        return self._fit(multiples, {f"more than 2³¹ elements of {name}": shape for name, shape in shapes.items()})
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        depth = 256  # and rows or columns of the matrix that is not so large
+        far = FAR // depth + BLOCK
+        shapes = self._fit(multiples, {"A": (far, depth, depth), "B": (depth, far, depth)})
+
+        def sizes(m: int, n: int, k: int) -> tuple[Shape, Shape]:
+            return (m, k), (n, k) if variants.get("B_TRANSPOSED") else (k, n)
+
+        return {
+            f"more than 2³² elements of {name} and C": tuple(zip(sizes(m, n, k), sizes(BLOCK, BLOCK, k)))
+            for name, (m, n, k) in shapes.items()
+        }
 
     def _fit(self, multiples: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """The next larger shapes that the multiples allow."""

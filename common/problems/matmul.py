@@ -37,10 +37,11 @@ class Matmul(Gemm):
         return {**super().scalars(shape, variants, tensors), **rows, "activation": 0, "choice": variants["choice"]}
 
     def other_launches(
-        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
+        self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         """With zeros added."""
-        zeros = [torch.zeros(size, dtype=torch_dtype(dtype), device=device) for size in (shape[1:2], shape[:2])]
+        m, n, _ = self.shape(inputs, variants)
+        zeros = [inputs[0].new_zeros(size) for size in ((n,), (m, n))]
         return {"with bias and residual": dict(zip(self.scratch_names, zeros))}
 
     def check_layout(self, name: str, tensor: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.dtypes import torch_dtype
 from common.problem import Problem, Shape, Tensors, Variants, whole_number
-from common.problems.attention import Attention, flash
+from common.problems.attention import WIDE, Attention, flash
 from cudaemu.errors import UserError
 
 
@@ -91,10 +91,25 @@ class Sdpa(Attention):
         }
         return {why: (*shape, d) for why, shape in shapes.items()}
 
-    def huge_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
-        d = variants["HEAD_DIM"]
-        heads = 2**31 // (65536 * d) + 2
-        return {"more elements of Q than 32 bits count": (1, heads, heads, 65536, 65, d)}
+    def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
+        """Strides also where heads share a tile of queries and blocks the keys: there others compute addresses. And
+        where there are many parts, each has to correct those before it."""
+        found, (_, h, h_kv, _, _, _) = super().patterns_at(shape, multiples, variants), shape
+        if len(found) == 1 and h > h_kv:
+            return *found, "strided"
+        return (*found, "rising") if shape in self.wide_shapes(multiples, variants).values() else found
+
+    def wide_shapes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, Shape]:
+        """So many keys that what combines their parts goes round several times, too."""
+        return {"keys beyond 16 bits, in many parts": (1, 1, 1, 1, WIDE, variants["HEAD_DIM"])}
+
+    def far_inputs(
+        self, multiples: Mapping[str, int], variants: Variants
+    ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
+        """Batches have strides of their own. Keys beyond 16 bits are among `wide_shapes`, where they are split."""
+        what, heads = next(iter(super().far_inputs(multiples, variants).items()))
+        batches = tuple(((h, b, n, d), part) for (b, h, n, d), part in heads)
+        return {what: heads, "batches beyond 2³² elements": batches}
 
     def figure_shape(self, multiples: Mapping[str, int], variants: Variants) -> Shape:
         return 1, 1, 1, 256, 256, variants["HEAD_DIM"]
@@ -130,6 +145,10 @@ class Sdpa(Attention):
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape
         return (torch.empty((b, h, n, d), dtype=torch_dtype(dtype), device=device),)
+
+    def outputs_for(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """O lies as Q does."""
+        return (torch.empty_like(inputs[0]),)
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
@@ -202,10 +221,12 @@ class Sdpa(Attention):
         return o, type(lse)(max(lse.whole, whole), max(lse.element, element))
 
     def other_launches(
-        self, shape: Shape, dtype: str, variants: Variants, device: torch.device
+        self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Asked for LSE."""
-        return {"with LSE": {"LSE": torch.full(shape[:2] + shape[3:4], torch.nan, device=device)}}
+        """Asked for LSE; and another scale, where that is cheap."""
+        q = inputs[0]
+        lse = torch.full(q.shape[:3], torch.nan, device=q.device)
+        return {"with LSE": {"LSE": lse}, **super().other_launches(inputs, variants)}
 
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, _, n, n_kv, d = shape

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import linecache
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,10 +24,12 @@ from common.stage import Kernel, Stage
 from common.verbs import options
 from common.verbs.watching import watch
 from cudaemu import hardware
+from cudaemu.compiler.toolchain import read
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
     from common.accuracy import Complaint, Result
+    from common.problem import Shape
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -35,6 +38,7 @@ EXAMPLES = (
     "--coverage # the lines that no check executed",
 )
 LADDER_EXAMPLES = ("01 02 # some stages",)
+NEWER = "what is compiled for newer GPUs"
 HEAD_START = 0.1  # seconds for the compiler to start: importing torch holds Python's lock for several times as long
 
 
@@ -70,8 +74,8 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
 
 
 def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.Namespace) -> int:
-    """Check them, the first also on a GPU of the compute capability `small`."""
-    from common import accuracy  # it imports torch, by which time the first kernel is compiled
+    """Check them, the first also on a GPU of the compute capability `small`, and what no single launch shows."""
+    from common import accuracy, launcher  # they import torch, by which time the first kernel is compiled
 
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
@@ -81,19 +85,35 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
         for device in devices
         for kernel in kernels
         for why, shape in _shapes(kernel, kernel is kernels[0], device, args).items()
-        for pattern in _patterns(kernel, shape)
+        for pattern in kernel.stage.spec.patterns_at(shape, kernel.multiples, kernel.variants)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
-    if "emulator" in devices and not args.sizes and stage.arch.runs_on(small):
-        first = kernels[0]
-        found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in first.test_shapes().items()]
+    first = kernels[0]
+    if "emulator" in devices and not args.sizes:
+        shapes = first.test_shapes()
+        if stage.arch.runs_on(small):
+            found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in shapes.items()]
+        if newer := _newer(first):
+            found.append((first, [*shapes.values()][-1], NEWER, f"emulator {newer}", "normal"))
     results = []
-    with terminal.progress(f"testing {stage.name}", total=len(found)) as update:
+    far = (
+        [] if args.sizes else [(device, why, sizes) for device in devices for why, sizes in _far(first, device).items()]
+    )
+    others = "emulator" in devices and not args.sizes
+    with terminal.progress(f"testing {stage.name}", total=len(found) + len(far) + others) as update:
         for kernel, shape, why, device, pattern in found:
             update(f"testing {kernel.label} {stage.spec.format(shape)} ({device})")
             counters = args.coverage and device != "gpu"
             result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
             results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
+            update(advance=1)
+        for device, why, sizes in far:
+            update(f"testing {first.label} with {why} ({device})")
+            results.append(replace(launcher.check_far(first, sizes, device, args.seed), why=why))
+            update(advance=1)
+        if others:
+            update(f"testing the launcher of {first.label}")
+            results.append(replace(launcher.check(first, args.seed), why="what the launcher does besides"))
             update(advance=1)
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
@@ -128,21 +148,28 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
         return {f"--sizes {spec.format(shape)}": shape for shape in options.shapes(kernel, args, (), device)}
     shapes = kernel.test_shapes()
     if first:  # one kernel shows which integers a stage counts with
-        from common import accuracy
-
         shapes |= spec.wide_shapes(kernel.multiples, kernel.variants)
-        huge = spec.huge_shapes(kernel.multiples, kernel.variants) if device == "gpu" else {}
-        shapes |= {why: shape for why, shape in huge.items() if accuracy.fits(kernel, shape)}
     if device == "gpu":
         shapes["large enough to fill a GPU"] = spec.bench_shapes(kernel.variants)[0]
     return shapes
 
 
-def _patterns(kernel: Kernel, shape: tuple[int, ...]) -> Sequence[str]:
-    """Kinds of inputs: all of them at the deepest of the problem's own shapes, normal ones at the others."""
-    spec = kernel.stage.spec
-    deepest = list(spec.test_shapes(kernel.multiples, kernel.variants).values())[-1]
-    return spec.patterns if shape == deepest else spec.patterns[:1]
+def _far(kernel: Kernel, device: str) -> Mapping[str, Sequence[tuple[Shape, Shape]]]:
+    """Inputs that reach beyond 32 bits, by what they are: those that the GPU has room for. In the emulator one block
+    runs: of a stage whose few blocks go over all tiles that would be hours, and TMA takes coordinates, no offsets."""
+    from common import launcher
+
+    found = kernel.stage.spec.far_inputs(kernel.multiples, kernel.variants)
+    if device == "gpu":
+        return {why: sizes for why, sizes in found.items() if launcher.fits(kernel, sizes)}
+    return found if not kernel.stage.arch.exact and launcher.last_is_last(kernel) else {}
+
+
+def _newer(kernel: Kernel) -> Arch | None:
+    """The oldest GPU for which the source is compiled otherwise than for the oldest that the stage runs on."""
+    asked = {Arch.of(f"{n[:-2]}.{n[-2]}") for n in re.findall(r"__CUDA_ARCH__\s*>=?\s*(\d{3,4})", read(kernel.source))}
+    known = [gpu.arch for gpu in hardware.GPUS if gpu.arch in asked and gpu.arch > kernel.stage.arch]
+    return None if kernel.stage.arch.exact else min(known, default=None)
 
 
 def table(results: Sequence[Result], details: bool = False) -> Table:

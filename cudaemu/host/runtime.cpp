@@ -1028,7 +1028,7 @@ const ErrorText *find_text(cudaError_t code) {
   return nullptr;
 }
 
-// Ask for the launcher's arguments, call it, tell what it returned.
+// Ask for the launcher's arguments, call it, tell what it returned; again while that is answered with more arguments.
 void call_launcher() {
   unsigned count = 0;
   const emulator_call::Type *types = emulator_types(&count);
@@ -1044,18 +1044,22 @@ void call_launcher() {
   streams().insert(given);
   std::vector<std::vector<std::max_align_t>> values(count);
   std::vector<void *> addresses(count);
-  bool takes_stream = false;
-  for (unsigned i = 0; i < count; ++i) {
-    values[i].resize(types[i].size / sizeof(std::max_align_t) + 1);
-    addresses[i] = values[i].data();
-    for (unsigned byte = 0; byte < types[i].size; ++byte) static_cast<char *>(addresses[i])[byte] = answer.take<char>();
-    if (types[i].kind != 'S') continue;
-    takes_stream = true;
-    memcpy(addresses[i], &given, sizeof given);
-  }
-  if (!takes_stream) given = nullptr;
-  const int status = emulator_call_launcher(addresses.data());
-  ask(Request::RESULT, Packet().add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text(""));
+  do {
+    bool takes_stream = false;
+    for (unsigned i = 0; i < count; ++i) {
+      values[i].resize(types[i].size / sizeof(std::max_align_t) + 1);
+      addresses[i] = values[i].data();
+      for (unsigned at = 0; at < types[i].size; ++at) static_cast<char *>(addresses[i])[at] = answer.take<char>();
+      if (types[i].kind != 'S') continue;
+      takes_stream = true;
+      memcpy(addresses[i], &given, sizeof given);
+    }
+    if (!takes_stream) given = nullptr;
+    const int status = emulator_call_launcher(addresses.data());
+    Packet result;
+    result.add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text("");
+    answer = ask(Request::RESULT, result);
+  } while (!answer.data.empty());
 }
 
 // The same for a function of a PyTorch extension, whose result is more than a status.

@@ -261,7 +261,7 @@ struct Launch {
   u64 trace_first, trace_end, trace_limit;
   u64 event_first, event_end, event_limit;  // of the blocks whose events are noted; how many events at most
   u64 budget;  // instructions, or what takes as long, that a block's warps may execute together
-  u64 blocks;
+  u64 blocks;  // the end of those that run
   // Shared by the workers. `mutex` guards all of it but the atomics.
   std::atomic<u64> done{0}, traced{0}, noted{0};
   std::atomic<bool> stop{false};

@@ -260,6 +260,7 @@ struct LaunchSpec {
   const Launch *before;
   u32 kept;
   UndefinedBytes *undefined;
+  u64 first_block, end_block;  // of those that run, in whole clusters
 };
 
 static const Registry &registry() {
@@ -343,6 +344,7 @@ const char *vm_mirrors() {
     X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget)
     X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
     X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, undefined)
+    X(LaunchSpec, first_block) X(LaunchSpec, end_block)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
     X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters, conflicts)
@@ -503,10 +505,12 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
   l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
   l->event_first = spec->event_first, l->event_end = spec->event_end, l->event_limit = spec->event_limit;
   l->budget = spec->budget;
-  l->blocks = u64(l->grid[0]) * l->grid[1] * l->grid[2];
+  l->blocks = spec->end_block;
+  l->started = l->printed = spec->first_block / l->cluster_blocks;
+  const u64 blocks = spec->end_block - spec->first_block;
   if (l->count) l->counters.resize(program->code.size());
   l->kept = spec->kept, l->before = spec->before;
-  const bool alone = program->global_granule_log2 == NO_GRANULE || l->blocks * l->threads == 1;  // it has no races
+  const bool alone = program->global_granule_log2 == NO_GRANULE || blocks * l->threads == 1;  // it has no races
   const u32 granule_log2 = l->kept ? program->global_access_log2 : program->global_granule_log2;
   if (l->sanitize && granule_log2 != NO_GRANULE && (l->kept || !alone)) {
     l->races = true;
@@ -519,7 +523,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
     if (spec->heap) l->heap_cells = watch(spec->heap->base(), spec->heap->size());
   }
   l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
-  const u32 workers = std::max<u64>(1, std::min<u64>(spec->threads, l->blocks / l->cluster_blocks));
+  const u32 workers = std::max<u64>(1, std::min<u64>(spec->threads, blocks / l->cluster_blocks));
   l->resident = std::max<u64>(spec->resident / l->cluster_blocks, 1);
   for (u32 n = 0; n < workers; ++n) l->workers.push_back(std::make_unique<Worker>());
   Worker &first = *l->workers.front();

@@ -17,6 +17,7 @@ stage = Stage(
         "SPREAD_COPIES": (0, 1),
         "FRAGMENTS_AHEAD": (0, 1),
     },
+    together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
     function="attention",
     counters=("global_store_sectors", "shared_load_wavefronts", "instructions.ldmatrix"),

@@ -8,6 +8,7 @@ from common.problems.sdpa import best_splits
 BLOCK_KV = 64  # keys per tile, as in kernel.cu
 SMALL_BLOCK_Q = 64  # queries per block if there are no more; otherwise as many as 4 warps take
 FEW_TILES = 5  # of keys: two parts then have two and three of them
+MANY_TILES = 64  # of keys: with more, parts have several tiles anyway
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
@@ -27,7 +28,7 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
     """Other choices for a check to launch, by name.
 
     At small sizes a block has at most one tile of keys; at large sizes several, in one part or in two unequal ones."""
-    if choose(shape, variants, multiprocessors)["splits"] == 1:
+    if choose(shape, variants, multiprocessors)["splits"] == 1 or _tiles(shape) > MANY_TILES:
         return {}
     return {"keys in two parts": {"splits": 2}} if _tiles(shape) >= FEW_TILES else {"keys not split": {"splits": 1}}
 

@@ -13,6 +13,7 @@ stage = Stage(
     unit="wgmma",
     dtypes=("fp16", "bf16"),
     variants={"B_TRANSPOSED": (0, 1), "FP32_OUT": (0, 1), "GROUP_M": (1, 8, 16)},
+    together=("B_TRANSPOSED", "FP32_OUT"),
     multiples={"N": 8, "K": 8},
     alignment=16,
     function="matmul",

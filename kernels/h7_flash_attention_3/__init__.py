@@ -22,6 +22,7 @@ stage = Stage(
         "SCORES_AHEAD": (0, 1),
         "LAZY_RESCALE": (0, 1),
     },
+    together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
     counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
 )

@@ -7,6 +7,7 @@ from common.problems.sdpa import best_splits
 
 GROUP_Q = 64  # queries per warpgroup, as in kernel.cu; if there are no more, one warpgroup of a block multiplies
 FEW_TILES = 5  # of keys: two parts then have two and three of them
+MANY_TILES = 64  # of keys: with more, parts have several tiles anyway
 
 
 def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, int]:
@@ -24,10 +25,10 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
     """Other choices for a check to launch, by name.
 
     At small sizes a block has at most one tile of keys; at large sizes several, in one part or in two unequal ones."""
-    if choose(shape, variants, multiprocessors)["splits"] == 1:
+    tiles = _tiles(shape, variants)
+    if choose(shape, variants, multiprocessors)["splits"] == 1 or tiles > MANY_TILES:
         return {}
-    enough = _tiles(shape, variants) >= FEW_TILES
-    return {"keys in two parts": {"splits": 2}} if enough else {"keys not split": {"splits": 1}}
+    return {"keys in two parts": {"splits": 2}} if tiles >= FEW_TILES else {"keys not split": {"splits": 1}}
 
 
 def _block_q(shape: Shape, variants: Variants, rows: int) -> int:

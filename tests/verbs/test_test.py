@@ -96,17 +96,17 @@ def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited
     source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, M == 150 ? 2048 : THREADS, 0, stream>>>"))
     status, out, err = command(NAIVE.package, *TEST, "--source", source, "--variant", "COALESCED=1", "--details")
     assert status == 1 and err == "" and "Traceback" not in out
-    assert "2 of 16 checks failed" in out
+    assert "3 of 19 checks failed" in out
     assert "01_naive fp16" in out and "150x128x128: CUDA error" in out
     assert "gemm_kernel: 2048 threads per block, at most 1024" in out  # the kernel, the value, the limit
     verdicts = [line.split()[-1] for line in out.splitlines() if line.startswith("fp16")]
-    assert verdicts.count("ok") == 14 and verdicts.index("stopped") == 2
+    assert verdicts.count("ok") == 16 and verdicts.index("stopped") == 2
 
 
 def test_a_launcher_that_asks_for_more_than_some_gpus_have_fails_there(command, edited):
     source = edited(DOUBLE_BUFFER, ("= STAGES * sizeof(Tiles)", "= (STAGES + 1) * sizeof(Tiles)"))
     status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=4")
-    assert status == 1 and "4 of 10 checks failed" in out
+    assert status == 1 and "4 of 13 checks failed" in out
     here, elsewhere = (line.rstrip() for line in out.splitlines() if line.startswith("fp16"))
     assert here.endswith(" ok") and " emulator 8.6 " in elsewhere and elsewhere.endswith("stopped in 4")
 

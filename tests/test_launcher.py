@@ -1,0 +1,191 @@
+"""What no single launch shows: launchers, and kernels far away, that are wrong there alone; and what `test` tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from common import accuracy, launcher
+from common.stage import Kernel, Stage
+from common.verbs import test as verb
+from cudaemu.hardware import Arch
+
+NAIVE, SPLIT_Q, FINAL = kernels.load("01"), kernels.load("13"), kernels.load("16")
+Edited = Callable[..., Path]
+
+
+def broken(edited: Edited, stage: Stage, *edits: tuple[str, str]) -> Kernel:
+    return stage.kernel("fp16", source=edited(stage, *edits))
+
+
+def said_of_the_launcher(kernel: Kernel) -> str:
+    return launcher.check(kernel).report
+
+
+@pytest.mark.parametrize("number", ["01", "05", "12", "h2"])
+def test_our_own_are_right(number: str):
+    kernel = kernels.load(number).kernel()
+    assert launcher.check(kernel).ok
+    far = verb._far(kernel, "emulator")
+    assert len(far) == (0 if number == "h2" else 2), "TMA takes coordinates"
+    for sizes in far.values():
+        result = launcher.check_far(kernel, sizes, "emulator")
+        assert result.ok and result.accuracies, result.report
+
+
+# ---- the launcher ----------------------------------------------------------------------------------------------------
+
+
+def test_a_status_that_nobody_looks_at(edited: Edited):
+    """cudaSuccess, whatever became of the launch: a right result tells nothing of it."""
+    report = said_of_the_launcher(broken(edited, NAIVE, ("return cudaGetLastError();", "return cudaSuccess;")))
+    assert "nobody looked (cudaGetLastError)" in report and "CUDA error 701: gemm_kernel: launch 1 is refused" in report
+
+
+@pytest.mark.parametrize("rule", ["N % 32", "false"])
+def test_a_size_that_is_not_refused(edited: Edited, rule: str):
+    report = said_of_the_launcher(broken(edited, SPLIT_Q, ("N % BLOCK_Q || N % BLOCK_KV", rule)))
+    assert "N must be a multiple of 64, and 1x1x96 is not refused" in report
+
+
+def test_a_launcher_that_takes_more_than_its_stage_may(edited: Edited):
+    """Of stage 01 any size is right: a rule that its launcher does not have is none to refuse by."""
+    kernel = NAIVE.kernel()
+    assert launcher.check(replace(kernel, stage=replace(NAIVE, multiples={"M": 32}))).ok
+
+
+COUNTER = (
+    ("__global__ void", "__device__ unsigned handed_out;\n\n__global__ void"),
+    (
+        "const int tile_m = blockIdx.x / tiles_n;",
+        "__shared__ unsigned mine;\n  if (threadIdx.x == 0) mine = atomicAdd(&handed_out, 1);\n  __syncthreads();\n"
+        "  const int tile_m = mine / tiles_n;",
+    ),
+    ("const int tile_n = blockIdx.x % tiles_n;", "const int tile_n = mine % tiles_n;"),
+)
+
+
+def test_what_a_call_leaves_on_the_device(edited: Edited):
+    """Tiles that are handed out by a counter, which nobody resets."""
+    report = said_of_the_launcher(broken(edited, NAIVE, *COUNTER))
+    assert "called twice in one process, with the same inputs of 1: the second result is another one" in report
+
+
+def test_what_a_call_leaves_on_the_host(edited: Edited):
+    """A launch that only the first call prepares, and with that a kernel for the first size alone."""
+    launch = "gemm_kernel<<<grid, THREADS, 0, stream>>>"
+    once = (launch, "static int room = K;\n  " + launch.replace("THREADS", "K > room ? 2048 : THREADS"))
+    report = said_of_the_launcher(broken(edited, NAIVE, once))
+    assert "all test sizes launched in one process" in report and "2048 threads per block" in report
+
+
+# ---- far away --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "edit", [("C[(size_t)row * N + col]", "C[row * N + col]"), ("A + (size_t)row * K", "A + row * K")], ids="CA"
+)
+def test_products_of_32_bits(edited: Edited, edit: tuple[str, str]):
+    kernel = broken(edited, NAIVE, edit)
+    failed = [why for why, sizes in verb._far(kernel, "emulator").items()
+              if not launcher.check_far(kernel, sizes, "emulator").ok]  # fmt: skip
+    assert failed == [f"more than 2³² elements of {name} and C" for name in ("AB" if "C" in edit[0] else "A")]
+
+
+def test_heads_along_an_axis_that_has_no_room_and_keys_in_16_bits(edited: Edited):
+    """65,535 blocks along y, at most; and a tile's first key in 16 bits."""
+    kernel = broken(
+        *(edited, kernels.load("12")),
+        ("(size_t)blockIdx.x * BLOCK_Q", "((size_t)blockIdx.y * (N / BLOCK_Q) + blockIdx.x) * BLOCK_Q"),
+        ("(size_t)(blockIdx.x / (N / BLOCK_Q))", "(size_t)blockIdx.y"),
+        ("<<<blocks, THREADS", "<<<dim3(N / BLOCK_Q, B * H), THREADS"),
+        (
+            "head + (size_t)(tile / 2) * BLOCK_KV * HEAD_DIM",
+            "head + (long long)(short)(tile / 2 * BLOCK_KV) * HEAD_DIM",
+        ),
+    )
+    heads, keys = (launcher.check_far(kernel, sizes, "emulator") for sizes in verb._far(kernel, "emulator").values())
+    assert "524289 blocks along y, at most 65535" in heads.report
+    assert "out of bounds global" in keys.report and "1x1x32832" in keys.report
+
+
+def test_a_kernel_may_number_its_tiles_otherwise(edited: Edited):
+    """The last block then does not make the last part: nothing is known of it, and nothing is said."""
+    backwards = ("blockIdx.x / tiles_n", "(gridDim.x - 1 - blockIdx.x) / tiles_n")
+    kernel = broken(edited, NAIVE, backwards, ("blockIdx.x % tiles_n", "(gridDim.x - 1 - blockIdx.x) % tiles_n"))
+    assert not launcher.last_is_last(kernel) and not verb._far(kernel, "emulator")
+    assert launcher.last_is_last(NAIVE.kernel())
+
+
+def test_a_far_check_needs_room_on_the_gpu(monkeypatch: pytest.MonkeyPatch):
+    kernel = kernels.load("12").kernel()
+    for gib, found in ((140, 2), (40, 2), (24, 1)):  # four tensors of 8 GiB, and such of some megabytes
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gib=gib: (gib << 30, 200 << 30))
+        assert len(verb._far(kernel, "gpu")) == found
+
+
+# ---- what `test` tries of stage 16 -----------------------------------------------------------------------------------
+
+
+UNUSUAL = (
+    ("const float scale_log2 = scale * LOG2_E;", "const float scale_log2 = 0.08838834764f * LOG2_E;"),
+    ("(scale_log2 > 0 &&", "(scale > 0 && scale_log2 > 0 &&"),
+    ("+ query * strides.row;", "+ query * (packed == 1 ? strides.row : HEAD_DIM);"),
+    ("row_offset(arguments.o, batch, head, query, 1) + lane * COLUMNS", "(size_t)row * HEAD_DIM + lane * COLUMNS"),
+    ("    sum *= correction;\n", ""),
+)
+
+
+def test_what_only_unusual_calls_show(edited: Edited):
+    """A scale of its own, strides of Q and O where heads are packed, parts that come in several rounds: each has a
+    mistake, and what is called as usual is right."""
+    kernel = broken(edited, FINAL, *UNUSUAL)
+    spec, none = kernel.stage.spec, kernel.multiples
+    small, packed, wide = (1, 1, 1, 64, 256, 128), (2, 4, 1, 3, 700, 128), (1, 1, 1, 1, 32769, 128)
+    known = [*kernel.test_shapes().values(), *spec.wide_shapes(none, kernel.variants).values()]
+    assert {small, packed, wide} < set(known)
+    tried = [
+        (shape, each) for shape in (small, packed, wide) for each in spec.patterns_at(shape, none, kernel.variants)
+    ]
+    results = {each: accuracy.check(kernel, each[0], "emulator", pattern=each[1]) for each in tried}
+    assert [each for each in tried if results[each].ok] == [(packed, "normal"), (wide, "normal")]
+    assert "half of Q at twice the scale: wrong result" in results[small, "normal"].report
+    assert (packed, "strided") in tried and (wide, "rising") in tried
+
+
+def test_the_least_newer_gpu_that_a_source_names(edited: Edited):
+    assert verb._newer(FINAL.kernel()) == Arch.of("9.0")
+    assert verb._newer(NAIVE.kernel()) is None and verb._newer(kernels.load("h7").kernel()) is None
+    early = "#if __CUDA_ARCH__ >= 900\n  cudaGridDependencySynchronize();  // attention_kernel has written all parts\n"
+    older = early.replace(">= 900", ">= 750")
+    assert verb._newer(broken(edited, FINAL, (early, older))) == Arch.of("9.0"), "the other kernel still asks"
+
+
+def test_all_of_it_is_part_of_test(command, monkeypatch: pytest.MonkeyPatch):
+    """What the verb does with a stage that has everything: nothing is compiled, and each check notes that it was."""
+    done: list[tuple[str, ...]] = []
+
+    def note(kernel: Kernel, shape: tuple, device: str, seed: int = 0, pattern: str = "normal", **_) -> accuracy.Result:
+        done.append((kernel.short, kernel.stage.spec.format(shape), device, pattern))
+        return accuracy.Result(kernel, shape, device, (), ())
+
+    monkeypatch.setattr(Kernel, "prepare", lambda kernel, arch: None)
+    monkeypatch.setattr(accuracy, "check", note)
+    monkeypatch.setattr(launcher, "last_is_last", lambda kernel: True)
+    monkeypatch.setattr(launcher, "check", lambda kernel, seed: note(kernel, (1,) * 6, "launcher"))
+    monkeypatch.setattr(launcher, "check_far", lambda kernel, sizes, device, seed: note(kernel, (1,) * 6, "far"))
+    status, *_ = command(FINAL.package, "test", "--device", "emulator")
+    assert status == 0 and len(done) == len(set(done)) + 1, "twice far: heads and batches"
+    assert {
+        ("fp16", "2x4x2x100x200", "emulator 9.0", "normal"),
+        ("bf16 CAUSAL=1", "2x4x1x3x700", "emulator", "strided"),
+        ("fp16", "1x1x1x1x32769", "emulator", "normal"),
+        ("fp16", "1x1x1x1x32769", "emulator", "rising"),
+        ("fp16 HEAD_DIM=64 CAUSAL=1", "1x2x2x256x192", "emulator", "normal"),
+    } <= set(done)
+    assert [each[0] for each in done if each[2] in ("launcher", "far")] == ["fp16"] * 3
