@@ -199,7 +199,7 @@ def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps)]}
     if verdict.right and kernel is not None and shapes:
         smallest = min(shapes[1:], key=lambda shape: abs(_flops(kernel, shape) - HIDDEN_FLOPS / 4))
-        if said := honest.look(source, exercise, kernel, shapes[0], smallest, seed):
+        if said := honest.look(exercise, kernel, shapes[0], smallest, seed):
             return {**found, "outcome": CHEAT, "report": said}
     for finding in verdict.findings:
         return {**found, **_of(finding)}

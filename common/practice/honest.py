@@ -1,28 +1,23 @@
 """Who does the work? Checks a launcher whose result is right: its kernels must have done the work, anew in each call.
 
-A second source includes the first, word for word, and calls its launcher twice in one process, with other inputs: a
-launcher that keeps an answer gives the old one. Of both calls together the counters must show the work: kernels that
-were launched, outputs that threads have stored, and as many multiplications as the problem has.
+It is called twice in one process, with other inputs: a launcher that keeps an answer gives the old one. Of both calls
+together the counters must show the work: kernels that were launched, outputs that threads have stored, and as many
+multiplications as the problem has.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import cudaemu
 from common import accuracy
 from common.practice.exercises import Exercise
 from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import Report, cpp
 from cudaemu.compiler import toolchain
-from cudaemu.errors import CheckFailed, UserError
-from cudaemu.hardware import Arch
+from cudaemu.errors import CheckFailed
 
-TWICE = "graded_twice"
 HALF2_FLOPS = 4 * 32  # of an fma of a warp, at most: two halves per lane, a product and a sum each
 # What a launcher does not need: it gets device memory and returns device memory.
 HOST_ONLY = re.compile(
@@ -64,26 +59,16 @@ def _main(text: str) -> str:
     return "".join(MOVABLE.sub("", rest).split()) if found else ""
 
 
-def look(source: Path, exercise: Exercise, kernel: Kernel, first: Shape, second: Shape, seed: int) -> str:
+def look(exercise: Exercise, kernel: Kernel, first: Shape, second: Shape, seed: int) -> str:
     """What the launcher has left to others, in words; "" if its kernels do the work at both shapes, one after the other
-    in one process. UserError if the source cannot be called so."""
+    in one process."""
     stage = kernel.stage
-    declared = cpp.exported(cpp.code(toolchain.read(source)), stage.symbol) or []
     instances = [accuracy.make(kernel, shape, seed=seed + n) for n, shape in enumerate((first, second))]
     outputs = [instance.outputs() for instance in instances]
-    values: dict[str, object] = {}
-    for n, (instance, filled) in enumerate(zip(instances, outputs)):
-        given = {**kernel.arguments(instance.inputs, filled), "stream": None}
-        values |= {f"{name}_{n}": value for name, value in given.items()}
-    filled_names = [f"{name}_{n}" for name in stage.spec.output_names(kernel.variants) for n in (0, 1)]
-    with tempfile.TemporaryDirectory() as folder:
-        wrapper = Path(folder) / "twice.cu"
-        wrapper.write_text(_twice(source, stage.symbol, declared), encoding="utf-8")
-        arch = Arch.of(exercise.arch or stage.arch)
-        report = cudaemu.run(
-            wrapper, TWICE, list(values.values()), names=list(values), outputs=filled_names, defines=kernel.defines,
-            arch=arch, compiled_for=stage.target(arch), sanitize=False,
-        )  # fmt: skip
+    calls = [(instance.inputs, filled) for instance, filled in zip(instances, outputs)]
+    report = kernel.emulate(
+        *calls[0], again=calls[1:], arch=exercise.arch or stage.arch, sanitize=False, refused_is_error=False
+    )
     if report.status:
         return f"called twice in one process, it ends with CUDA error {report.status}: {report.error}"
     for instance, filled, which in zip(instances, outputs, ("first", "second")):
@@ -93,18 +78,6 @@ def look(source: Path, exercise: Exercise, kernel: Kernel, first: Shape, second:
             shape = stage.spec.format(instance.shape)
             return f"called twice in one process with other inputs, the {which} result, {shape}, is wrong: {error}"
     return _work(report, kernel, (first, second))
-
-
-def _twice(source: Path, symbol: str, declared: Sequence[tuple[str, str]]) -> str:
-    """A source with a launcher that calls the submission's launcher twice."""
-    if not declared:
-        raise UserError(f"{source} does not export {symbol}")
-    parameters = ", ".join(f"{kind} {name}_{n}" for n in (0, 1) for kind, name in declared)
-    calls = [f"{symbol}({', '.join(f'{name}_{n}' for _, name in declared)})" for n in (0, 1)]
-    return (
-        f'#include "{source.resolve()}"\nextern "C" cudaError_t {TWICE}({parameters}) {{\n'
-        f"  const cudaError_t error = {calls[0]};\n  return error != cudaSuccess ? error : {calls[1]};\n}}\n"
-    )
 
 
 def _work(report: Report, kernel: Kernel, shapes: tuple[Shape, ...]) -> str:
