@@ -582,6 +582,7 @@ struct Change {
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
+void finish_copies(Warp &, u32 m);  // those of the lanes' cp.async land
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);

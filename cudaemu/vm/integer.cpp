@@ -41,9 +41,6 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
    : sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" \
                     : "n d*? d0? s8 s8 n s0? n"}
 
-__extension__ typedef unsigned __int128 u128;
-__extension__ typedef __int128 s128;
-
 // By zero: all ones, the remainder too; PTX leaves it open, this is what an H200 does. MIN / -1 wraps.
 template <class T>
 static inline T divide(T a, T b) {
@@ -154,18 +151,19 @@ static inline u32 lop3(u32 a, u32 b, u32 c, u32 table) {
   return out;
 }
 
-// o: d, a, b, carry in (or ~0), carry out (or ~0)
+// o: d, a, b, carry in (or ~0), carry out (or ~0). A difference is a + ~b + 1: its carry says that nothing was borrowed.
+// The division of 128-bit integers that nvcc puts in reads the carry of a subc with an addc.
 template <class T, bool SUBTRACT>
 static void add_carry(Warp &w, const Instr &i, u32 m) {
-  const u32 in = i.o[3] == ALL ? 0 : w.pred(i.o[3]);
+  const u32 in = i.o[3] != ALL ? w.pred(i.o[3]) : SUBTRACT ? ALL : 0;
   u32 out = 0;
   T *d = w.reg<T>(i.o[0]);
   const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
   for (int lane = 0; lane < LANES; ++lane) {
     if (!(m >> lane & 1)) continue;
-    const u128 x = a[lane], y = u128(b[lane]) + (in >> lane & 1);
-    d[lane] = T(SUBTRACT ? x - y : x + y);
-    out |= u32(SUBTRACT ? x < y : (x + y) >> 8 * sizeof(T) != 0) << lane;
+    const u128 sum = u128(a[lane]) + T(SUBTRACT ? ~b[lane] : b[lane]) + (in >> lane & 1);
+    d[lane] = T(sum);
+    out |= u32(sum >> 8 * sizeof(T) != 0) << lane;
   }
   if (i.o[4] != ALL) w.pred(i.o[4]) = (w.pred(i.o[4]) & ~m) | out;
 }

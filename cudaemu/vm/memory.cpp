@@ -704,6 +704,21 @@ using Operation = T (*)(T memory, T operand, T second);
 
 constexpr u64 ATOMIC_COST = 16;  // in instructions
 
+// What the cell held; `next` is there now if that was `old`. The compiler has 16 bytes by a library only, or so.
+template <class T>
+static T exchange_if(T *cell, T old, T next) {
+  return __sync_val_compare_and_swap(cell, old, next);
+}
+#if defined(__x86_64__)
+template <>
+u128 exchange_if(u128 *cell, u128 old, u128 next) {
+  u64 low = u64(old), high = u64(old >> 64);
+  asm volatile("lock cmpxchg16b %2" : "+a"(low), "+d"(high), "+m"(*cell) : "b"(u64(next)), "c"(u64(next >> 64))
+               : "cc", "memory");
+  return u128(high) << 64 | low;
+}
+#endif
+
 template <class T>
 static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, Operation<T> f) {
   Block &b = *w.block;
@@ -732,9 +747,8 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
       b.visit(w, i, 1u << lane, address, sizeof(T), true, Cell::BY_STRONG, nullptr);
     T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
-    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
-    do desired = f(old, x, y);
-    while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    T old = *cell, desired, found;
+    while ((found = exchange_if<T>(cell, old, desired = f(old, x, y))) != old) old = found;
     changed |= old != desired;
     seen[lane] = desired;
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
@@ -758,8 +772,11 @@ static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
     by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
-#define ATOM_OPERANDS(T) \
-  sizeof(T) == 2 ? "d2? s* n n s2 s2?" : sizeof(T) == 4 ? "d4? s* n n s4 s4?" : "d8? s* n n s8 s8?"
+#define ATOM_OPERANDS(T)                 \
+  sizeof(T) == 2   ? "d2? s* n n s2 s2?" \
+  : sizeof(T) == 4 ? "d4? s* n n s4 s4?" \
+  : sizeof(T) == 8 ? "d8? s* n n s8 s8?" \
+                   : "d16? s* n n s16 s16?"
 #define ATOM(name, T, expr)                                                                                \
   {"atom." name,                                                                                           \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
@@ -848,7 +865,8 @@ void register_memory(Registry &r) {
           "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
-            ATOM("cas.u16", u16, a == x ? y : a), ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), ATOM("exch.u128", u128, x),
+            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM_HALVES("f16", u16, add_half(a, x, false), Format::F16),
