@@ -34,6 +34,9 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   {name,                                                                                                             \
    [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }, \
    widths<D, A, B, C>()}
+#define PACK(bits)                                                             \
+  MIXED("cvt.pack.u" #bits, u32, s32, s32, u32, (pack<bits, false>(a, b, c))), \
+      MIXED("cvt.pack.s" #bits, u32, s32, s32, u32, (pack<bits, true>(a, b, c)))
 // Comparisons: mode, d, q, a, b, combine, c, relation.
 #define COMPARE(name, T, handler)               \
   {name, handler,                               \
@@ -142,6 +145,23 @@ static u32 permute(u32 a, u32 b, u32 c, u32 mode) {
     out |= u32(bytes[from]) << 8 * n;
   }
   return out;
+}
+
+// Two integers, saturated to so many bits, below the lower bits of c.
+template <int BITS, bool SIGNED>
+static inline u32 pack(s32 a, s32 b, u32 c) {
+  constexpr s32 most = SIGNED ? (1 << (BITS - 1)) - 1 : (1 << BITS) - 1, least = SIGNED ? -most - 1 : 0;
+  const u32 mask = (1u << BITS) - 1;
+  const u32 high = u32(std::clamp(a, least, most)) & mask, low = u32(std::clamp(b, least, most)) & mask;
+  return u32(u64(c) << 2 * BITS) | high << BITS | low;
+}
+
+// The n-th set bit from `base` on, upwards or downwards; 0: that bit itself.
+static inline u32 nth_set(u32 mask, u32 base, s32 n) {
+  if (n == 0) return base < 32 && mask >> base & 1 ? base : ~0u;
+  for (u32 at = base, count = std::abs(n); at < 32; at += n > 0 ? 1 : -1)
+    if (mask >> at & 1 && --count == 0) return at;
+  return ~0u;
 }
 
 static inline u32 lop3(u32 a, u32 b, u32 c, u32 table) {
@@ -393,7 +413,8 @@ void register_integer(Registry &r) {
         {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
          MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
          MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
-         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)),
+         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)), PACK(2), PACK(4),
+         PACK(8), PACK(16), MIXED("fns.b32", u32, u32, u32, s32, nth_set(a, b, c)),
          BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
          BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
          BINARY("szext.clamp.u32", u32,

@@ -44,7 +44,8 @@ Big add(const Big &a, const Big &b, const Big &p) {
   u64 carry = 0;
   long long borrow = 0;
   for (int j = 0; j < L; ++j) carry += u64(a.limb[j]) + b.limb[j], sum.limb[j] = unsigned(carry), carry >>= 32;
-  for (int j = 0; j < L; ++j) borrow += (long long)sum.limb[j] - p.limb[j], less.limb[j] = unsigned(borrow), borrow >>= 32;
+  for (int j = 0; j < L; ++j)
+    borrow += (long long)sum.limb[j] - p.limb[j], less.limb[j] = unsigned(borrow), borrow >>= 32;
   return carry || borrow == 0 ? less : sum;
 }
 Big multiply(const Big &a, const Big &b, const Big &p) {

@@ -68,7 +68,8 @@ int main() {
   for (int i = 0; i < n; ++i) {
     const int cx = i % N, cy = i / N;
     double sum = 4 * got[i] - right[i];
-    sum -= (cx ? got[i - 1] : 0) + (cx < N - 1 ? got[i + 1] : 0) + (cy ? got[i - N] : 0) + (cy < N - 1 ? got[i + N] : 0);
+    sum -=
+        (cx ? got[i - 1] : 0) + (cx < N - 1 ? got[i + 1] : 0) + (cy ? got[i - N] : 0) + (cy < N - 1 ? got[i + N] : 0);
     worst = std::fmax(worst, std::fabs(sum));
   }
   MUST(iterations.host()[0] < most && worst < 1e-10);

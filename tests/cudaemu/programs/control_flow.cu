@@ -8,17 +8,35 @@
 
 BOTH int switched(int op, int a, int b) {
   switch (op) {
-    case 0: return a + b;
-    case 1: a *= 3;  // falls through
-    case 2: a -= b;
-    case 3: a ^= 0x55; break;
-    case 4: return b ? a / b : -1;
-    case 5: for (int k = 0; k < b; ++k) { if (k == 7) goto out; a += k; } break;
-    case 6: a = a << (b & 7);
-    case 8: a |= 1; break;
-    case 9: return a < b ? a : b;
-    case 11: a = ~a; break;
-    default: return op;
+    case 0:
+      return a + b;
+    case 1:
+      a *= 3;  // falls through
+    case 2:
+      a -= b;
+    case 3:
+      a ^= 0x55;
+      break;
+    case 4:
+      return b ? a / b : -1;
+    case 5:
+      for (int k = 0; k < b; ++k) {
+        if (k == 7) goto out;
+        a += k;
+      }
+      break;
+    case 6:
+      a = a << (b & 7);
+    case 8:
+      a |= 1;
+      break;
+    case 9:
+      return a < b ? a : b;
+    case 11:
+      a = ~a;
+      break;
+    default:
+      return op;
   }
 out:
   return a * 2;
@@ -27,11 +45,16 @@ out:
 BOTH int duffs(const int *from, int n) {
   int sum = 0, at = 0, rounds = (n + 3) / 4;
   switch (n % 4) {
-    case 0: do { sum += from[at++];
-    case 3: sum += 3 * from[at++];
-    case 2: sum += 5 * from[at++];
-    case 1: sum += 7 * from[at++];
-            } while (--rounds > 0);
+    case 0:
+      do {
+        sum += from[at++];
+        case 3:
+          sum += 3 * from[at++];
+        case 2:
+          sum += 5 * from[at++];
+        case 1:
+          sum += 7 * from[at++];
+      } while (--rounds > 0);
   }
   return sum;
 }
@@ -41,7 +64,10 @@ BOTH int leaving(int seed) {
   for (int i = 1; i < 50; ++i) {
     if (i % 3 == seed % 3) continue;
     for (int j = i;; ++j) {
-      if ((i * j + seed) % 17 == 0) { found += j; break; }
+      if ((i * j + seed) % 17 == 0) {
+        found += j;
+        break;
+      }
       if (j > i + 20) goto enough;
     }
     if (found > 400) break;

@@ -2,12 +2,11 @@
 // concepts, structured bindings, bit fields, unions, placement new and pointers to members.
 // Run: cudaemu "--flags=-std=c++20 --extended-lambda --expt-relaxed-constexpr" lambdas_and_templates.cu
 // Prints: 10 features of C++ agree
-#include <nvfunctional>
-
 #include <array>
 #include <concepts>
 #include <new>
 #include <numeric>
+#include <nvfunctional>
 #include <tuple>
 
 #include "check.h"
@@ -16,7 +15,9 @@ template <typename T>
 concept Number = std::integral<T> || std::floating_point<T>;
 
 template <Number... T>
-__host__ __device__ auto sum_of(T... each) { return (each + ... + 0); }
+__host__ __device__ auto sum_of(T... each) {
+  return (each + ... + 0);
+}
 template <typename T>
 struct Holder {
   T value;
@@ -24,8 +25,10 @@ struct Holder {
   __host__ __device__ explicit Holder(T v) : value(v) {}
   template <int N>
   __host__ __device__ auto times() const {
-    if constexpr (N == 0) return 0;
-    else return value + times<N - 1>();
+    if constexpr (N == 0)
+      return 0;
+    else
+      return value + times<N - 1>();
   }
 };
 struct Packed {

@@ -1,6 +1,6 @@
 // libcu++: cuda::barrier with a completion function and threads that drop out, and cuda::pipeline with two stages.
 // Run: cudaemu libcu_barrier_pipeline.cu
-// Prints: 12 phases, 3968 elements
+// Prints: 8 phases, 3968 elements
 #include <cooperative_groups.h>
 
 #include <cuda/barrier>

@@ -41,7 +41,8 @@ __global__ void perimeter(float *a, int n, int at) {
 
 __global__ void internal(float *a, int n, int at) {
   __shared__ float left[T][T], above[T][T];
-  const int x = threadIdx.x, y = threadIdx.y, row = at + (blockIdx.y + 1) * T + y, column = at + (blockIdx.x + 1) * T + x;
+  const int x = threadIdx.x, y = threadIdx.y, row = at + (blockIdx.y + 1) * T + y,
+            column = at + (blockIdx.x + 1) * T + x;
   left[y][x] = a[row * n + at + x], above[y][x] = a[(at + y) * n + column];
   __syncthreads();
   float sum = 0;

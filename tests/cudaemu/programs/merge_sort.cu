@@ -19,8 +19,10 @@ __global__ void merge(const T *in, T *out, int n, int run) {
     int low = max(0, diagonal - count_b), high = min(diagonal, count_a);
     while (low < high) {
       const int middle = (low + high) / 2;
-      if (a[middle] <= b[diagonal - 1 - middle]) low = middle + 1;
-      else high = middle;
+      if (a[middle] <= b[diagonal - 1 - middle])
+        low = middle + 1;
+      else
+        high = middle;
     }
     const int i = low, j = diagonal - low;
     out[done] = j >= count_b || (i < count_a && a[i] <= b[j]) ? a[i] : b[j];

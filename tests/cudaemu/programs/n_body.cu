@@ -31,8 +31,7 @@ int main() {
   const int n = 256;
   std::vector<float4> bodies(n);
   Random random;
-  for (float4 &b : bodies)
-    b = make_float4(random.unit(), random.unit(), random.unit(), 0.5f + random.unit());
+  for (float4 &b : bodies) b = make_float4(random.unit(), random.unit(), random.unit(), 0.5f + random.unit());
   Array<float4> a(bodies), b(n);
   Array<float3> velocity(std::vector<float3>(n, float3{0, 0, 0}));
   step<<<n / 64, 64, 64 * sizeof(float4)>>>(a, b, velocity, n);

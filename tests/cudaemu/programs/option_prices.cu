@@ -9,10 +9,11 @@ constexpr int STEPS = 127, PATHS = 256;
 
 __global__ void formula(const Option *options, float2 *prices) {
   const Option o = options[threadIdx.x];
-  const float root = sqrtf(o.years), d1 = (__logf(o.spot / o.strike) + (RATE + VOLATILITY * VOLATILITY / 2) * o.years) / (VOLATILITY * root);
+  const float root = sqrtf(o.years),
+              d1 = (__logf(o.spot / o.strike) + (RATE + VOLATILITY * VOLATILITY / 2) * o.years) / (VOLATILITY * root);
   const float d2 = d1 - VOLATILITY * root, discounted = o.strike * __expf(-RATE * o.years);
-  prices[threadIdx.x] = make_float2(o.spot * normcdff(d1) - discounted * normcdff(d2),
-                                    discounted * normcdff(-d2) - o.spot * normcdff(-d1));
+  prices[threadIdx.x] = make_float2(
+      o.spot * normcdff(d1) - discounted * normcdff(d2), discounted * normcdff(-d2) - o.spot * normcdff(-d1));
 }
 
 __global__ void tree(const Option *options, float *calls) {

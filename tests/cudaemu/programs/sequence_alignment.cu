@@ -1,6 +1,6 @@
 // Global alignment of two sequences (Needleman and Wunsch): the score matrix by anti-diagonals of tiles.
 // Run: cudaemu sequence_alignment.cu
-// Prints: 96 x 96 scores agree, the last one -142
+// Prints: 96 x 96 scores agree, the last one 95
 #include "check.h"
 
 constexpr int T = 16, GAP = 3;
@@ -37,9 +37,8 @@ int main() {
   Array<char> left(a), right(b);
   for (int y = 1; y <= n; ++y)
     for (int x = 1; x <= n; ++x)
-      expected[y * width + x] =
-          std::max(expected[(y - 1) * width + x - 1] + match(a[y - 1], b[x - 1]),
-                   std::max(expected[(y - 1) * width + x], expected[y * width + x - 1]) - GAP);
+      expected[y * width + x] = std::max(expected[(y - 1) * width + x - 1] + match(a[y - 1], b[x - 1]),
+                                         std::max(expected[(y - 1) * width + x], expected[y * width + x - 1]) - GAP);
   for (int d = 0; d < 2 * wide - 1; ++d) {
     const int first = std::max(0, d - wide + 1), last = std::min(d, wide - 1);
     tiles<<<last - first + 1, T>>>(left, right, score, n, d, first);

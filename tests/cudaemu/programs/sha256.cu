@@ -43,8 +43,10 @@ __host__ __device__ void sha256(const u32 *message, const Table &t, u32 *digest)
            (rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10);
   for (int i = 0; i < 8; ++i) s[i] = t.h[i];
   for (int i = 0; i < 64; ++i) {
-    const u32 one = s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) + t.k[i] + w[i];
-    const u32 two = (rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+    const u32 one = s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) +
+                    t.k[i] + w[i];
+    const u32 two =
+        (rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
     for (int j = 7; j > 0; --j) s[j] = s[j - 1];
     s[4] += one, s[0] = one + two;
   }

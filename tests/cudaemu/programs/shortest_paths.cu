@@ -12,7 +12,8 @@ __global__ void relax(const Edge *edges, int count, int *distance, int *changed)
   for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < count; e += gridDim.x * blockDim.x) {
     const Edge edge = edges[e];
     const int from = *static_cast<volatile int *>(distance + edge.from);
-    if (from != INT_MAX && from + edge.weight < atomicMin(distance + edge.to, from + edge.weight)) atomicExch(changed, 1);
+    if (from != INT_MAX && from + edge.weight < atomicMin(distance + edge.to, from + edge.weight))
+      atomicExch(changed, 1);
   }
 }
 

@@ -38,10 +38,13 @@ int main() {
   const auto ends = thrust::reduce_by_key(k.begin(), k.end(), v.begin(), out_keys.begin(), out.begin());
   MUST(size_t(ends.first - out_keys.begin()) == sums.size());
   int at = 0;
-  for (const auto &[key, sum] : sums) MUST(out_keys[at] == key && out[at] == sum), ++at;
+  for (const auto &[key, sum] : sums) {
+    MUST(out_keys[at] == key && out[at] == sum);
+    ++at;
+  }
 
   const double squares = thrust::transform_reduce(
-      v.begin(), v.end(), [] __device__(int x) { return double(x) * x; }, 0.0, ::cuda::std::plus<double>());
+      v.begin(), v.end(), [] __host__ __device__(int x) { return double(x) * x; }, 0.0, ::cuda::std::plus<double>());
   double expected = 0;
   for (int x : values) expected += double(x) * x;
   MUST(squares == expected);
@@ -54,7 +57,7 @@ int main() {
   }
 
   const auto zipped = thrust::make_zip_iterator(k.begin(), v.begin());
-  thrust::sort(zipped, zipped + n, [] __device__(const auto &a, const auto &b) {
+  thrust::sort(zipped, zipped + n, [] __host__ __device__(const auto &a, const auto &b) {
     return thrust::get<1>(a) != thrust::get<1>(b)
                ? thrust::get<1>(a) < thrust::get<1>(b)
                : thrust::get<0>(a) < thrust::get<0>(b);
@@ -70,7 +73,8 @@ int main() {
   const auto last = thrust::set_intersection(a.begin(), a.end(), b.begin(), b.end(), common.begin());
   MUST(last - common.begin() == 34 && common[33] == 198);
 
-  const auto middle = thrust::stable_partition(out.begin(), out.end(), [] __device__(int x) { return x % 3 == 0; });
+  const auto middle =
+      thrust::stable_partition(out.begin(), out.end(), [] __host__ __device__(int x) { return x % 3 == 0; });
   MUST(middle - out.begin() == std::count_if(scanned.begin(), scanned.end(), [](int x) { return x % 3 == 0; }));
 
   const auto counting = thrust::make_counting_iterator(0);

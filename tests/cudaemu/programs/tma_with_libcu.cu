@@ -2,9 +2,10 @@
 // Run: cudaemu --arch 9.0 --flags=-std=c++17 tma_with_libcu.cu
 // Prints: bulk copies in and out and a tile of 2 dimensions agree
 #include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include <cuda/barrier>
 #include <cuda/ptx>
-#include <cudaTypedefs.h>
 
 #include "check.h"
 
@@ -19,8 +20,7 @@ __global__ void there_and_back(const int *in, int *out) {
   __shared__ Barrier barrier;
   if (threadIdx.x == 0) init(&barrier, blockDim.x);
   __syncthreads();
-  if (threadIdx.x == 0)
-    cuda::memcpy_async(tile, in + blockIdx.x * N, cuda::aligned_size_t<16>(sizeof tile), barrier);
+  if (threadIdx.x == 0) cuda::memcpy_async(tile, in + blockIdx.x * N, cuda::aligned_size_t<16>(sizeof tile), barrier);
   barrier.arrive_and_wait();
   for (int i = threadIdx.x; i < N; i += blockDim.x) tile[i] = tile[i] * 3 + 1;
   ptx::fence_proxy_async(ptx::space_shared);
