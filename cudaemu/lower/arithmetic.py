@@ -337,7 +337,7 @@ def _part(width: int, vector: Vector) -> int:
 
 
 def _cvt_pack(lowering: Lowering, form: Form) -> Lowered:
-    """`cvt.pack.sat.u8.s32.b32 d, a, b, c`: two integers, saturated, below the lower bits of c; or `….s16.s32 d, a, b`."""
+    """`cvt.pack.sat.u8.s32.b32 d, a, b, c`: two integers, saturated, below bits of c; or `….s16.s32 d, a, b`."""
     to, source = form.parts[form.parts.index("sat") + 1 :][:2]
     if to[0] not in "us" or to[1:] not in ("2", "4", "8", "16") or source != "s32":
         raise Unsupported(f"a conversion from {source} to {to} is not known")

@@ -392,7 +392,7 @@ struct Block {
                     u64 more = 0);
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
-  void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
+  void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &, bool reads = true);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);

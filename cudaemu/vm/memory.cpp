@@ -727,9 +727,10 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  const bool reads = i.o[0] != ALL || i.o[5] != ALL || !(i.flags & SIGNAL);  // but for an exchange for the store's sake
   const Together together(b, sanitize && space == Space::GLOBAL, mask, address, sizeof(T), p);
   if (sanitize && space == Space::GLOBAL) {
-    note_global(w, i, mask, address, sizeof(T), false, p);
+    if (reads) note_global(w, i, mask, address, sizeof(T), false, p);
     note_global(w, i, mask, address, sizeof(T), true, p);
     b.race_write(w, i, mask, address, sizeof(T), nullptr, true);
   }
@@ -742,7 +743,7 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i);
+    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i, reads);
     if (sanitize && space == Space::CLUSTER)
       b.visit(w, i, 1u << lane, address, sizeof(T), true, Cell::BY_STRONG, nullptr);
     T *cell = reinterpret_cast<T *>(at[lane]);

@@ -273,11 +273,11 @@ void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const I
   for (u32 at = address >> program.granule_log2; at <= last; ++at) written_by[at] = mine;
 }
 
-void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
+void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i, bool reads) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
   const Cell mine = stamp(w, lane, lane, i, Cell::BY_STRONG);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    if (!written_by[at])
+    if (reads && !written_by[at])
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), at << program.granule_log2, bytes);
     write_granule(w, i, lane, at, bytes, mine, false);
   }

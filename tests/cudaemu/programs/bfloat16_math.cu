@@ -8,7 +8,9 @@
 #define OPERATIONS(F)                                                                                                 \
   F(x + y, a + b)                                                                                                     \
   F(x - y, a - b)                                                                                                     \
-  F(x *y, a *b) F(x / y, a / b) F(__hfma(x, y, x), std::fma(a, b, a)) F(-x, -a) F(__habs(x), std::fabs(a))            \
+  F(x *y, a *b)                                                                                                       \
+  F(x / y, a / b)                                                                                                     \
+  F(__hfma(x, y, x), std::fma(a, b, a)) F(-x, -a) F(__habs(x), std::fabs(a))                                          \
       F(hsqrt(__habs(x)), std::sqrt(std::fabs(a))) F(hexp(x), std::exp(a)) F(hlog(__habs(x)), std::log(std::fabs(a))) \
           F(hsin(x), std::sin(a)) F(hcos(x), std::cos(a)) F(htanh(x), std::tanh(a)) F(hrcp(y), 1 / b)                 \
               F(__hmax(x, y), std::fmax(a, b)) F(__hmin(x, y), std::fmin(a, b)) F(hfloor(x), std::floor(a))           \

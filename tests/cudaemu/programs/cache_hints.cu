@@ -56,7 +56,8 @@ int main() {
   CUDA(cudaFuncSetAttribute(loads, cudaFuncAttributePreferredSharedMemoryCarveout, 50));
   CUDA(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20));
   loads<<<4, 128, 0, stream>>>(data, out, n);
-  annotated<<<4, 128, 0, stream>>>({data.data}, {out.data});
+  annotated<<<4, 128, 0, stream>>>(cuda::annotated_ptr<const int, cuda::access_property::streaming>(data.data),
+                                   cuda::annotated_ptr<int, cuda::access_property::persisting>(out.data));
   CUDA(cudaStreamSynchronize(stream));
   CUDA(cudaCtxResetPersistingL2Cache());
   MUST(out.host() == in);

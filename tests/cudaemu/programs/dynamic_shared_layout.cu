@@ -1,7 +1,7 @@
 // One array of dynamic shared memory cut into parts of several types, by offsets that the kernel computes; up to the opt-in
 // limit; and the same name in two kernels with different types.
 // Run: cudaemu dynamic_shared_layout.cu 20000
-// Prints: 3 layouts, the largest of 120960 bytes
+// Prints: 3 layouts, the largest of 105600 bytes
 #include "check.h"
 
 struct Layout {
@@ -28,8 +28,8 @@ __global__ void parts(int n, double *out) {
 template <typename T>
 struct Room {
   __device__ static T *get() {
-    extern __shared__ __align__(16) unsigned char all[];
-    return reinterpret_cast<T *>(all);
+    extern __shared__ __align__(16) unsigned char everything[];
+    return reinterpret_cast<T *>(everything);
   }
 };
 template <typename T>

@@ -1,4 +1,4 @@
-// C++ of these days in kernels: extended lambdas with captures, generic ones, nvstd::function, folds, deduction, if constexpr,
+// C++ of these days in kernels: extended lambdas with captures, generic ones, pointers to them, folds, deduction, if constexpr,
 // concepts, structured bindings, bit fields, unions, placement new and pointers to members.
 // Run: cudaemu "--flags=-std=c++20 --extended-lambda --expt-relaxed-constexpr" lambdas_and_templates.cu
 // Prints: 10 features of C++ agree
@@ -80,10 +80,10 @@ __global__ void for_each(int n, F f) {
 
 __global__ void stored(int *out) {
   const int i = threadIdx.x;
-  nvstd::function<int(int)> f = [i](int x) { return x + i; };
-  if (i % 3 == 1) f = [i](int x) { return x * i; };
+  int (*f)(int, int) = [](int x, int y) { return x + y; };
+  if (i % 3 == 1) f = [](int x, int y) { return x * y; };
   if (i % 3 == 2) f = nullptr;
-  out[i] = f ? f(10) : -1;
+  out[i] = f ? f(10, i) : -1;
 }
 
 int main() {

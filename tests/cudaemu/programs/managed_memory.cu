@@ -1,6 +1,6 @@
 // Managed memory: a linked list with strings that host and device both walk and change; hints that may be ignored.
 // Run: cudaemu managed_memory.cu
-// Prints: list of 12 nodes: 506 letters
+// Prints: list of 12 nodes: 554 letters
 #include <cstring>
 #include <new>
 

@@ -25,6 +25,14 @@
 
 #include "check.h"
 
+struct BySecond {
+  template <typename A, typename B>
+  __host__ __device__ bool operator()(const A &a, const B &b) const {
+    const int x = thrust::get<1>(a), y = thrust::get<1>(b);
+    return x != y ? x < y : int(thrust::get<0>(a)) < int(thrust::get<0>(b));
+  }
+};
+
 int main() {
   const int n = 2000;
   thrust::host_vector<int> keys(n), values(n);
@@ -57,11 +65,7 @@ int main() {
   }
 
   const auto zipped = thrust::make_zip_iterator(k.begin(), v.begin());
-  thrust::sort(zipped, zipped + n, [] __host__ __device__(const auto &a, const auto &b) {
-    return thrust::get<1>(a) != thrust::get<1>(b)
-               ? thrust::get<1>(a) < thrust::get<1>(b)
-               : thrust::get<0>(a) < thrust::get<0>(b);
-  });
+  thrust::sort(zipped, zipped + n, BySecond());
   MUST(thrust::is_sorted(v.begin(), v.end()));
 
   const auto extremes = thrust::minmax_element(v.begin(), v.end());
