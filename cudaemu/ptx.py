@@ -7,7 +7,6 @@ The grammar is the one of the PTX ISA manual, chapters 4 and 5, as far as nvcc a
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import struct
@@ -236,11 +235,6 @@ class Function:
     @property
     def instructions(self) -> list[Instruction]:
         return self.body[0]
-
-    def names_again(self, register: Register) -> bool:
-        """Is a register that one instruction sets in any other?"""
-        found = (leaf for instruction in self.instructions for leaf in leaves(instruction.operands) if leaf == register)
-        return len(list(itertools.islice(found, 2))) > 1
 
     @property
     def variables(self) -> list[Variable]:

@@ -97,8 +97,7 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
         type_ = unsigned(type_)
     targets: list[object] = [ABSENT] * count
     if form.base == "atom":
-        if operation != "exch" or lowering.frame.function.names_again(operands[0]):
-            targets = [lowering.define(element, width) for element in form.elements(0)]
+        targets = [lowering.define(element, width) for element in form.elements(0)]
         operands = operands[1:]
     if len(operands) < 2 + (operation == "cas") or len(targets) != count:
         raise Unsupported("an operand is missing")

@@ -593,7 +593,8 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
                   bool load = false);
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
-void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &);
+void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &,
+                 u32 element = 0);
 // What is undefined goes with the values: see undefined.cpp.
 void undefined_load(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool sign, u32 width,
                     u32 count, const u32 *registers);

@@ -223,6 +223,13 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
   ++w.seq;
 }
 
+// Of an access by elements: has each at least one byte that somebody has written? The rest may pad a structure.
+static bool each_written(const u8 *written, u32 bytes, u32 element) {
+  for (u32 at = 0; at < bytes; at += element)
+    if (!memchr(written + at, 1, element)) return false;
+  return true;
+}
+
 static bool all_written(const u8 *written, u32 bytes) {
   switch (bytes) {
     case 1:
@@ -239,7 +246,9 @@ static bool all_written(const u8 *written, u32 bytes) {
 }
 
 // The bytes of global memory that somebody has written: marked by stores, asked by loads.
-void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p) {
+// `element`: bytes that are read into one register.
+void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p,
+                 u32 element) {
   Block &b = *w.block;
   if (b.only && !b.only->written) return;
   if (b.only && (p.row || p.same)) {
@@ -256,7 +265,7 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     u8 *written = b.last->written + (a - b.last->base);
     if (store)
       memset(written, 1, bytes);
-    else if (!all_written(written, bytes))
+    else if (!all_written(written, bytes) && !(element && each_written(written, bytes, element)))
       b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
   }
 }
@@ -447,7 +456,7 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
 static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
   Block &b = *w.block;
   if (space == Space::GLOBAL) {
-    note_global(w, i, mask, address, bytes, false, p);
+    note_global(w, i, mask, address, bytes, false, p, Shape(i.o[2]).bytes);
     b.race_read(w, i, mask, address, bytes, p);
   }
   if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);

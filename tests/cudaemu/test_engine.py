@@ -673,6 +673,19 @@ def test_an_exchange_for_the_sake_of_the_store_reads_nothing(uses, found):
     assert kinds(result) == found and new[0] == 7
 
 
+@pytest.mark.parametrize(
+    ("load", "found"),
+    [
+        ("ld.global.u64 %rd5, [%rd0]; st.global.u32 [%rd1], %rd5;", []),
+        ("ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r2;", ["uninitialised global read"]),
+    ],
+)
+def test_a_structure_with_padding_may_be_read_as_one_number(load, found):
+    result = launch("st.global.u32 [%rd0], 7;" + load, np.zeros(2, np.uint32), np.zeros(1, np.uint32), block=(1,),
+                    unwritten=(0,))  # fmt: skip
+    assert kinds(result) == found
+
+
 @pytest.mark.parametrize(("order", "found"), [("relaxed.cta", []), ("weak", ["shared race"])])
 def test_lanes_of_a_warp_may_meet_at_an_atomic_object(order, found):
     """C++ makes relaxed loads and stores of an atomic: no race, also within a warp."""

@@ -6,7 +6,6 @@
 #include <concepts>
 #include <new>
 #include <numeric>
-#include <nvfunctional>
 #include <tuple>
 
 #include "check.h"
@@ -21,7 +20,6 @@ __host__ __device__ auto sum_of(T... each) {
 template <typename T>
 struct Holder {
   T value;
-  Holder(T) -> Holder<T>;
   __host__ __device__ explicit Holder(T v) : value(v) {}
   template <int N>
   __host__ __device__ auto times() const {
@@ -48,11 +46,11 @@ struct Derived : Base, private Holder<int> {
   __host__ __device__ Derived(int x) : Base{x}, Holder<int>(2 * x) {}
   __host__ __device__ int both() const { return a + value; }
 };
-constexpr std::array<int, 16> squares = [] {
+__host__ __device__ constexpr std::array<int, 16> make_squares() {
   std::array<int, 16> out{};
   for (int i = 0; i < 16; ++i) out[i] = i * i;
   return out;
-}();
+}
 
 __host__ __device__ int features(int i) {
   auto [quotient, remainder] = std::pair{i / 7, i % 7};
@@ -69,9 +67,12 @@ __host__ __device__ int features(int i) {
   total += made->both();
   made->~Derived();
   const auto generic = [=](auto x) { return x * i; };
+  constexpr std::array<int, 16> squares = make_squares();
   total += generic(2) + int(generic(0.5)) + squares[i % 16];
   return total + std::get<1>(std::tuple{1, i, 'c'}) + std::gcd(i + 1, 36);
 }
+
+struct Counted { int by; };
 
 template <typename F>
 __global__ void for_each(int n, F f) {
@@ -93,7 +94,7 @@ int main() {
   for_each<<<2, 32>>>(n, [=] __device__(int i) { to[i] = features(i) + int(base - base); });
   auto got = out.host();
   for (int i = 0; i < n; ++i) MUST(got[i] == features(i));
-  struct { int by; } captured{3};
+  Counted captured{3};
   for_each<<<1, 64>>>(n, [captured, to] __host__ __device__(int i) mutable { to[i] += captured.by++; });
   const auto again = out.host();
   for (int i = 0; i < n; ++i) MUST(again[i] == got[i] + 3 + i / 64);
