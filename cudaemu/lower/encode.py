@@ -28,7 +28,6 @@ from cudaemu.lower.core import (
     TENTATIVE,
     TRACKED,
     Constant,
-    Def,
     FrameBytes,
     Lowered,
     Lowering,
@@ -249,7 +248,7 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
 
 
 def _drop_unread_results(code: list[Lowered]) -> None:
-    """An exchange whose result nobody reads is there for the store's sake: what was there need not have been written."""
+    """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
     exchanges = [lowered for lowered in code if lowered.name.startswith("atom.exch.") and lowered.writes]
     read = {register for lowered in code for register in lowered.reads} if exchanges else set()
     for lowered in exchanges:
