@@ -28,6 +28,7 @@ from cudaemu.lower.core import (
     TENTATIVE,
     TRACKED,
     Constant,
+    Def,
     FrameBytes,
     Lowered,
     Lowering,
