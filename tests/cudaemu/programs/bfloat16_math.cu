@@ -5,20 +5,17 @@
 
 #include "check.h"
 
-#define OPERATIONS(F)                                                                                             \
-  F(x + y, a + b)                                                                                                 \
-  F(x - y, a - b)                                                                                                 \
-  F(x *y, a *b)                                                                                                   \
-  F(x / y, a / b)                                                                                                 \
-  F(__hfma(x, y, x), std::fma(a, b, a))                                                                           \
-  F(-x, -a)                                                                                                       \
-  F(__habs(x), std::fabs(a))                                                                                      \
-  F(hsqrt(__habs(x)), std::sqrt(std::fabs(a))) F(hexp(x), std::exp(a)) F(hlog(__habs(x)), std::log(std::fabs(a))) \
-      F(hsin(x), std::sin(a)) F(hcos(x), std::cos(a)) F(htanh(x), std::tanh(a)) F(hrcp(y), 1 / b)                 \
-          F(__hmax(x, y), std::fmax(a, b)) F(__hmin(x, y), std::fmin(a, b)) F(hfloor(x), std::floor(a))           \
-              F(hrint(x), std::rint(a)) F(__int2bfloat16_rn(__bfloat162int_rz(x)), std::trunc(a))                 \
-                  F(x > y ? x : y, a > b ? a : b) F(__hfma_relu(x, y, y), std::fmax(0.0f, std::fma(a, b, b)))     \
-                      F(__high2bfloat16(__hmul2(__halves2bfloat162(y, x), __halves2bfloat162(x, y))), a *b)
+// clang-format off
+#define OPERATIONS(F)                                                                                       \
+  F(x + y, a + b) F(x - y, a - b) F(x *y, a *b) F(x / y, a / b) F(__hfma(x, y, x), std::fma(a, b, a))       \
+  F(-x, -a) F(__habs(x), std::fabs(a)) F(hsqrt(__habs(x)), std::sqrt(std::fabs(a))) F(hexp(x), std::exp(a)) \
+  F(hlog(__habs(x)), std::log(std::fabs(a))) F(hsin(x), std::sin(a)) F(hcos(x), std::cos(a))                \
+  F(htanh(x), std::tanh(a)) F(hrcp(y), 1 / b) F(__hmax(x, y), std::fmax(a, b))                              \
+  F(__hmin(x, y), std::fmin(a, b)) F(hfloor(x), std::floor(a)) F(hrint(x), std::rint(a))                    \
+  F(__int2bfloat16_rn(__bfloat162int_rz(x)), std::trunc(a)) F(x > y ? x : y, a > b ? a : b)                 \
+  F(__hfma_relu(x, y, y), std::fmax(0.0f, std::fma(a, b, b)))                                               \
+  F(__high2bfloat16(__hmul2(__halves2bfloat162(y, x), __halves2bfloat162(x, y))), a *b)
+// clang-format on
 
 #define ONE_DEVICE(there, here) out[at++ * n + i] = there;
 __global__ void device(const __nv_bfloat16 *in, __nv_bfloat16 *out, int n) {

@@ -1,4 +1,5 @@
-// Breadth-first search: a frontier that grows level by level; each block collects its part of the next one in shared memory.
+// Breadth-first search: a frontier that grows level by level; each block collects its part of the next one in shared
+// memory.
 // Run: cudaemu breadth_first_search.cu 2000
 // Prints: 2000 nodes in 9 levels
 #include <queue>

@@ -1,5 +1,5 @@
-// Hints to caches and compilers, which must change nothing: loads and stores of every kind, prefetches, access policies,
-// annotated pointers, assumptions.
+// Hints to caches and compilers, which must change nothing: loads and stores of every kind, prefetches, access
+// policies, annotated pointers, assumptions.
 // Run: cudaemu --flags=-std=c++17 cache_hints.cu
 // Prints: 512 values, whatever the hints
 #include <cuda/annotated_ptr>

@@ -1,4 +1,5 @@
-// A cluster of blocks adds up through distributed shared memory: each block's partial sum, a ring, and a shared histogram.
+// A cluster of blocks adds up through distributed shared memory: each block's partial sum, a ring, and a shared
+// histogram.
 // Run: cudaemu --arch 9.0 cluster_reduce.cu
 // Prints: 6 clusters of 4 blocks: 4720128
 #include <cooperative_groups.h>

@@ -1,4 +1,5 @@
-// Conjugate gradients for a Poisson problem in one cooperative launch: dot products by double atomics, grid.sync() between.
+// Conjugate gradients for a Poisson problem in one cooperative launch: dot products by double atomics, grid.sync()
+// between.
 // Run: cudaemu conjugate_gradient.cu
 // Prints: 256 unknowns, residual below 1e-10
 #include <cooperative_groups.h>

@@ -1,4 +1,5 @@
-// Connected components of a random graph: trees that grow together by compare-and-swap, with paths shortened on the way.
+// Connected components of a random graph: trees that grow together by compare-and-swap, with paths shortened on the
+// way.
 // Run: cudaemu connected_components.cu
 // Prints: 1000 nodes in 276 components
 #include <numeric>

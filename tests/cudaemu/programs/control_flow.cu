@@ -1,5 +1,5 @@
-// Control flow that compilers dislike: a switch with a jump table that falls through, goto, loops left from inside, unrolled
-// copies into a switch, short circuits with effects, and recursion in which lanes part.
+// Control flow that compilers dislike: a switch with a jump table that falls through, goto, loops left from inside,
+// unrolled copies into a switch, short circuits with effects, and recursion in which lanes part.
 // Run: cudaemu control_flow.cu
 // Prints: 5 kinds of control flow agree
 #include "check.h"

@@ -1,4 +1,5 @@
-// Discrete cosine transform of 8 x 8 pixels and quantization, as in JPEG: a constexpr table, and blocks of three dimensions.
+// Discrete cosine transform of 8 x 8 pixels and quantization, as in JPEG: a constexpr table, and blocks of three
+// dimensions.
 // Run: cudaemu --flags=--expt-relaxed-constexpr cosine_transform.cu
 // Prints: 24 squares transformed and back, error below 3
 #include "check.h"

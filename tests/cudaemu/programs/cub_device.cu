@@ -1,4 +1,5 @@
-// CUB's algorithms for a whole device: histograms, segmented sums and sorts, run lengths, selections, scans by key, merges.
+// CUB's algorithms for a whole device: histograms, segmented sums and sorts, run lengths, selections, scans by key,
+// merges.
 // Run: cudaemu cub_device.cu
 // Prints: 9 algorithms of cub::Device agree
 #include <algorithm>

@@ -1,4 +1,5 @@
-// malloc, new and virtual functions on the device: a binary tree of shapes that one kernel builds, others walk and free.
+// malloc, new and virtual functions on the device: a binary tree of shapes that one kernel builds, others walk and
+// free.
 // Run: cudaemu device_heap.cu
 // Prints: 200 nodes in order, areas sum to 19900
 #include "check.h"

@@ -1,5 +1,5 @@
-// One array of dynamic shared memory cut into parts of several types, by offsets that the kernel computes; up to the opt-in
-// limit; and the same name in two kernels with different types.
+// One array of dynamic shared memory cut into parts of several types, by offsets that the kernel computes; up to the
+// opt-in limit; and the same name in two kernels with different types.
 // Run: cudaemu dynamic_shared_layout.cu 20000
 // Prints: 3 layouts, the largest of 105600 bytes
 #include "check.h"

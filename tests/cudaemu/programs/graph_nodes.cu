@@ -1,4 +1,5 @@
-// CUDA graphs made by hand: child graphs, memory and host nodes, clones, new parameters, an update of what is instantiated.
+// CUDA graphs made by hand: child graphs, memory and host nodes, clones, new parameters, an update of what is
+// instantiated.
 // Run: cudaemu graph_nodes.cu
 // Prints: graph of 5 nodes, launched 5 times: 240
 #include "check.h"

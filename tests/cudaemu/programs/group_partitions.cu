@@ -1,5 +1,5 @@
-// Cooperative groups: labelled and binary partitions, tiles of tiles, scans and reductions over each, several warps as one
-// tile, invoke_one.
+// Cooperative groups: labelled and binary partitions, tiles of tiles, scans and reductions over each, several warps as
+// one tile, invoke_one.
 // Run: cudaemu --flags=-std=c++17 group_partitions.cu
 // Prints: groups of 5 kinds agree
 #include <cooperative_groups.h>

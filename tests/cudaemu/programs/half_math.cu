@@ -5,24 +5,17 @@
 
 #include "check.h"
 
+// clang-format off
 #define OPERATIONS(F)                                                                                         \
-  F(__hadd(x, y), a + b)                                                                                      \
-  F(__hsub(x, y), a - b)                                                                                      \
-  F(__hmul(x, y), a *b)                                                                                       \
-  F(__hdiv(x, y), a / b)                                                                                      \
-  F(__hfma(x, y, x), std::fma(a, b, a))                                                                       \
-  F(__hneg(x), -a)                                                                                            \
-  F(__habs(x), std::fabs(a))                                                                                  \
-  F(hsqrt(__habs(x)), std::sqrt(std::fabs(a)))                                                                \
-  F(hexp(x), std::exp(a))                                                                                     \
-  F(hexp2(x), std::exp2(a))                                                                                   \
-  F(hlog(__habs(x)), std::log(std::fabs(a)))                                                                  \
-  F(hsin(x), std::sin(a))                                                                                     \
-  F(hcos(x), std::cos(a)) F(htanh(x), std::tanh(a)) F(hrcp(y), 1 / b)                                         \
-      F(hrsqrt(__habs(x)), 1 / std::sqrt(std::fabs(a))) F(hfloor(x), std::floor(a)) F(hceil(x), std::ceil(a)) \
-          F(hrint(x), std::rint(a)) F(htrunc(x), std::trunc(a)) F(__hmax(x, y), std::fmax(a, b))              \
-              F(__hmin(x, y), std::fmin(a, b)) F(__hadd_sat(x, y), std::fmin(1.0f, std::fmax(0.0f, a + b)))   \
-                  F(__hlt(x, y) ? x : y, a < b ? a : b)
+  F(__hadd(x, y), a + b) F(__hsub(x, y), a - b) F(__hmul(x, y), a *b) F(__hdiv(x, y), a / b)                  \
+  F(__hfma(x, y, x), std::fma(a, b, a)) F(__hneg(x), -a) F(__habs(x), std::fabs(a))                           \
+  F(hsqrt(__habs(x)), std::sqrt(std::fabs(a))) F(hexp(x), std::exp(a)) F(hexp2(x), std::exp2(a))              \
+  F(hlog(__habs(x)), std::log(std::fabs(a))) F(hsin(x), std::sin(a)) F(hcos(x), std::cos(a))                  \
+  F(htanh(x), std::tanh(a)) F(hrcp(y), 1 / b) F(hrsqrt(__habs(x)), 1 / std::sqrt(std::fabs(a)))               \
+  F(hfloor(x), std::floor(a)) F(hceil(x), std::ceil(a)) F(hrint(x), std::rint(a)) F(htrunc(x), std::trunc(a)) \
+  F(__hmax(x, y), std::fmax(a, b)) F(__hmin(x, y), std::fmin(a, b))                                           \
+  F(__hadd_sat(x, y), std::fmin(1.0f, std::fmax(0.0f, a + b))) F(__hlt(x, y) ? x : y, a < b ? a : b)
+// clang-format on
 
 #define ONE_DEVICE(there, here) out[at++ * n + i] = there;
 __global__ void device(const __half *in, __half *out, int n) {

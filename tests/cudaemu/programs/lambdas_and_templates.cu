@@ -1,5 +1,5 @@
-// C++ of these days in kernels: extended lambdas with captures, generic ones, pointers to them, folds, deduction, if constexpr,
-// concepts, structured bindings, bit fields, unions, placement new and pointers to members.
+// C++ of these days in kernels: extended lambdas with captures, generic ones, pointers to them, folds, deduction, if
+// constexpr, concepts, structured bindings, bit fields, unions, placement new and pointers to members.
 // Run: cudaemu "--flags=-std=c++20 --extended-lambda --expt-relaxed-constexpr" lambdas_and_templates.cu
 // Prints: 10 features of C++ agree
 #include <array>

@@ -1,5 +1,5 @@
-// All the ways to launch: chevrons with expressions, cudaLaunchKernel, cudaLaunchKernelEx, through pointers and templates;
-// large structures by value; host functions and callbacks in between.
+// All the ways to launch: chevrons with expressions, cudaLaunchKernel, cudaLaunchKernelEx, through pointers and
+// templates; large structures by value; host functions and callbacks in between.
 // Run: cudaemu launch_forms.cu
 // Prints: 9 launches, 3 host functions, sum 4466
 #include "check.h"

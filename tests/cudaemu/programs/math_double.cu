@@ -3,24 +3,15 @@
 // Prints: 38 functions of doubles agree
 #include "check.h"
 
-#define FUNCTIONS(F)                                                                                                \
-  F(sin(x))                                                                                                         \
-  F(cos(x))                                                                                                         \
-  F(tan(x))                                                                                                         \
-  F(asin(x / 12))                                                                                                   \
-  F(acos(x / 12))                                                                                                   \
-  F(atan(x))                                                                                                        \
-  F(atan2(x, 3.0))                                                                                                  \
-  F(sinh(x))                                                                                                        \
-  F(cosh(x))                                                                                                        \
-  F(tanh(x))                                                                                                        \
-  F(asinh(x))                                                                                                       \
-  F(acosh(1 + x * x))                                                                                               \
-  F(atanh(x / 12)) F(exp(x)) F(exp2(x)) F(expm1(x)) F(log(1 + x * x)) F(log2(1 + x * x)) F(log10(1 + x * x))        \
-      F(log1p(x *x)) F(pow(fabs(x), 1.7)) F(cbrt(x)) F(sqrt(fabs(x))) F(hypot(x, 4.0)) F(erf(x)) F(erfc(x / 4))     \
-          F(tgamma(x / 2 + 7)) F(lgamma(x *x + 0.5)) F(fmod(x, 0.7)) F(remainder(x, 0.7))                           \
-              F(floor(x) + ceil(x) + trunc(x) + rint(x) + round(x)) F(fma(x, x, -x)) F(ldexp(x, 5)) F(logb(x + 20)) \
-                  F(nextafter(x, 100.0)) F(copysign(3.0, x)) F(fdim(x, 1.0)) F(j0(x))
+// clang-format off
+#define FUNCTIONS(F)                                                                                          \
+  F(sin(x)) F(cos(x)) F(tan(x)) F(asin(x / 12)) F(acos(x / 12)) F(atan(x)) F(atan2(x, 3.0)) F(sinh(x))        \
+  F(cosh(x)) F(tanh(x)) F(asinh(x)) F(acosh(1 + x * x)) F(atanh(x / 12)) F(exp(x)) F(exp2(x)) F(expm1(x))     \
+  F(log(1 + x * x)) F(log2(1 + x * x)) F(log10(1 + x * x)) F(log1p(x *x)) F(pow(fabs(x), 1.7)) F(cbrt(x))     \
+  F(sqrt(fabs(x))) F(hypot(x, 4.0)) F(erf(x)) F(erfc(x / 4)) F(tgamma(x / 2 + 7)) F(lgamma(x *x + 0.5))       \
+  F(fmod(x, 0.7)) F(remainder(x, 0.7)) F(floor(x) + ceil(x) + trunc(x) + rint(x) + round(x)) F(fma(x, x, -x)) \
+  F(ldexp(x, 5)) F(logb(x + 20)) F(nextafter(x, 100.0)) F(copysign(3.0, x)) F(fdim(x, 1.0)) F(j0(x))
+// clang-format on
 
 #define ONE(expression) out[at++ * n + i] = expression;
 __global__ void device(const double *in, double *out, int n) {

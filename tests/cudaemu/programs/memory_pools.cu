@@ -1,4 +1,5 @@
-// Memory in the order of a stream: pools with attributes, a threshold and peaks, and what a stream frees another reuses.
+// Memory in the order of a stream: pools with attributes, a threshold and peaks, and what a stream frees another
+// reuses.
 // Run: cudaemu memory_pools.cu
 // Prints: sum in the order of two streams: 499500
 #include "check.h"

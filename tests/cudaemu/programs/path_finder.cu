@@ -1,4 +1,5 @@
-// The cheapest way through a grid from top to bottom, row by row: dynamic programming with shuffles instead of shared memory.
+// The cheapest way through a grid from top to bottom, row by row: dynamic programming with shuffles instead of shared
+// memory.
 // Run: cudaemu path_finder.cu
 // Prints: 40 rows of 150 columns, the cheapest way costs 43
 #include <climits>

@@ -1,5 +1,5 @@
-// How many ways there are to place queens: each thread searches one beginning, by recursion over bit masks; a loop counts
-// on the host.
+// How many ways there are to place queens: each thread searches one beginning, by recursion over bit masks; a loop
+// counts on the host.
 // Run: cudaemu queens.cu 8
 // Prints: 8 queens in 92 ways
 #include "check.h"

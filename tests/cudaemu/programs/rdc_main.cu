@@ -1,4 +1,5 @@
-// Device code in two files, linked: functions, variables, constants, a table of functions and a class of the other file.
+// Device code in two files, linked: functions, variables, constants, a table of functions and a class of the other
+// file.
 // Run: cudaemu --flags=-rdc=true rdc_main.cu rdc_device.cu
 // Prints: linked: 64 values, counter 64, 3 virtual functions
 #include "check.h"

@@ -1,4 +1,5 @@
-// SHA-256 of many messages: rotations by funnel shifts, constants made by constexpr functions, a search for leading zeros.
+// SHA-256 of many messages: rotations by funnel shifts, constants made by constexpr functions, a search for leading
+// zeros.
 // Run: cudaemu --flags=--expt-relaxed-constexpr sha256.cu
 // Prints: "abc" is ba7816bf 8f01cfea 414140de 5dae2223 b00361a3 96177a9c b410ff61 f20015ad, nonce 54 of 64 is best
 #include "check.h"

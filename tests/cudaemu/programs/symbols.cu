@@ -1,4 +1,5 @@
-// Variables of the device by name: constants that are structures, arrays copied in part, addresses, sizes, managed ones.
+// Variables of the device by name: constants that are structures, arrays copied in part, addresses, sizes, managed
+// ones.
 // Run: cudaemu symbols.cu
 // Prints: 6 symbols, managed total 2016
 #include "check.h"

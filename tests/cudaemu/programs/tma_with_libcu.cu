@@ -1,4 +1,5 @@
-// Bulk copies through CUDA's own functions: cuda::memcpy_async on a barrier, cuda::ptx, and a tensor map of two dimensions.
+// Bulk copies through CUDA's own functions: cuda::memcpy_async on a barrier, cuda::ptx, and a tensor map of two
+// dimensions.
 // Run: cudaemu --arch 9.0 --flags=-std=c++17 tma_with_libcu.cu
 // Prints: bulk copies in and out and a tile of 2 dimensions agree
 #include <cuda.h>

@@ -1,4 +1,5 @@
-// What lanes of a warp can do together: shuffles of every type, votes, matches and reductions, also of parts of the warp.
+// What lanes of a warp can do together: shuffles of every type, votes, matches and reductions, also of parts of the
+// warp.
 // Run: cudaemu warp_primitives.cu
 // Prints: 20 exchanges in 3 warps agree
 #include <cuda_bf16.h>
