@@ -24,7 +24,7 @@ import numpy as np
 from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
-from cudaemu.findings import HARMLESS, NOBODY, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain
+from cudaemu.findings import HARMLESS, NOBODY, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
 from cudaemu.lower import core
@@ -606,6 +606,7 @@ class Module:
         notes = [finding for finding in findings if finding.kind == HARMLESS]
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
         findings = [each for each in findings if each.kind != HARMLESS and each.problem != PASSED_ON]
+        findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]
         seconds = time.perf_counter() - start
         return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)
 
@@ -632,6 +633,12 @@ def _start(array: np.ndarray | None) -> int:
 
 def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
     return linear % block[0], linear // block[0] % block[1], linear // block[0] // block[1]
+
+
+def _of_the_compiler(found: Violation, memory: Memory) -> bool:
+    """Is it about shared memory that the compiler keeps? What cooperative groups do there counts on how warps run."""
+    about_shared = found.problem.startswith("RACE_") or found.problem == "SHARED_UNINITIALISED"
+    return about_shared and memory.named(placed(found.address)[0]).startswith(ptx.RESERVED)
 
 
 def _violation(

@@ -341,6 +341,10 @@ def split(text: str) -> list[str]:
     return parts
 
 
+# Shared memory that the compiler keeps for cooperative groups of several warps, and its size (their memory.h).
+RESERVED, RESERVED_BYTES = "%reserved_smem_offset_1", 288
+
+
 class _Parser:
     def __init__(self, text: str):
         self.text = _LAST_WORDS.sub(" ", text)
@@ -412,6 +416,9 @@ class _Parser:
     # ---- module level ----
 
     def parse(self) -> PtxModule:
+        if RESERVED in self.text:
+            for variable in self.declaration(f".shared .align 8 .b8 {RESERVED}[{RESERVED_BYTES}]", self.root):
+                self.module.variables[variable.name] = variable
         while self.skip():
             if self.text.startswith(".file", self.position):
                 self.file()

@@ -7,12 +7,13 @@ struct Node {
   cudaGraphNodeType type;
   Work work;
   std::vector<Node *> after;
+  const Node *original = nullptr;  // of which it is a clone
 };
 
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
   Node *add(cudaGraphNodeType type, Work work, const cudaGraphNode_t *after = nullptr, size_t count = 0) {
-    nodes.push_back(std::make_unique<Node>(Node{type, std::move(work), {}}));
+    nodes.push_back(std::make_unique<Node>(Node{type, std::move(work), {}, nullptr}));
     for (size_t n = 0; n < count; ++n) nodes.back()->after.push_back(reinterpret_cast<Node *>(after[n]));
     return nodes.back().get();
   }
@@ -181,8 +182,22 @@ cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t original) {
   const Graph *const graph = graph_of(original);
   if (!graph) return no_graph("cudaGraphClone");
   if (const cudaError_t error = cudaGraphCreate(out, 0)) return error;
-  for (const Node *node : graph->in_order()) graph_of(*out)->add(node->type, node->work);  // their order is kept
+  std::map<const Node *, Node *> clones;
+  for (const auto &node : graph->nodes) {
+    clones[node.get()] = graph_of(*out)->add(node->type, node->work);
+    clones[node.get()]->original = node.get();
+  }
+  for (const auto &[node, clone] : clones)
+    for (const Node *each : node->after) clone->after.push_back(clones[each]);
   return cudaSuccess;
+}
+cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *out, cudaGraphNode_t original, cudaGraph_t clone) {
+  const Graph *const graph = graph_of(clone);
+  if (!graph) return no_graph("cudaGraphNodeFindInClone");
+  for (const auto &node : graph->nodes)
+    if (node->original == reinterpret_cast<Node *>(original))
+      return *out = reinterpret_cast<cudaGraphNode_t>(node.get()), cudaSuccess;
+  return refuse(cudaErrorInvalidValue, "cudaGraphNodeFindInClone: the graph has no clone of this node");
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *nodes, size_t *count) {
   const Graph *const graph = graph_of(handle);
@@ -190,6 +205,37 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *nodes, size_t
   for (size_t n = 0; nodes && n < std::min(*count, graph->nodes.size()); ++n)
     nodes[n] = reinterpret_cast<cudaGraphNode_t>(graph->nodes[n].get());
   return *count = graph->nodes.size(), cudaSuccess;
+}
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t handle, cudaGraphNode_t *roots, size_t *count) {
+  const Graph *const graph = graph_of(handle);
+  if (!graph) return no_graph("cudaGraphGetRootNodes");
+  size_t found = 0;
+  for (const auto &node : graph->nodes)
+    if (node->after.empty()) {
+      if (roots && found < *count) roots[found] = reinterpret_cast<cudaGraphNode_t>(node.get());
+      ++found;
+    }
+  return *count = found, cudaSuccess;
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaGraphGetEdges(
+    cudaGraph_t handle, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *data, size_t *count) {
+  if (data) std::fill_n(data, *count, cudaGraphEdgeData{});
+#else
+cudaError_t cudaGraphGetEdges(cudaGraph_t handle, cudaGraphNode_t *from, cudaGraphNode_t *to, size_t *count) {
+#endif
+  const Graph *const graph = graph_of(handle);
+  if (!graph) return no_graph("cudaGraphGetEdges");
+  size_t found = 0;
+  for (const auto &node : graph->nodes)
+    for (Node *each : node->after) {
+      if (from && to && found < *count) {
+        from[found] = reinterpret_cast<cudaGraphNode_t>(each);
+        to[found] = reinterpret_cast<cudaGraphNode_t>(node.get());
+      }
+      ++found;
+    }
+  return *count = found, cudaSuccess;
 }
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type) {
   return *type = reinterpret_cast<Node *>(node)->type, cudaSuccess;
@@ -283,6 +329,18 @@ cudaError_t cudaGraphExecKernelNodeSetParams(
   Work work;
   if (const cudaError_t error = kernel_work("cudaGraphExecKernelNodeSetParams", p, &work)) return error;
   return set_step("cudaGraphExecKernelNodeSetParams", exec, node, work);
+}
+cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const struct cudaKernelNodeParams *p) {
+  CALL(cudaGraphKernelNodeSetParams);
+  return kernel_work("cudaGraphKernelNodeSetParams", p, &reinterpret_cast<Node *>(node)->work);
+}
+cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const struct cudaMemsetParams *p) {
+  return reinterpret_cast<Node *>(node)->work = fill_work(*p), cudaSuccess;
+}
+cudaError_t cudaGraphMemcpyNodeSetParams1D(
+    cudaGraphNode_t node, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  reinterpret_cast<Node *>(node)->work = [=] { return copy("cudaMemcpy", to, from, bytes, kind); };
+  return cudaSuccess;
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(
     cudaGraphExec_t exec, cudaGraphNode_t node, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {

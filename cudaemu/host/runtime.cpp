@@ -794,7 +794,14 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
   return cudaSuccess;
 }
 
+// What cudaHostAlloc was asked for, by address.
+auto &host_flags() {
+  static std::map<const void *, unsigned> all;
+  return all;
+}
+
 cudaError_t release(void *address, bool pinned, const char *call) {
+  host_flags().erase(address);
   in_flight = nullptr;
   if (!address) return cudaSuccess;
   if (const auto lent = from_pools().find(address); lent != from_pools().end()) {
@@ -1802,9 +1809,11 @@ cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
   CALL(cudaMallocManaged);
   return allocate(address, bytes, MANAGED);
 }
-cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned) {
+cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
   CALL(cudaHostAlloc);
-  return allocate(address, bytes, PINNED);
+  const cudaError_t error = allocate(address, bytes, PINNED);
+  if (!error) host_flags()[*address] = flags;
+  return error;
 }
 cudaError_t cudaMallocHost(void **address, size_t bytes) {
   CALL(cudaMallocHost);
@@ -1843,7 +1852,10 @@ cudaError_t cudaHostGetDevicePointer(void **address, void *host, unsigned) {
   return cudaSuccess;
 }
 
-cudaError_t cudaHostGetFlags(unsigned *flags, void *) { return *flags = cudaHostAllocMapped, cudaSuccess; }
+cudaError_t cudaHostGetFlags(unsigned *flags, void *address) {
+  const auto found = host_flags().find(address);
+  return *flags = cudaHostAllocMapped | (found == host_flags().end() ? 0 : found->second), cudaSuccess;
+}
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
   CALL(cudaPointerGetAttributes);

@@ -26,7 +26,7 @@ from cudaemu.lower.core import (
     slot_bytes,
     unsigned,
 )
-from cudaemu.ptx import BYTES, Register, Special, Vector
+from cudaemu.ptx import BYTES, Immediate, Register, Special, Vector
 
 # Which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
 RELATIONS = numbered("lt eq le gt ne ge num nan ltu equ leu gtu neu geu", first=1)
@@ -191,6 +191,11 @@ def _fields(lowering: Lowering, form: Form) -> Lowered:
     return simple(lowering, name, form.operands, widths, [type_] * len(widths))
 
 
+@rule("fns")
+def _nth_set(lowering: Lowering, form: Form) -> Lowered:
+    return simple(lowering, "fns.b32", form.operands, [4] * 4, ["b32", "b32", "b32", "s32"])
+
+
 @rule("shf")
 def _funnel(lowering: Lowering, form: Form) -> Lowered:
     return simple(lowering, form.instruction.opcode, form.operands, [4] * 4, ["b32"] * 4)
@@ -331,11 +336,22 @@ def _part(width: int, vector: Vector) -> int:
     return width // count
 
 
+def _cvt_pack(lowering: Lowering, form: Form) -> Lowered:
+    """`cvt.pack.sat.u8.s32.b32 d, a, b, c`: two integers, saturated, below bits of c; or `….s16.s32 d, a, b`."""
+    to, source = form.parts[form.parts.index("sat") + 1 :][:2]
+    if to[0] not in "us" or to[1:] not in ("2", "4", "8", "16") or source != "s32":
+        raise Unsupported(f"a conversion from {source} to {to} is not known")
+    operands = [*form.operands, Immediate(0, "int")][:4]
+    return simple(lowering, f"cvt.pack.{to}", operands, [4] * 4, ["b32", "s32", "s32", "b32"])
+
+
 @rule("cvt")
 def _cvt(lowering: Lowering, form: Form) -> Lowered:
     to, source = (form.parts[n] if len(form.parts) > 2 else "" for n in (-2, -1))
     flags = FTZ * form.has("ftz") | SAT * form.has("sat", "satfinite") | RELU * form.has("relu")
     mode = form.choose(*CVT_MODES, default="")
+    if form.has("pack"):
+        return _cvt_pack(lowering, form)
     if to in FP8_PAIRS or source in FP8_PAIRS:
         return _cvt_fp8(lowering, form, to, source, flags)
     if to in ("f16x2", "bf16x2") and source == "f32" and mode in CVT_MODES:

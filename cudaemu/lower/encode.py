@@ -8,6 +8,7 @@ from array import array
 from itertools import chain
 
 from cudaemu.lower.core import (
+    ABSENT,
     ACQUIRE,
     BRANCH,
     CALL,
@@ -247,6 +248,16 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
                 lowered.flags |= TENTATIVE
 
 
+def _drop_unread_results(code: list[Lowered]) -> None:
+    """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
+    exchanges = [lowered for lowered in code if lowered.name.startswith("atom.exch.") and lowered.writes]
+    read = {register for lowered in code for register in lowered.reads} if exchanges else set()
+    for lowered in exchanges:
+        if lowered.writes[0] not in read:
+            lowered.operands = [ABSENT, *lowered.operands[1:]]
+            lowered.writes, lowered.others = [], [*lowered.others, ABSENT]
+
+
 def _mark_dependent_stores(code: list[Lowered]) -> None:
     """Stores that others wait for, of values that come of what was loaded: those loads are over when they are seen."""
     signals = [
@@ -413,6 +424,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     code = lowering.code
     _mark_tentative_loads(code)
     _mark_dependent_stores(code)
+    _drop_unread_results(code)
     slots = _Slots()
     ranges: list[dict[Register, list[int]]] = []
     unset: set[Register] = set()

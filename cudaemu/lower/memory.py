@@ -10,6 +10,7 @@ from cudaemu.lower.core import (
     RELEASE,
     SIGNAL,
     SPACES,
+    SPIN,
     STRONG,
     Form,
     Lowered,
@@ -31,6 +32,7 @@ def memory_order(form: Form) -> int:
     """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
     order = ACQUIRE * form.has("acquire", "acq_rel") | RELEASE * form.has("release", "acq_rel")
     strong = order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt")
+    order |= SPIN * (order != 0 or form.has("relaxed"))
     return order | STRONG * strong | PAST_L1 * form.has("cg") | OF_BLOCK * form.has("cta")
 
 
@@ -161,14 +163,14 @@ def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("getctarank", out, category="integer")
 
 
-CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx")
+CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx", "arrive.expected")
 
 
 @rule("mbarrier")
 def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     """`mbarrier.arrive.release.cta.shared::cta.b64 state, [m], count`, `mbarrier.try_wait.parity.shared.b64 p, [m],
     parity, hint` and the like."""
-    what, operands = form.choose("test_wait", "try_wait", *CHANGES), list(form.operands)
+    what, operands = form.choose("test_wait", "try_wait", *CHANGES[:-1]), list(form.operands)
     if form.has("noComplete") or what == "arrive_drop" and form.has("expect_tx"):
         raise Unsupported("this form of it is not known")
     if what in ("test_wait", "try_wait"):
@@ -252,6 +254,11 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
         return Lowered(name, category="control")
     if name == "cp.async.wait_group":
         return Lowered(name, [Raw(form.number(0))], category="control")
+    if form.parts[2:4] == ["mbarrier", "arrive"]:
+        base, offset, wide = lowering.address(form.operand(0), form.space)
+        what = Raw(CHANGES.index("arrive" if form.has("noinc") else "arrive.expected"))
+        out = [ABSENT, base, Raw(offset), Raw(wide | SPACES[form.space] << 8), what, ABSENT]
+        return Lowered("mbarrier.copies", out, STRONG | SIGNAL | RELEASE, category="mbarrier", access=8)
     if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
         raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
     to, to_offset, to_wide = lowering.address(form.operand(0), "shared")

@@ -47,7 +47,9 @@ WGMMA = {
     "f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
     "s8": ("s32",), "u8": ("s32",), "b1": ("s32",),
 }  # fmt: skip
-WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4")
+WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4", "m8n8k32", "m8n8k128")
+# Shapes whose fragments and products are those of mma, and their types of A and B.
+WMMA_OF_MMA = {"m8n8k4": ("f64",), "m8n8k32": ("s4", "u4"), "m8n8k128": ("b1",)}
 
 
 @rule("ldmatrix", "stmatrix")
@@ -179,9 +181,9 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     operand = {"a": 0, "b": 1, "c": 2, "d": 2}[form.choose("a", "b", "c", "d")]
     space, type_ = form.space, form.parts[-1]
     element = ELEMENTS.get({"f32": "tf32", "s32": "tf32"}.get(type_, type_), len(ELEMENTS))
-    known = ["f16", "f32", "s32"] if operand == 2 else ["f16", "bf16", "tf32", "s8", "u8"]
+    known = ("f16", "f32", "s32") if operand == 2 else WMMA_OF_MMA.get(name, ("f16", "bf16", "tf32", "s8", "u8"))
     if name == "m8n8k4":
-        known = ["f64"]
+        known = ("f64",)
     if (type_ if operand == 2 else {"f32": "tf32"}.get(type_, type_)) not in known:
         raise Unsupported("wmma of this type is not known")
     base, offset, wide = lowering.address(where, space)
@@ -209,8 +211,8 @@ def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:
         raise Unsupported("it has other types than the emulator expects")
     to, c = types[0], types[-1]
     a, b = types[1:3] if len(types) == 4 else ("f16", "f16")
-    if name == "m8n8k4" and types == ["f64"] * 4:
-        return _doubles(lowering, form)
+    if name in WMMA_OF_MMA:
+        return _of_mma(lowering, form, name, types)
     integers = a in ("s8", "u8") and b in ("s8", "u8")
     if not integers and (a != b or a not in ("f16", "bf16", "tf32")) or "s32" in (to, c) and not integers:
         raise Unsupported("wmma of these types is not known")
@@ -223,12 +225,18 @@ def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:
     return Lowered(machine, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
 
 
-def _doubles(lowering: Lowering, form: Form) -> Lowered:
-    """Fragments of doubles are those of mma.m8n8k4, and so is the product."""
+def _of_mma(lowering: Lowering, form: Form, name: str, types: list[str]) -> Lowered:
+    """Fragments of doubles, of 4 bits and of one are those of mma.m8n8k…, and so is the product."""
+    to, a, b, c = types if len(types) == 4 else ("",) * 4
     vectors = [form.elements(n) for n in range(4)]
+    if not {a, b} <= set(WMMA_OF_MMA[name]) or to != c or to not in MMA[a][1]:
+        raise Unsupported("wmma of these types is not known")
     if tuple(map(len, vectors)) != (2, 1, 1, 2):
         raise Unsupported("its operands have another number of registers")
-    slots = [lowering.define(register, 8) for register in vectors[0]]
-    slots += [lowering.use(register, 8, "f64") for vector in vectors[1:] for register in vector]
-    numbers = (8, 4, ELEMENTS["f64"], ELEMENTS["f64"], 0, 0, 0)
-    return Lowered("mma.f64", [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    width, kind = (8, "f64") if a == "f64" else (4, "b32")
+    slots = [lowering.define(register, width) for register in vectors[0]]
+    slots += [lowering.use(register, width, kind) for vector in vectors[1:] for register in vector]
+    flag = form.has("xor") if a == "b1" else form.has("satfinite")
+    numbers = (8, int(name[5:]), ELEMENTS[a], ELEMENTS[b], 0, 0, int(flag))
+    machine = {"f64": "mma.f64", "b1": "mma.b1"}.get(a, "mma.s32")
+    return Lowered(machine, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")

@@ -392,7 +392,7 @@ struct Block {
                     u64 more = 0);
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
-  void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
+  void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &, bool reads = true);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);
@@ -582,6 +582,7 @@ struct Change {
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
+void finish_copies(Warp &, u32 m);  // those of the lanes' cp.async land
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);
@@ -592,7 +593,8 @@ void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u3
                   bool load = false);
 void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
-void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &);
+void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &,
+                 u32 element = 0);
 // What is undefined goes with the values: see undefined.cpp.
 void undefined_load(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool sign, u32 width,
                     u32 count, const u32 *registers);

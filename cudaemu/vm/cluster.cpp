@@ -232,7 +232,9 @@ bool Block::ordered(const Warp &w, int lane, const Block &there, Cell cell) cons
   if (cell.visited()) return happened(w, lane, cluster.visits[cell.visit()]);
   if (&there == this) return ordered(w, lane, cell);
   if (!cell.time()) return true;
-  return cell.time() < known(w.knows.others, there.index, cell.is(Cell::BY_MANY_WARPS) ? NO_WARP : cell.warp());
+  const auto knows = [&](u32 warp) { return cell.time() < known(w.knows.others, there.index, warp); };
+  if (!cell.is(Cell::BY_MANY_WARPS)) return knows(cell.warp());
+  return std::all_of(there.warps.begin(), there.warps.end(), [&](const Warp &v) { return knows(v.index); });
 }
 
 // The accesses that `cell` tells of, but for those that have happened before what the lane does now.

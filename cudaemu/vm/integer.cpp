@@ -34,15 +34,15 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   {name,                                                                                                             \
    [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }, \
    widths<D, A, B, C>()}
+#define PACK(bits)                                                             \
+  MIXED("cvt.pack.u" #bits, u32, s32, s32, u32, (pack<bits, false>(a, b, c))), \
+      MIXED("cvt.pack.s" #bits, u32, s32, s32, u32, (pack<bits, true>(a, b, c)))
 // Comparisons: mode, d, q, a, b, combine, c, relation.
 #define COMPARE(name, T, handler)               \
   {name, handler,                               \
    sizeof(T) == 2   ? "n d*? d0? s2 s2 n s0? n" \
    : sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" \
                     : "n d*? d0? s8 s8 n s0? n"}
-
-__extension__ typedef unsigned __int128 u128;
-__extension__ typedef __int128 s128;
 
 // By zero: all ones, the remainder too; PTX leaves it open, this is what an H200 does. MIN / -1 wraps.
 template <class T>
@@ -147,6 +147,23 @@ static u32 permute(u32 a, u32 b, u32 c, u32 mode) {
   return out;
 }
 
+// Two integers, saturated to so many bits, below the lower bits of c.
+template <int BITS, bool SIGNED>
+static inline u32 pack(s32 a, s32 b, u32 c) {
+  constexpr s32 most = SIGNED ? (1 << (BITS - 1)) - 1 : (1 << BITS) - 1, least = SIGNED ? -most - 1 : 0;
+  const u32 mask = (1u << BITS) - 1;
+  const u32 high = u32(std::clamp(a, least, most)) & mask, low = u32(std::clamp(b, least, most)) & mask;
+  return u32(u64(c) << 2 * BITS) | high << BITS | low;
+}
+
+// The n-th set bit from `base` on, upwards or downwards; 0: that bit itself.
+static inline u32 nth_set(u32 mask, u32 base, s32 n) {
+  if (n == 0) return base < 32 && mask >> base & 1 ? base : ~0u;
+  for (u32 at = base, count = std::abs(n); at < 32; at += n > 0 ? 1 : -1)
+    if (mask >> at & 1 && --count == 0) return at;
+  return ~0u;
+}
+
 static inline u32 lop3(u32 a, u32 b, u32 c, u32 table) {
   u32 out = 0;
   for (u32 n = 0; n < 8; ++n)
@@ -154,18 +171,19 @@ static inline u32 lop3(u32 a, u32 b, u32 c, u32 table) {
   return out;
 }
 
-// o: d, a, b, carry in (or ~0), carry out (or ~0)
+// o: d, a, b, carry in (or ~0), carry out (or ~0). A difference is a + ~b + 1: its carry says that nothing was borrowed.
+// The division of 128-bit integers that nvcc puts in reads the carry of a subc with an addc.
 template <class T, bool SUBTRACT>
 static void add_carry(Warp &w, const Instr &i, u32 m) {
-  const u32 in = i.o[3] == ALL ? 0 : w.pred(i.o[3]);
+  const u32 in = i.o[3] != ALL ? w.pred(i.o[3]) : SUBTRACT ? ALL : 0;
   u32 out = 0;
   T *d = w.reg<T>(i.o[0]);
   const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
   for (int lane = 0; lane < LANES; ++lane) {
     if (!(m >> lane & 1)) continue;
-    const u128 x = a[lane], y = u128(b[lane]) + (in >> lane & 1);
-    d[lane] = T(SUBTRACT ? x - y : x + y);
-    out |= u32(SUBTRACT ? x < y : (x + y) >> 8 * sizeof(T) != 0) << lane;
+    const u128 sum = u128(a[lane]) + T(SUBTRACT ? ~b[lane] : b[lane]) + (in >> lane & 1);
+    d[lane] = T(sum);
+    out |= u32(sum >> 8 * sizeof(T) != 0) << lane;
   }
   if (i.o[4] != ALL) w.pred(i.o[4]) = (w.pred(i.o[4]) & ~m) | out;
 }
@@ -395,7 +413,8 @@ void register_integer(Registry &r) {
         {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
          MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
          MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
-         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)),
+         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)), PACK(2), PACK(4),
+         PACK(8), PACK(16), MIXED("fns.b32", u32, u32, u32, s32, nth_set(a, b, c)),
          BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
          BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
          BINARY("szext.clamp.u32", u32,

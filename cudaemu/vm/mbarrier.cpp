@@ -121,7 +121,7 @@ void Cluster::land(u64 address, Warp &by) {
   by.block->changed(by, Space::SHARED);
 }
 
-enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE };
+enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE, ARRIVE_EXPECTED };
 
 // o: state (or ~0), address, offset, 64-bit address | space << 8, what, count of threads or bytes (or ~0: 1)
 static void change(Warp &w, const Instr &i, u32 m) {
@@ -165,8 +165,8 @@ static void change(Warp &w, const Instr &i, u32 m) {
     }
     if (what == COMPLETE) phase.bytes -= s32(n);
     if (n > u32(MOST_BYTES) || phase.bytes > MOST_BYTES) return wrong(Problem::MBARRIER_BYTES);
-    if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
-      const u32 arrivals = what == ARRIVE ? n : 1;
+    if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP || what == ARRIVE_EXPECTED) {
+      const u32 arrivals = what == ARRIVE ? n : what == ARRIVE_EXPECTED ? 0 : 1;  // 0: it has added one to the phase
       if (arrivals > phase.pending) {  // copies may end this phase first, but need not
         b.cluster.land(t.address, w);
         const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
@@ -235,8 +235,16 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
   return false;
 }
 
+// cp.async.mbarrier.arrive: an arrival when the thread's copies have landed. They may land at once, and do.
+static void change_after_copies(Warp &w, const Instr &i, u32 m) {
+  finish_copies(w, m);
+  change(w, i, m);
+}
+
 void register_mbarrier(Registry &r) {
-  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"}, {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
+  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
+            {"mbarrier.copies", change_after_copies, "d8? s* n n n s4?"},
+            {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
 }
 
 }  // namespace vm

@@ -223,6 +223,13 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
   ++w.seq;
 }
 
+// Of an access by elements: has each at least one byte that somebody has written? The rest may pad a structure.
+static bool each_written(const u8 *written, u32 bytes, u32 element) {
+  for (u32 at = 0; at < bytes; at += element)
+    if (!memchr(written + at, 1, element)) return false;
+  return true;
+}
+
 static bool all_written(const u8 *written, u32 bytes) {
   switch (bytes) {
     case 1:
@@ -239,7 +246,9 @@ static bool all_written(const u8 *written, u32 bytes) {
 }
 
 // The bytes of global memory that have been written: marked by stores, checked by loads.
-void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p) {
+// `element`: bytes that are read into one register.
+void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p,
+                 u32 element) {
   Block &b = *w.block;
   if (b.only && !b.only->written) return;
   if (b.only && (p.row || p.same)) {
@@ -256,7 +265,7 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     u8 *written = b.last->written + (a - b.last->base);
     if (store)
       memset(written, 1, bytes);
-    else if (!all_written(written, bytes))
+    else if (!all_written(written, bytes) && !(element && each_written(written, bytes, element)))
       b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
   }
 }
@@ -447,7 +456,7 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
 static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
   Block &b = *w.block;
   if (space == Space::GLOBAL) {
-    note_global(w, i, mask, address, bytes, false, p);
+    note_global(w, i, mask, address, bytes, false, p, Shape(i.o[2]).bytes);
     b.race_read(w, i, mask, address, bytes, p);
   }
   if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
@@ -704,6 +713,21 @@ using Operation = T (*)(T memory, T operand, T second);
 
 constexpr u64 ATOMIC_COST = 16;  // in instructions
 
+// What the cell held; `next` is there now if that was `old`. The compiler has 16 bytes by a library only, or so.
+template <class T>
+static T exchange_if(T *cell, T old, T next) {
+  return __sync_val_compare_and_swap(cell, old, next);
+}
+#if defined(__x86_64__)
+template <>
+u128 exchange_if(u128 *cell, u128 old, u128 next) {
+  u64 low = u64(old), high = u64(old >> 64);
+  asm volatile("lock cmpxchg16b %2" : "+a"(low), "+d"(high), "+m"(*cell) : "b"(u64(next)), "c"(u64(next >> 64))
+               : "cc", "memory");
+  return u128(high) << 64 | low;
+}
+#endif
+
 template <class T>
 static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, Operation<T> f) {
   Block &b = *w.block;
@@ -712,9 +736,10 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
   if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
+  const bool reads = i.o[0] != ALL || i.o[5] != ALL || !(i.flags & SIGNAL);  // but for an exchange for the store's sake
   const Together together(b, sanitize && space == Space::GLOBAL, mask, address, sizeof(T), p);
   if (sanitize && space == Space::GLOBAL) {
-    note_global(w, i, mask, address, sizeof(T), false, p);
+    if (reads) note_global(w, i, mask, address, sizeof(T), false, p);
     note_global(w, i, mask, address, sizeof(T), true, p);
     b.race_write(w, i, mask, address, sizeof(T), nullptr, true);
   }
@@ -727,14 +752,13 @@ static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *ad
   alignas(64) T seen[LANES];
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i);
+    if (sanitize && space == Space::SHARED) b.shadow_atomic(w, lane, u32(address[lane]), sizeof(T), i, reads);
     if (sanitize && space == Space::CLUSTER)
       b.visit(w, i, 1u << lane, address, sizeof(T), true, Cell::BY_STRONG, nullptr);
     T *cell = reinterpret_cast<T *>(at[lane]);
     const T x = w.reg<T>(i.o[4])[lane], y = i.o[5] == ALL ? T() : w.reg<T>(i.o[5])[lane];
-    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), desired;
-    do desired = f(old, x, y);
-    while (!__atomic_compare_exchange_n(cell, &old, desired, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    T old = *cell, desired, found;
+    while ((found = exchange_if<T>(cell, old, desired = f(old, x, y))) != old) old = found;
     changed |= old != desired;
     seen[lane] = desired;
     if (i.o[0] != ALL) w.reg<T>(i.o[0])[lane] = old;
@@ -758,8 +782,11 @@ static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
     by_space(w, m, address, [&](Space s, u32 here) { atomic<T>(w, i, here, s, address, f); });
 }
 
-#define ATOM_OPERANDS(T) \
-  sizeof(T) == 2 ? "d2? s* n n s2 s2?" : sizeof(T) == 4 ? "d4? s* n n s4 s4?" : "d8? s* n n s8 s8?"
+#define ATOM_OPERANDS(T)                 \
+  sizeof(T) == 2   ? "d2? s* n n s2 s2?" \
+  : sizeof(T) == 4 ? "d4? s* n n s4 s4?" \
+  : sizeof(T) == 8 ? "d8? s* n n s8 s8?" \
+                   : "d16? s* n n s16 s16?"
 #define ATOM(name, T, expr)                                                                                \
   {"atom." name,                                                                                           \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
@@ -848,7 +875,8 @@ void register_memory(Registry &r) {
           "n"}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
-            ATOM("cas.u16", u16, a == x ? y : a), ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), ATOM("exch.u128", u128, x),
+            ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM_HALVES("f16", u16, add_half(a, x, false), Format::F16),

@@ -30,13 +30,15 @@ static std::string read_string(const Block &b, u32 thread, u64 address) {
   return text;
 }
 
-static std::string format(const Block &b, u32 thread, const std::string &text, u64 arguments) {
+// `taken`: how many arguments the text has asked for.
+static std::string format(const Block &b, u32 thread, const std::string &text, u64 arguments, u32 *taken) {
   std::string out;
   u64 offset = 0;
   const auto take = [&](u64 bytes) {
     offset = (offset + bytes - 1) / bytes * bytes;
     const u8 *at = resolve(b, thread, arguments + offset, bytes);
     offset += bytes;
+    ++*taken;
     u64 value = 0;
     if (at) memcpy(&value, at, bytes);
     return value;
@@ -73,7 +75,10 @@ static std::string format(const Block &b, u32 thread, const std::string &text, u
     else if (kind == 'p')
       snprintf(piece, sizeof piece, (spec + 'p').c_str(), reinterpret_cast<void *>(take(8)));
     else if (kind == 's') {
-      out += read_string(b, thread, take(8));
+      const std::string word = read_string(b, thread, take(8));
+      std::string padded(snprintf(nullptr, 0, (spec + 's').c_str(), word.c_str()), ' ');
+      snprintf(padded.data(), padded.size() + 1, (spec + 's').c_str(), word.c_str());
+      out += padded;
       continue;
     } else {
       out += spec + kind;
@@ -90,13 +95,13 @@ static void print(Warp &w, const Instr &i, u32 m) {
   for (u32 rest = m; rest; rest &= rest - 1) {
     const u32 lane = __builtin_ctz(rest), thread = b.thread(w, lane);
     u8 *local = b.local + u64(thread) * b.local_stride + w.reg<u64>(i.o[0])[lane];
+    u32 result = 0;
     if (b.output.size() < MOST_OUTPUT) {
       const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[1]));
-      b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]));
+      b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]), &result);
       b.budget -= std::min(b.budget, PRINT_COST);
       if (b.output.size() >= MOST_OUTPUT) b.output += "\n(the block has printed a megabyte: the rest is left out)\n";
     }
-    const u32 result = 1;
     memcpy(local + i.o[3], &result, sizeof result);
     b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[3], sizeof result);
   }

@@ -12,6 +12,7 @@ namespace vm {
 
 constexpr u64 WARP_BITS = Cell::WARP_BITS, LANE_BITS = Cell::LANE_BITS, OTHER_BITS = Cell::OTHER_BITS;
 constexpr u64 BY_MANY_WARPS = Cell::BY_MANY_WARPS, IN_FLIGHT = Cell::IN_FLIGHT;
+constexpr u64 TIME_BITS = Cell::TIME_MASK << Cell::TIME_SHIFT;
 constexpr u64 STRENGTH = Cell::BY_STRONG | Cell::BY_VOLATILE;
 constexpr u64 SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
 constexpr u64 LANE_STEP = 1ull << Cell::LANE_SHIFT | 1ull << Cell::OTHER_SHIFT;
@@ -76,6 +77,8 @@ static inline bool read_row(const Cell *written, Cell *read, u64 first, const Ho
   by_pieces<COUNT, LANES_>(first, [&](int c, V mine) {
     const V w = *reinterpret_cast<const V *>(written + c), r = *reinterpret_cast<const V *>(read + c);
     const V limit = ((w ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0 ? V{} + h.oldest : V{} + h.own;
+    const V other_warp = V(((r ^ mine) & (WARP_BITS | BY_MANY_WARPS)) != 0);
+    bad |= V(r >= h.oldest) & other_warp & V(((r ^ mine) & TIME_BITS) != 0);  // a word has one time
     bad |= V(w == 0);
     bad |= V(w >= limit) & V(((w ^ mine) & (SELF | IN_FLIGHT)) != 0) & V(w != h.landed);
     bad |= V(r >= h.oldest) & V(r < h.newest) & V(((r ^ mine) & WARP_BITS) != 0);
@@ -161,7 +164,10 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
     report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
   else
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
-  read = after(w, i, lane, read, mine);
+  // Warps that read at different times may each have told somebody that they have: a word would have the last one's time.
+  const bool apart = read && !read.visited() && read.time() != mine.time() && !mine.is(STRENGTH) &&
+                     (read.is(BY_MANY_WARPS) || read.warp() != w.index);
+  read = apart && !ordered(w, lane, read) ? also(w, i, lane, *this, read, 0) : after(w, i, lane, read, mine);
 }
 
 void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 bytes, Cell mine, bool same_value) {
@@ -267,11 +273,11 @@ void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const I
   for (u32 at = address >> program.granule_log2; at <= last; ++at) written_by[at] = mine;
 }
 
-void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
+void Block::shadow_atomic(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i, bool reads) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
   const Cell mine = stamp(w, lane, lane, i, Cell::BY_STRONG);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) {
-    if (!written_by[at])
+    if (reads && !written_by[at])
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), at << program.granule_log2, bytes);
     write_granule(w, i, lane, at, bytes, mine, false);
   }

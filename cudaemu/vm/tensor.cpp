@@ -167,7 +167,8 @@ static void mma(Warp &w, const Instr &i, u32 m) {
 // neighbours at once where they are neighbours in memory. And wmma.mma counts as the mma it consists of.
 
 struct Shape { int m, n, k; };
-constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}, {8, 8, 4}};  // the last: of doubles
+constexpr Shape SHAPES[] = {{16, 16, 16}, {32, 8, 16}, {8, 32, 16}, {16, 16, 8}, {8, 8, 4},  // of doubles
+                            {8, 8, 4},    {8, 8, 4}};  // of 4 bits and of one: in words of 32 bits
 
 struct Position { int row, col; };
 
@@ -178,7 +179,7 @@ static Position position(u32 shape, u32 operand, int per, int lane, int r, int e
     const Position p = position(1, operand == OPERAND_C ? OPERAND_C : OPERAND_A + OPERAND_B - operand, per, lane, r, e);
     return {p.col, p.row};
   }
-  if (shape == 4) {  // as mma.m8n8k4 has them
+  if (shape >= 4) {  // as mma.m8n8k4 has them
     if (operand == OPERAND_C) return {g, 2 * t + r};
     return operand == OPERAND_A ? Position{g, t} : Position{t, g};
   }
@@ -195,15 +196,16 @@ struct Fragment {
   u32 shape, operand, element;
   u32 registers;  // that hold different elements; halves may come in twice as many, the rest being copies
   int per, rows, cols, bytes;
+  int together = 1;  // elements that are moved as one: those of a word
   bool column_major;
   Fragment(u32 shape, u32 operand, u32 element, bool column_major, bool halves)
       : shape(shape), operand(operand), element(element), column_major(column_major) {
     const Shape s = SHAPES[shape];
     rows = operand == OPERAND_B ? s.k : s.m;
     cols = operand == OPERAND_A ? s.k : s.n;
-    const bool doubles = shape == 4;
-    per = doubles ? 1 : operand == OPERAND_C ? (halves ? 2 : 1) : elements_per_register(element);
-    bytes = (doubles ? 8 : 4) / per;
+    if (shape > 4 && operand != OPERAND_C) together = shape == 5 ? 8 : 32;
+    per = shape >= 4 ? 1 : operand == OPERAND_C ? (halves ? 2 : 1) : elements_per_register(element);
+    bytes = (shape == 4 ? 8 : 4) / per;
     registers = rows * cols / LANES / per;
   }
   Position at(int lane, int n) const {  // of the n-th element of a lane
@@ -253,7 +255,8 @@ static void wmma_move(Warp &w, const Instr &i, u32 m) {
   Space space = Space(i.o[3]);
   if (i.o[3] == 3) next_space(*w.block, &left, base, &space);
   for (int lane = 0; lane < LANES; ++lane)
-    stride[lane] = i.o[9] == ALL ? (fragment.column_major ? fragment.rows : fragment.cols) : w.reg<u32>(i.o[9])[lane];
+    stride[lane] = i.o[9] == ALL ? (fragment.column_major ? fragment.rows : fragment.cols)
+                                 : w.reg<u32>(i.o[9])[lane] / fragment.together;
   u32 count = 0;
   const bool fine = accesses(fragment, base, stride, i.o[3] == 1, [&](u32 lanes, const u64 *address, u32 bytes) {
     ++count;
@@ -400,6 +403,8 @@ static void commit(Warp &w, u32 m) {
   for (int lane = 0; lane < LANES; ++lane) w.copy_group[lane] += m >> lane & 1;
 }
 
+void finish_copies(Warp &w, u32 m) { commit(w, m), wait_copies(w, m, 0); }
+
 void register_tensor(Registry &r) {
   const char *const product = "n n n n n n n d4+ s4+";
   const char *const product_of_fragments = "n n n n n n n n n d4+ s4+";
@@ -420,7 +425,7 @@ void register_tensor(Registry &r) {
          {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
          {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
          {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
-         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
+         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { finish_copies(w, m); }, ""}});
 }
 
 }  // namespace vm

@@ -26,6 +26,8 @@ using s8 = int8_t;
 using s16 = int16_t;
 using s32 = int32_t;
 using s64 = int64_t;
+__extension__ typedef unsigned __int128 u128;
+__extension__ typedef __int128 s128;
 
 constexpr int LANES = 32;
 constexpr u32 ALL = ~0u;
@@ -45,7 +47,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
   X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
   X(ACQUIRE, 1024) X(RELEASE, 2048) \
-  X(SPIN, 4096)        /* a STRONG load in a loop that stores nothing: somebody waits there; set by the machine */ \
+  X(SPIN, 4096)        /* relaxed, acquire, release; or a STRONG load in a loop that stores nothing: somebody waits */ \
   X(SIGNAL, 8192)      /* a store or an atomic that is made for others to wait for */ \
   X(PAST_L1, 16384)    /* a load that sees what other multiprocessors wrote */ \
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \

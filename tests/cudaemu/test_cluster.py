@@ -37,6 +37,19 @@ def run(body: str, blocks: int = 4, cluster: int = 4, threads: int = 32, **optio
     return kinds(result), c.reshape(blocks, threads), result
 
 
+def test_what_many_warps_added_is_known_after_the_barrier():
+    """Each warp arrives at a time of its own; all of them have arrived."""
+    body = (
+        "mov.u32 %r6, flag; setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [%r6], 0; bar.sync 0;"
+        "red.shared.add.u32 [%r6], 1;"
+        + SYNC
+        + "sub.u32 %r7, %r4, %r23; sub.u32 %r8, %r6, %r3; add.u32 %r8, %r8, %r23; add.u32 %r7, %r7, %r8;"
+        "ld.shared::cluster.u32 %r5, [%r7];" + SYNC
+    )
+    found, c, result = run(body, threads=128)
+    assert found == [] and (c == 128).all(), result.findings
+
+
 # ---- what there is ----
 
 

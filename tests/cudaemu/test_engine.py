@@ -643,6 +643,63 @@ def test_atomics_lose_nothing():
     assert (counts == 50 * 32).all() and bins[0] == 50 * 256 / 2
 
 
+def test_atomics_of_128_bits():
+    """Each thread adds to both halves by compare-and-swap, and then puts something else there."""
+    pair = np.zeros(4, np.uint64)
+    result = launch(
+        """
+        .reg .b128 %q0, %q1, %q2; .reg .b64 %o<8>; mov.u64 %o0, 0; mov.u64 %o1, 0; cvt.u64.u32 %o6, %r0;
+        AGAIN: mov.b128 %q0, {%o0, %o1}; add.u64 %o2, %o0, 1; add.u64 %o3, %o1, %o6; mov.b128 %q1, {%o2, %o3};
+        atom.global.cas.b128 %q2, [%rd0], %q0, %q1; mov.b128 {%o4, %o5}, %q2;
+        setp.ne.u64 %p0, %o4, %o0; setp.ne.or.u64 %p0, %o5, %o1, %p0; mov.u64 %o0, %o4; mov.u64 %o1, %o5;
+        @%p0 bra AGAIN;
+        setp.eq.u32 %p1, %r0, 0; @!%p1 exit;
+        mov.u64 %o2, 5; mov.u64 %o3, 6; mov.b128 %q1, {%o2, %o3};
+        atom.global.exch.b128 %q2, [%rd0+16], %q1; mov.b128 {%o4, %o5}, %q2;
+        atom.global.exch.b128 %q0, [%rd0+16], %q1;""",
+        pair,
+        grid=(4,),
+        block=(64,),
+    )
+    assert not result.findings
+    assert pair.tolist() == [256, 4 * 63 * 64 // 2, 5, 6]
+
+
+@pytest.mark.parametrize(("uses", "found"), [("", []), ("st.global.u32 [%rd1], %r6;", ["uninitialised global read"])])
+def test_an_exchange_for_the_sake_of_the_store_reads_nothing(uses, found):
+    """Where the compiler has no use for the result, the place may be unwritten."""
+    new, other = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    result = launch("atom.global.exch.b32 %r6, [%rd0], 7;" + uses, new, other, block=(1,), unwritten=(0,))
+    assert kinds(result) == found and new[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("load", "found"),
+    [
+        ("ld.global.u64 %rd5, [%rd0]; st.global.u32 [%rd1], %rd5;", []),
+        ("ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r2;", ["uninitialised global read"]),
+    ],
+)
+def test_a_structure_with_padding_may_be_read_as_one_number(load, found):
+    result = launch("st.global.u32 [%rd0], 7;" + load, np.zeros(2, np.uint32), np.zeros(1, np.uint32), block=(1,),
+                    unwritten=(0,))  # fmt: skip
+    assert kinds(result) == found
+
+
+@pytest.mark.parametrize(("order", "found"), [("relaxed.cta", []), ("weak", ["shared race"])])
+def test_lanes_of_a_warp_may_meet_at_an_atomic_object(order, found):
+    """C++ makes relaxed loads and stores of an atomic: no race, also within a warp."""
+    result = launch(
+        f"""
+        .shared .align 4 .u32 s; setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p1, %r0, 5;
+        @%p0 st.shared.u32 [s], 3; bar.sync 0;
+        @%p0 st.{order}.shared.u32 [s], 4;
+        @%p1 ld.{order}.shared.u32 %r2, [s]; @%p1 st.global.u32 [%rd0], %r2;""",
+        np.zeros(1, np.uint32),
+    )
+    assert kinds(result) == found
+
+
 @pytest.mark.parametrize("form", ["atom", "red"])
 def test_atomics_on_vectors_of_floats(form):
     """Each element by itself; `atom` gives what was there before."""

@@ -118,6 +118,26 @@ def _dot(first: str, second: str, width: int, at: int = 0) -> Callable:
     )
 
 
+def _pack(kind: str) -> Callable:
+    bits, signed = int(kind[1:]), kind[0] == "s"
+    least = -(1 << bits - 1) if signed else 0
+
+    def pack(a: int, b: int, c: int = 0) -> int:
+        high, low = (min(max(x, least), least + (1 << bits) - 1) & (1 << bits) - 1 for x in (a, b))
+        return c << 2 * bits | high << bits | low
+
+    return vector(pack)
+
+
+def _nth_set(mask: int, base: int, n: int) -> int:
+    """n is what the row makes of it: -8 to 7."""
+    base, n = base & 31, n >> 28
+    places = [at for at in (range(base, 32) if n > 0 else range(base, -1, -1)) if mask >> at & 1]
+    if n == 0:
+        return base if mask >> base & 1 else 0xFFFFFFFF
+    return places[abs(n) - 1] if abs(n) <= len(places) else 0xFFFFFFFF
+
+
 def _mask(mode: str) -> Callable:
     def mask(position: int, length: int) -> int:
         if mode == "wrap":
@@ -319,6 +339,20 @@ def _integer_rows() -> list[Row]:
         Row("sub.sat.s32", "s32", ("s32",) * 2, vector(lambda a, b: _clamp32(a - b))),
         Row("mad.hi.sat.s32", "s32", ("s32",) * 3, vector(lambda a, b, c: _clamp32((a * b >> 32) + c))),
     ]
+    rows += [
+        Row(f"cvt.pack.sat.{kind}.s32.b32", "b32", ("s32", "s32", "b32"), _pack(kind))
+        for kind in ("u2", "s2", "u4", "s4", "u8", "s8")
+    ]
+    rows += [Row(f"cvt.pack.sat.{kind}.s32", "b32", ("s32", "s32"), _pack(kind)) for kind in ("u16", "s16")]
+    rows.append(
+        Row(
+            "fns.b32",
+            "u32",
+            ("b32", "b32", "s32"),
+            vector(_nth_set),
+            "and.b32 %r2, %b, 31; shr.s32 %r4, %c, 28; fns.b32 %d, %a, %r2, %r4;",
+        )
+    )
     rows += [Row(f"bmsk.{mode}.b32", "b32", ("b32",) * 2, _mask(mode)) for mode in ("clamp", "wrap")]
     rows += [
         Row(f"shf.{direction}.{mode}.b32", "b32", ("b32", "b32", "u32"), _funnel(direction, mode))
@@ -352,6 +386,13 @@ def _integer_rows() -> list[Row]:
                 three,
                 lambda a, b, c, w=width: c + (a + b + 0 >> w) + 7 >> w,
                 f"add.cc.{kind} {temporary}, %a, %b; addc.cc.{kind} {temporary}, %c, 7; addc.{kind} %d, 0, 0;",
+            ),
+            Row(  # the carry of a difference says that nothing was borrowed
+                f"sub.cc.{kind} and addc",
+                kind,
+                two,
+                lambda a, b: a >= b,
+                f"sub.cc.{kind} {temporary}, %a, %b; addc.{kind} %d, 0, 0;",
             ),
             Row(
                 f"subc.{kind}",
@@ -1446,7 +1487,8 @@ ELSEWHERE |= {"atom.add.vector.f32"} | {
 }
 ELSEWHERE |= {"copy.local", "save", "restore", "malloc", "free", "vprintf", "assertfail"}
 ELSEWHERE |= {"cluster.arrive", "getctarank", "mapa", "ld.cluster", "st.cluster"}  # test_cluster.py
-ELSEWHERE |= {"mbarrier", "mbarrier.test"}  # test_mbarrier.py
+ELSEWHERE |= {"mbarrier", "mbarrier.copies", "mbarrier.test"}  # test_mbarrier.py
+ELSEWHERE |= {"atom.cas.u128", "atom.exch.u128"}  # test_engine.py
 ELSEWHERE |= {"bulk", "bulk.commit", "bulk.wait"}  # test_bulk.py
 ELSEWHERE |= {f"wgmma.{what}" for what in ("f32", "s32", "fence", "commit_group", "wait_group")}  # test_wgmma.py
 ELSEWHERE |= {"setmaxnreg", "fence.proxy.async"}  # likewise

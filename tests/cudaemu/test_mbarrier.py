@@ -45,6 +45,32 @@ def test_who_waits_knows_what_they_did_that_arrived(arrive, fine):
     assert c.tolist() == [n ^ 32 for n in range(64)]
 
 
+@pytest.mark.parametrize(
+    ("arrive", "wait", "fine"),
+    [
+        ("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [m];", True, True),
+        ("cp.async.mbarrier.arrive.shared::cta.b64 [m]; mbarrier.arrive.shared::cta.b64 _, [m];", True, True),
+        ("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [m];", False, False),
+    ],
+)
+def test_an_arrival_of_copies(arrive, wait, fine):
+    """Without .noinc the phase expects one arrival more, and gets it."""
+    copy = "mad.wide.u32 %rd5, %r0, 4, %rd1; cp.async.ca.shared.global [%r2], [%rd5], 4;"
+    found, c, result = run(copy + arrive + WAIT.format(0, 0) * wait + "ld.shared.u32 %r5, [%r3];")
+    assert ("shared race" in found) == (not fine), result.findings
+    assert not fine or c.tolist() == [100 + (n ^ 32) for n in range(64)]
+
+
+@pytest.mark.parametrize(("wait", "fine"), [(True, True), (False, False)])
+def test_warps_that_have_read_at_different_times(wait, fine):
+    """Each says at the mbarrier that it has, the second one after more fences than the first."""
+    body = """@%p0 st.shared.u32 [s], 7; bar.sync 0; setp.lt.u32 %p3, %r0, 32; @%p3 bra READ;
+        fence.acq_rel.cta; fence.acq_rel.cta; fence.acq_rel.cta; fence.acq_rel.cta;
+        READ: ld.shared.u32 %r5, [s]; mbarrier.arrive.shared::cta.b64 _, [m];"""
+    found, _, result = run(body + WAIT.format(0, 0) * wait + "@%p0 st.shared.u32 [s], 8;")
+    assert set(found) == (set() if fine else {"shared race"}), result.findings
+
+
 def test_phases_and_parity():
     """A fresh mbarrier lets a wait for parity 1 pass; each phase is for one parity."""
     arrive = "mbarrier.arrive.shared::cta.b64 _, [m];"
