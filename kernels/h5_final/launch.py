@@ -5,8 +5,8 @@ from __future__ import annotations
 from common.problem import Shape, Variants
 
 CHOICES = (
-    "128 × 256", "128 × 192", "128 × 128", "128 × 128, K in 2", "128 × 128, K in 4", "128 × 128, K in 6", "64 × 256",
-    "64 × 256, K in 4", "64 × 128",
+    "128 × 256", "128 × 192", "128 × 128", "128 × 64", "128 × 64, K in 2", "128 × 64, K in 4", "128 × 128, K in 4",
+    "128 × 128, K in 6",
 )  # fmt: skip
 OURS = -1  # the launcher's own
 

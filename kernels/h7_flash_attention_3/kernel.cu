@@ -43,7 +43,7 @@
 #define KEYS 128  // keys, and their values, per tile: 64 or 128
 #endif
 #ifndef MAX_WARPGROUPS
-#define MAX_WARPGROUPS 3  // that multiply: 2; or 3, for HEAD_DIM 64 without a mask, where their tiles fit N
+#define MAX_WARPGROUPS 3  // that multiply: 2; or 3, for HEAD_DIM 64, where their tiles fit N
 #endif
 #ifndef PERSISTENT
 #define PERSISTENT 1  // 1: a block per multiprocessor, which computes tile after tile; 0: a block per tile
@@ -73,7 +73,7 @@ constexpr int EIGHT_ROWS = 8 * 128;             // bytes from 8 rows of an opera
 constexpr int KV_BOX = KEYS * 128;              // bytes from 64 columns of K or V to the next 64
 constexpr int ROW_BYTES = HEAD_DIM * 2;         // of K or of V
 constexpr int WARPS = 4, THREADS = WARPS * 32;  // of a warpgroup, and of a block that combines
-constexpr long long SECTION_BYTES = 16 << 20;   // of K and V: a quarter of the L2 that this was measured on
+constexpr long long SECTION_BYTES = 40 << 20;   // of K and V: two thirds of the L2 that this was measured on
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 constexpr float FUSED = 256;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
@@ -758,6 +758,16 @@ struct Tensors {
   Strides q, k, v;
 };
 
+// How many groups a section has: about as many as every other, and no more than `most`. Where these allow it, its tiles
+// are as many for each block: what is left over is a round in which most blocks wait.
+static int section_size(int groups, int q_tiles, int blocks, int most) {
+  const int even = ceil_div(groups, ceil_div(groups, most));
+  int step = 1;
+  while ((long long)step * q_tiles % blocks) ++step;
+  const int whole = ceil_div(even, step) * step;
+  return min(whole <= most ? whole : even, groups);
+}
+
 template <int CONSUMERS>
 cudaError_t launch(const Tensors &tensors, Arguments arguments, cudaStream_t stream) {
   constexpr int BLOCK_Q = CONSUMERS * WGMMA_M;
@@ -766,11 +776,11 @@ cudaError_t launch(const Tensors &tensors, Arguments arguments, cudaStream_t str
   const long long outputs = (long long)batches * heads * n;  // each combined by a block
   const long long groups = (long long)batches * heads / packed, tiles = groups * ceil_div(n * packed, BLOCK_Q) * splits;
   if (tiles > INT_MAX || (splits > 1 && outputs > INT_MAX)) return cudaErrorInvalidValue;
-  arguments.section = min((long long)arguments.section, groups);
   int device, blocks = tiles;
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess && PERSISTENT)
     status = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  arguments.section = section_size(groups, ceil_div(n * packed, BLOCK_Q), blocks, arguments.section);
   CUtensorMap Q_map, K_map, V_map, O_map;
   const int heads_kv = arguments.heads_kv, n_kv = arguments.n_kv;
   if (status == cudaSuccess)
@@ -814,9 +824,11 @@ extern "C" cudaError_t launch_sdpa(
   const Arguments arguments = {
       O, LSE, partial_O, partial_LSE, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
   if (N * packed <= WGMMA_M) return launch<1>(tensors, arguments, stream);
-  if constexpr (HEAD_DIM == 64 && !CAUSAL && MAX_WARPGROUPS == 3) {
-    // Tiles of 192 queries are a tenth faster; where N leaves more than that of them empty, 128 are better.
-    if (10LL * ceil_div(N, 192) * 192 < 11LL * ceil_div(N, 128) * 128) return launch<3>(tensors, arguments, stream);
+  if constexpr (HEAD_DIM == 64 && MAX_WARPGROUPS == 3) {
+    // Tiles of 192 queries are a fifth faster; where N leaves more than that of them empty, 128 are better. Under a
+    // causal mask 192 have more keys that not all of their queries see.
+    const long long tenths = CAUSAL ? 11 : 12;
+    if (10LL * ceil_div(N, 192) * 192 < tenths * ceil_div(N, 128) * 128) return launch<3>(tensors, arguments, stream);
   }
   return launch<2>(tensors, arguments, stream);
 }

@@ -35,8 +35,8 @@ def _block_q(shape: Shape, variants: Variants, rows: int) -> int:
     """The queries of a block, as the launcher in kernel.cu has them."""
     if rows <= GROUP_Q:
         return GROUP_Q
-    wide = shape[5] == 64 and not variants["CAUSAL"] and variants["MAX_WARPGROUPS"] == 3
-    return 192 if wide and 10 * -(-rows // 192) * 192 < 11 * -(-rows // 128) * 128 else 128
+    wide, tenths = shape[5] == 64 and variants["MAX_WARPGROUPS"] == 3, 11 if variants["CAUSAL"] else 12
+    return 192 if wide and 10 * -(-rows // 192) * 192 < tenths * -(-rows // 128) * 128 else 128
 
 
 def _tiles(shape: Shape, variants: Variants) -> int:
