@@ -39,7 +39,11 @@ METRICS = {
     "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
 }
 # What the hardware's counter includes: cp.async is a global load to it (though not a store to shared memory).
-INCLUDED = {"global_load_requests": "cp_async_requests", "global_load_sectors": "cp_async_sectors"}
+INCLUDED = {
+    "global_load_requests": "cp_async_requests",
+    "global_load_sectors": "cp_async_sectors",
+    "instructions.mma": "instructions.wgmma",
+}
 
 
 @dataclass

@@ -45,7 +45,7 @@ def test_on_a_gpu(path, tmp_path):
             "-ccbin",
             toolchain.find_cxx(),
             "-std=c++17",
-            target(path, f"-arch=sm_{arch}"),
+            target(needed(path), f"-arch=sm_{arch}"),
             path,
             *link,
             "-o",

@@ -247,12 +247,13 @@ def compare(
     copies = "instructions.cp.async"
     predicated = {PREDICATED: int(measured.get(METRICS[copies], 0)) - (counts or {}).get(copies, 0)}
     for key, metric in METRICS.items():
-        if metric not in measured or (key == "instructions.mma" and counts is not None and not counts.get(key)):
+        counted = int((counts or {}).get(key, 0) + (counts or {}).get(INCLUDED.get(key, ""), 0))
+        if metric not in measured or (key == "instructions.mma" and counts is not None and not counted):
             continue
         pair = pairs[key] = {"emulator": None, "ncu": int(measured[metric]), "metric": metric}
         if counts is None:
             continue
-        counted = pair["emulator"] = int(counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0))
+        pair["emulator"] = counted
         expected = (merged or {}).get(key, counted)
         reasons: list[str | None] = []
         if expected != counted:

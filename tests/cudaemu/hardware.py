@@ -60,7 +60,7 @@ class Difference(NamedTuple):
 
     example: str
     kernel: str
-    counts: Mapping[str, tuple[int | Span, int]]
+    counts: Mapping[str, tuple[int | Span, int | Span]]
     code: Mapping[str, int]
     why: str
 
@@ -102,7 +102,7 @@ DIFFERENCES = (
     Difference(
         "cooperative_groups",
         "smooth",
-        {LOADS: (Span(600), 603), LOAD_SECTORS: (Span(2700), 2704)},
+        {LOADS: (Span(600), Span(600)), LOAD_SECTORS: (Span(2700), Span(2700))},
         {"LD.E.STRONG.GPU": 1},
         "one thread of each of 4 blocks looks at the counter of `grid.sync()` until all have come, six times: 24 loads "
         "at least; how many more is chance, in each of the passes in which ncu reads its counters",
@@ -122,6 +122,13 @@ DIFFERENCES = (
         {STORES: (2, 4), STORE_SECTORS: (8, 16)},
         {"CALL.REL.NOINC": 1, "BSSY": 0, "STG.E": 1},
         "likewise: lanes of two virtual functions",
+    ),
+    Difference(
+        "gemv",
+        "gemv",
+        {MMA: (0, 74)},
+        {"HFMA2.MMA": 2},
+        "two registers are set by `HFMA2.MMA` in each of the 37 warps that have a row",
     ),
     Difference(
         "half_and_bfloat16",
@@ -145,6 +152,14 @@ DIFFERENCES = (
         {"LDS.128": 14, "HFMA2.MMA": 3},
         "ptxas unrolls the sum over the warps and loads four floats at a time (`LDS.128`: two wavefronts instead of "
         "four); two registers are set by `HFMA2.MMA` in each of 48 warps",
+    ),
+    Difference(
+        "layer_norm_registers",
+        "layer_norm",
+        {"shared_load_wavefronts": (896, 448), MMA: (0, 56)},
+        {"LDS.128": 4, "HFMA2.MMA": 2},
+        "as in layer_norm: four sums are one `LDS.128`, and a register is set in each of 56 warps (another one is "
+        "in the slow path of a division)",
     ),
     Difference(
         "pipeline",
@@ -178,6 +193,13 @@ DIFFERENCES = (
         "likewise",
     ),
     Difference(
+        "reduce_bandwidth",
+        "sum",
+        {MMA: (0, 300)},
+        {"HFMA2.MMA": 5},
+        "registers are set by `HFMA2.MMA`, up to five times in each of 64 warps",
+    ),
+    Difference(
         "reduce_last_block",
         "sum",
         {"shared_load_wavefronts": (1584, 432)},
@@ -192,11 +214,30 @@ DIFFERENCES = (
         "a register is set by `HFMA2.MMA` in each of 128 warps",
     ),
     Difference(
+        "rms_norm",
+        "rms_norm",
+        {"shared_load_wavefronts": (640, 320), MMA: (0, 80)},
+        {"LDS.128": 2, "HFMA2.MMA": 2},
+        "as in layer_norm_registers: four sums are one `LDS.128`, and a register is set in each of 80 warps",
+    ),
+    Difference(
         "scan_look_back",
         "scan",
-        {"shared_store_wavefronts": (942, 943), "shared_store_conflicts": (0, 1)},
+        {"shared_store_wavefronts": (942, Span(942, 960)), "shared_store_conflicts": (0, Span(0, 18))},
         {},
         "arbitration with other traffic, as in the stages",
+    ),
+    Difference(
+        "scan_tiles",
+        "scan",
+        {
+            LOADS: (Span(2300), Span(2300)),
+            LOAD_SECTORS: (Span(37900), Span(37900)),
+            "shared_load_wavefronts": (3330, 2738),
+        },
+        {"LDG.E.64.STRONG.GPU": 1, "LDS.128": 7},
+        "how often a block looks at the sums of those before it depends on the order of the blocks; and four sums of "
+        "warps are one `LDS.128`",
     ),
     Difference(
         "softmax",
@@ -206,9 +247,26 @@ DIFFERENCES = (
         "two registers are set by `HFMA2.MMA` in each of 37 warps (the third is in the slow path of a division)",
     ),
     Difference(
+        "softmax_registers",
+        "softmax",
+        {"shared_load_wavefronts": (1152, 576)},
+        {"LDS.128": 4},
+        "four values of warps are one `LDS.128`",
+    ),
+    Difference("texture", "slice", {MMA: (0, 48)}, {"HFMA2.MMA": 1}, "a register is set in each of 48 warps"),
+    Difference("texture", "layer", {MMA: (0, 48)}, {"HFMA2.MMA": 1}, "likewise"),
+    Difference(
+        "tma_multicast",
+        "multiply",
+        {MMA: (0, 152)},
+        {"HFMA2.MMA": 3},
+        "registers are set by `HFMA2.MMA`, up to three times in each of 64 warps",
+    ),
+    Difference("tma_ring", "column_sums", {MMA: (0, 8)}, {"HFMA2.MMA": 1}, "likewise, in each of 8 warps"),
+    Difference(
         "votes",
         "keep_positive",
-        {STORE_SECTORS: (Span(67, 95), 91)},
+        {STORE_SECTORS: (Span(67, 95), Span(67, 95))},
         {"ATOMG.E.ADD.STRONG.GPU": 1},
         "where a warp's values go, and so how many sectors they touch, depends on the order of the warps' `atomicAdd`",
     ),
@@ -233,7 +291,7 @@ DIFFERENCES = (
 def executable(path: Path, folder: Path, name: str, defines: Mapping[str, str] = {}) -> Path:
     """A program compiled for the GPU that is here. Include files are found beside it and in the repository."""
     nvcc, out = toolchain.find_nvcc(), folder / name
-    flags = ["-std=c++17", "-lineinfo", target(path, "-arch=native"), *toolchain.define_flags(defines)]
+    flags = ["-std=c++17", "-lineinfo", target(needed(path), "-arch=native"), *toolchain.define_flags(defines)]
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
     toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, path, *link, "-o", out])
     return out
@@ -361,7 +419,7 @@ def table() -> str:
     """DIFFERENCES as docs/emulator.md has them."""
     lines = ["| Kernel | Counter: emulator → ncu | Why | In the machine code |", "| --- | --- | --- | --- |"]
     for each in DIFFERENCES:
-        counts = [f"`{key}`: {_shown(ours)} → {ncu:,}" for key, (ours, ncu) in each.counts.items()]
+        counts = [f"`{key}`: {_shown(ours)} → {_shown(ncu)}" for key, (ours, ncu) in each.counts.items()]
         code = [f"{times or 'no'} `{opcode}`" for opcode, times in each.code.items()]
         cells = [f"{each.example}: `{each.kernel}`", "<br>".join(counts), each.why, ", ".join(code) or "–"]
         lines.append("| " + " | ".join(cells) + " |")

@@ -32,6 +32,7 @@ from typing import Any
 
 from cudaemu.compiler import toolchain
 from tests.cudaemu import suite
+from tests.cudaemu.sources import needed, target
 from tests.cudaemu.suite import ROOT, Broken
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -98,7 +99,10 @@ def build(program: Program, folder: Path, arch: str) -> Path:
     source.write_text(text)
     nvcc = toolchain.find_nvcc()
     link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
-    flags = ["-O3", "-lineinfo", "-std=c++17", f"-arch={arch}", *toolchain.define_flags(defines)]
+    original = ROOT / program.broken.source
+    wanted = needed(original) if program.broken.is_program else program.broken.kernel(original).stage.min_arch
+    gpu = target(wanted, f"-arch={arch}")
+    flags = ["-O3", "-lineinfo", "-std=c++17", gpu, *toolchain.define_flags(defines)]
     toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, source, *link, "-o", product])
     return product
 

@@ -30,9 +30,9 @@ def needed(example: Path) -> str:
     return said[1] if said else "8.0"
 
 
-def target(example: Path, default: str) -> str:
-    """nvcc's option for the GPU that an example runs on: `default`, unless only one compute capability will do."""
-    exact = Arch.of(needed(example))
+def target(wanted: str, default: str) -> str:
+    """nvcc's option for a GPU of a compute capability: `default`, unless only that one will do."""
+    exact = Arch.of(wanted)
     return f"-gencode=arch=compute_{exact.nvcc},code=sm_{exact.nvcc}" if exact.exact else default
 
 
