@@ -686,9 +686,9 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(640, 300, 6600), choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
-    choice<64, 1>(220, 300, 5700),  choice<64, 2>(220, 300, 8300),   choice<64, 4>(220, 300, 8600),
-    choice<128, 4>(310, 300, 9300), choice<128, 6>(340, 300, 10300),
+    choice<256, 1>(640, 300, 6600),  choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
+    choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),  choice<64, 4>(220, 4600, 4300),
+    choice<128, 4>(310, 5300, 4300), choice<128, 6>(340, 6300, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
