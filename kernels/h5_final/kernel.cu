@@ -204,73 +204,71 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 template <typename T, int N>
-__device__ void wgmma(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, bool add);
+__device__ void wgmma(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add);
 
 template <>
-__device__ __forceinline__ void wgmma<half, 64>(float (&d)[8][4], unsigned long long a, unsigned long long b, bool add) {
+__device__ __forceinline__ void wgmma<half, 64>(float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %35, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" OPERANDS_64 "}, %32, %33, add, 1, 1, 0, %34;\n}"
-               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<half, 128>(
-    float (&d)[16][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[16][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %67, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" OPERANDS_128 "}, %64, %65, add, 1, 1, 0, %66;\n}"
-               : ACCUMULATORS_128 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : ACCUMULATORS_128 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<half, 192>(
-    float (&d)[24][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[24][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %99, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {" OPERANDS_192 "}, %96, %97, add, 1, 1, 0, %98;\n}"
-               : ACCUMULATORS_192 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : ACCUMULATORS_192 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<half, 256>(
-    float (&d)[32][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[32][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %131, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" OPERANDS_256
                "}, %128, %129, add, 1, 1, 0, %130;\n}" : ACCUMULATORS_256
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<__nv_bfloat16, 64>(
-    float (&d)[8][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %35, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" OPERANDS_64 "}, %32, %33, add, 1, 1, 0, %34;\n}"
-               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<__nv_bfloat16, 128>(
-    float (&d)[16][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[16][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %67, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" OPERANDS_128
-               "}, %64, %65, add, 1, 1, 0, %66;\n}" : ACCUMULATORS_128
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               "}, %64, %65, add, 1, 1, 0, %66;\n}" : ACCUMULATORS_128 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<__nv_bfloat16, 192>(
-    float (&d)[24][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[24][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %99, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" OPERANDS_192
-               "}, %96, %97, add, 1, 1, 0, %98;\n}" : ACCUMULATORS_192
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               "}, %96, %97, add, 1, 1, 0, %98;\n}" : ACCUMULATORS_192 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 template <>
 __device__ __forceinline__ void wgmma<__nv_bfloat16, 256>(
-    float (&d)[32][4], unsigned long long a, unsigned long long b, bool add) {
+    float (&d)[32][4], unsigned long long a, unsigned long long b, int add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %131, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" OPERANDS_256
                "}, %128, %129, add, 1, 1, 0, %130;\n}" : ACCUMULATORS_256
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(int(add)));
+               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
 }
 
 // Two numbers rounded to T, the first in the lower half.
@@ -439,8 +437,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   const int cluster = blockIdx.x / S::SPLITS;
   const int rank = blockIdx.x % S::SPLITS;
   const int turns = ceil_div(tiles_m * tiles_n - cluster, clusters);
-  const int all_slices =
-      max(ceil_div(arguments.K, BLOCK_K), S::SPLITS);  // a block has one at least: beyond K are zeros
+  const int all_slices = max(ceil_div(arguments.K, BLOCK_K), S::SPLITS);  // a block has one: beyond K are zeros
   const int first_slice = (long long)all_slices * rank / S::SPLITS;
   const int slices = (long long)all_slices * (rank + 1) / S::SPLITS - first_slice;
   const int thread = threadIdx.x;
@@ -689,9 +686,9 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(640, 300, 6600), choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
-    choice<64, 1>(220, 300, 5700),  choice<64, 2>(220, 300, 8300),   choice<64, 4>(220, 300, 8600),
-    choice<128, 4>(310, 300, 9300), choice<128, 6>(340, 300, 10300),
+    choice<256, 1>(640, 300, 6600),  choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
+    choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),  choice<64, 4>(220, 4600, 4300),
+    choice<128, 4>(310, 5300, 4300), choice<128, 6>(340, 6300, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
