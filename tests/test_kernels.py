@@ -21,6 +21,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 STAGES = kernels.ladder()
+OVERLOADED = ("store_tiles", "store_pair")  # a helper of this name per type
 
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
@@ -88,7 +89,7 @@ def test_helpers_stand_word_for_word():
     for stage in STAGES:
         for helper in HELPER.finditer(stage.source.read_text()):
             text = re.sub(r"SWIZZLE \? (.+) : col;", r"\1;", helper[0])  # the macro that turns it off: Part I alone
-            name = re.match(r"[^{]*", text)[0] if helper[1] == "store_tiles" else helper[1]  # overloaded
+            name = re.match(r"[^{]*", text)[0] if helper[1] in OVERLOADED else helper[1]
             versions[name].setdefault(text, stage.name)
     assert "ceil_div" in versions and "swizzle" in versions
     changed = {name: list(texts.values()) for name, texts in versions.items() if len(texts) > 1}
