@@ -86,7 +86,11 @@ COUNTERPARTS = {  # what compute-sanitizer calls it, in the words of the table -
     r"stack overflow": {"stack overflow"},
     r"assertion": {"assertion failed"},
     r"leak": {"leak"},
-    r"illegal instruction|invalid arguments": {"lane outside its mask"},
+    r"illegal instruction|invalid arguments": {"lane outside its mask", "tensor map"},
+    r"unknown Error": {"deadlock", "mbarrier", "copy in flight"},  # TMA and mbarriers, by the hardware itself
+    r"barrier overflow": {"deadlock"},
+    r"missing wait": {"copy in flight"},
+    r"misaligned shared or local address": {"misaligned"},
     r"`cudaErrorLaunchFailure`": {"misaligned"},
     r"`cudaErrorInvalidValue`": {suite.REFUSED},
     r"(potential )?invalid \w+ atomic.*": {"block of the cluster not there", "out of bounds shared"},
@@ -290,11 +294,10 @@ def test_what_the_document_says_of_the_record():
             if enough(programs[broken.name][tool]["verdict"] == verdict for tool in sanitizers.TOOLS)
         }
 
-    found, hung = names("found", any), names("timeout", any)
-    assert hung == names("timeout", all) and not hung & found
+    found, hung = names("found", any), names("timeout", all)
     silent = {broken.name for broken in ran} - found - hung
     assert f"{len(found)} of the {len(ran)}" in text and f"the other {len(ran) - len(found)} hang" in text
-    assert f"the other {len(silent)} all four" in text and len(hung) == len(ran) - len(found) - len(silent)
+    assert f"On {len(silent)} no tool reports" in text and len(hung) == len(ran) - len(found) - len(silent)
     for group in (hung, silent):
         assert all(f"`{name}`" in text for name in group), group
     unbroken = {name: results for name, results in programs.items() if name.endswith("/unbroken")}

@@ -303,7 +303,10 @@ def test_tools_get_so_much_memory_and_no_more():
 def test_tools_do_not_outlive_python(tmp_path, how):
     """Whatever ends it: an interrupted notebook left ptxas behind, which went on eating memory."""
     tool = f"echo $$ > {tmp_path}/pid; sleep 300"
-    script = f"from cudaemu.compiler import toolchain; toolchain.run(['/bin/sh', '-c', {tool!r}])"
+    script = (  # what runs in the background of a shell inherits that it ignores Ctrl-C
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from cudaemu.compiler import toolchain; toolchain.run(['/bin/sh', '-c', {tool!r}])"
+    )
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL) as python:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
             time.sleep(0.02)
