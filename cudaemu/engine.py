@@ -622,7 +622,8 @@ def _some(blocks: range | None, total: int, together: int) -> tuple[int, int]:
     if blocks is None:
         return 0, total
     first = blocks.start if blocks.start >= 0 else total + blocks.start
-    end = total + blocks.stop if blocks.stop < 0 or blocks.start < 0 == blocks.stop else blocks.stop
+    to_the_last = blocks.start < 0 and blocks.stop == 0
+    end = total + blocks.stop if blocks.stop < 0 or to_the_last else blocks.stop
     first, end = max(first, 0) // together * together, -(-min(end, total) // together) * together
     return min(first, end), end
 

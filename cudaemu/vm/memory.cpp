@@ -713,7 +713,8 @@ using Operation = T (*)(T memory, T operand, T second);
 
 constexpr u64 ATOMIC_COST = 16;  // in instructions
 
-// What the cell held; `next` is there now if that was `old`. The compiler has 16 bytes by a library only, or so.
+// What the cell held; `next` is there now if that was `old`. For 16 bytes GCC would call libatomic, which need not be
+// there, so x86 has the instruction itself.
 template <class T>
 static T exchange_if(T *cell, T old, T next) {
   return __sync_val_compare_and_swap(cell, old, next);
