@@ -1,4 +1,5 @@
-"""The ceilings of the GPU at hand: what its arithmetic units deliver (ceiling.cu), and its memory levels (levels.py).
+"""The ceilings of the GPU at hand: what its arithmetic units deliver (ceiling.cu, hopper.cu), and its memory levels
+(levels.py).
 
     python -m common.measure.ceiling [--sustained SECONDS] [--json FILE]
 
@@ -29,14 +30,16 @@ from common.measure.metadata import metadata
 from common.results import runs
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 SOURCE = Path(__file__).with_name("ceiling.cu")
+HOPPER = levels.HOPPER
 STEPS = 4096  # about a millisecond on a data-centre GPU
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One setting of ceiling.cu: a rate that no kernel of that kind can exceed."""
+    """One setting of ceiling.cu or hopper.cu: a rate that no kernel of that kind can exceed."""
 
     key: str  # what bench rows call their limit
     name: str
@@ -47,6 +50,8 @@ class Ceiling:
     per_clock: str = "FLOP/clock/SM"
     warps: tuple[int, ...] = (8, 16)  # of a block: the faster number counts
     per_step: int = 2 * 512 * 64 * 16  # operations of a block per step: 512 rows of A, 64 columns of B, 16 deep
+    source: Path = SOURCE
+    arch: Arch | None = None  # the one that it is built for; None: that of the current GPU
 
     @property
     def label(self) -> str:
@@ -54,13 +59,34 @@ class Ceiling:
 
     @property
     def defines(self) -> dict[str, str]:
-        """The macros of ceiling.cu that make this setting."""
-        shared = str(int(self.operands == "shared memory"))
-        return {"DTYPE": PRECISIONS[self.dtype].cpp, "OPERATION": str(self.operation), "SHARED": shared}
+        """The macros of the source that make this setting."""
+        element = {"DTYPE": PRECISIONS[self.dtype].cpp}
+        if self.source != SOURCE:
+            return element
+        return element | {"OPERATION": str(self.operation), "SHARED": str(int(self.operands == "shared memory"))}
+
+    def runs_here(self) -> bool:
+        """Whether the current GPU has these instructions."""
+        here = gpu.capability()
+        return self.arch is None or here is not None and self.arch.runs_on(here)
 
     def load(self) -> ctypes.CDLL:
-        """ceiling.cu with this setting, built for the current GPU."""
-        return gpu.load(SOURCE, self.defines, gpu.capability() or "8.0", self.label)
+        """The source with this setting, built for the current GPU."""
+        return gpu.load(self.source, self.defines, self.arch or gpu.capability() or "8.0", self.label)
+
+
+def _wgmma(dtype: str, k: int) -> Ceiling:
+    """m64n256 of this depth: a step is 4 of them in each of two warpgroups."""
+    return Ceiling(
+        f"wgmma {dtype}",
+        f"wgmma m64n256k{k} {dtype}, operands from shared memory",
+        dtype,
+        "shared memory",
+        warps=(8,),
+        per_step=2 * 2 * 64 * 256 * 4 * k,
+        source=HOPPER,
+        arch=levels.HOPPER_ARCH,
+    )
 
 
 LIMITS = {
@@ -72,6 +98,9 @@ LIMITS = {
         Ceiling(
             "FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1, warps=(32,), per_step=2 * 32 * 1024
         ),
+        _wgmma("fp16", 16),
+        _wgmma("bf16", 16),
+        _wgmma("e4m3", 32),
     )
 }
 LDMATRIX = Ceiling(
@@ -105,12 +134,12 @@ ALL = (*LIMITS.values(), LDMATRIX, POWERS, MAXIMA)
 
 
 def needed(keys: Sequence[str]) -> list[Ceiling]:
-    """The ceilings of these keys, each once; keys without a measurement are left out."""
-    return [LIMITS[key] for key in dict.fromkeys(keys) if key in LIMITS]
+    """The ceilings of these keys, each once."""
+    return [LIMITS[key] for key in dict.fromkeys(keys)]
 
 
 def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[], levels.Run]]:
-    """(call that launches one run, call that launches one and waits for it); builds ceiling.cu if need be."""
+    """(call that launches one run, call that launches one and waits for it); builds the source if need be."""
     launcher = ceiling.load().launch_ceiling
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     sink = torch.empty(sms * warps * 32, device="cuda")
@@ -171,7 +200,8 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
 
 def _cache() -> Path:
     name = re.sub(r"\W+", "-", torch.cuda.get_device_name())
-    digest = hashlib.sha256("".join(toolchain.source_texts(SOURCE)).encode()).hexdigest()[:12]
+    texts = [text for source in (SOURCE, HOPPER) for text in toolchain.source_texts(source)]
+    digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
     return cache.folder() / f"ceiling-{runs.SCHEMA}-{name}-{digest}.json"
 
 
@@ -214,10 +244,15 @@ def head() -> dict:
     }
 
 
+def here() -> list[Ceiling]:
+    """Those that the current GPU has."""
+    return [each for each in ALL if each.runs_here()]
+
+
 def build() -> None:
     """Build all that is measured, side by side: nvcc is what takes time."""
-    jobs = [stamps.load, *(each.load for each in ALL)] + [
-        lambda source=source: levels.load(source) for source in levels.SOURCES
+    jobs = [stamps.load, *(each.load for each in here())] + [
+        lambda source=source: levels.load(source) for source in levels.sources()
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda job: job(), jobs))
@@ -244,8 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = head()
         with terminal.progress("building"):
             build()
-        with terminal.progress("ceilings", total=len(ALL) + levels.COUNT) as update:
-            for ceiling in ALL:
+        with terminal.progress("ceilings", total=len(here()) + levels.COUNT) as update:
+            for ceiling in here():
                 update(ceiling.label)
                 run["rows"].append(measure(ceiling, options.sustained))
                 update(advance=1)

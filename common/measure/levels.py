@@ -1,4 +1,5 @@
-"""The memory levels of the GPU at hand, measured with memory.cu and latency.cu: bytes per clock, clocks of latency.
+"""The memory levels of the GPU at hand, measured with memory.cu, latency.cu and, where it has TMA, hopper.cu: bytes per
+clock, clocks of latency.
 
 `python -m common.measure.ceiling` measures them beside the arithmetic units. Rates and latencies are taken inside the
 kernels, by the clock of each SM, so that the frequency of that clock cancels out.
@@ -19,20 +20,23 @@ from torch import Tensor
 from common import gpu
 from common.measure import nvml, timing
 from cudaemu.errors import UserError
+from cudaemu.hardware import Arch
 
 RATES = Path(__file__).with_name("memory.cu")
 LATENCIES = Path(__file__).with_name("latency.cu")
-SOURCES = (RATES, LATENCIES)
+HOPPER = Path(__file__).with_name("hopper.cu")
+HOPPER_ARCH = Arch.of("9.0a")
 DEVICE = "cuda"
 RUNS = 9  # of each kernel, after one that warms up
 
-# What memory.cu and latency.cu have as constants.
+# What memory.cu, latency.cu and hopper.cu have as constants.
 THREADS = 1024
 STAMP = 5  # 64-bit words: SM, clock before and after, nanoseconds before and after
 WORD = 16  # bytes of what a lane reads at once
 SHARED_STEP = 64 * 32 * WORD  # bytes that a block reads or writes per step, of shared memory
 CHUNK = 8 * THREADS * WORD  # likewise, of L2 and device memory
 L1_HALF = 32 << 10  # likewise, of L1
+TMA_CHUNK = 16 << 10  # that a block receives per step, by TMA
 LINKS = 128  # the number of links in a chain is a multiple of this
 
 PAGE = 2 << 20  # bytes whose addresses are translated together
@@ -80,7 +84,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def call(function: Callable, *arguments: Tensor | int | None) -> None:
-    """A launcher of ceiling.cu, memory.cu or latency.cu, on torch's current stream; UserError if it fails."""
+    """A launcher of these sources or of ceiling.cu, on torch's current stream; UserError if it fails."""
     values: list[object] = []
     for argument in arguments:
         if argument is None or isinstance(argument, Tensor):
@@ -92,9 +96,21 @@ def call(function: Callable, *arguments: Tensor | int | None) -> None:
         raise UserError(f"measuring what the GPU can do: CUDA error {status}")
 
 
+def has_tma() -> bool:
+    """Whether the current GPU runs hopper.cu."""
+    here = gpu.capability()
+    return here is not None and HOPPER_ARCH.runs_on(here)
+
+
+def sources() -> list[Path]:
+    """What the current GPU runs of them."""
+    return [RATES, LATENCIES, *([HOPPER] if has_tma() else [])]
+
+
 def load(source: Path) -> ctypes.CDLL:
-    """memory.cu or latency.cu, built for the current GPU."""
-    return gpu.load(source, {}, gpu.capability() or "8.0", source.stem)
+    """One of them, built for the current GPU."""
+    arch = HOPPER_ARCH if source == HOPPER else gpu.capability() or "8.0"
+    return gpu.load(source, {}, arch, source.stem)
 
 
 def power_of_two(limit: float) -> int:
@@ -216,6 +232,23 @@ class Levels:
             shared = (self.sink, self.stamps, self.memory, self.in_l2 // WORD, blocks, steps, warm)
             yield self.per_second(key, name, CHUNK * steps, self.runs(blocks, self.rates.launch_sweep, *shared))
 
+    def tma(self) -> Iterator[dict]:
+        """What TMA brings to the SMs from L2: each chunk to one SM, or to eight, with and without multicast."""
+        if not has_tma():
+            return
+        chunks, steps, launcher = self.in_l2 // TMA_CHUNK, 4096, load(HOPPER).launch_tma
+        for name, cluster, alike in (
+            ("", 1, 1),
+            (", each chunk to 2 SMs", 1, 2),
+            (", each chunk to 2 SMs by multicast", 2, 1),
+            (", each chunk to 8 SMs", 1, 8),
+            (", each chunk to 8 SMs, by multicast to 2", 2, 4),
+        ):
+            blocks = self.sms // (cluster * alike) * cluster * alike
+            shared = (self.sink, self.stamps, self.memory, chunks, alike, blocks, steps)
+            runs = self.runs(blocks, launcher, cluster, *shared)
+            yield self.per_second(f"L2, TMA{name}", f"L2 → all SMs by TMA{name}", TMA_CHUNK * steps, runs)
+
     def dram(self) -> Iterator[dict]:
         steps = self.large // CHUNK // self.sms
         read = (self.sink, self.stamps, self.memory, self.large // WORD, self.sms, steps, 0)
@@ -314,8 +347,9 @@ class Levels:
 
     def rows(self) -> Iterator[dict]:
         """Everything, a row of a ceiling run at a time."""
-        for part in (self.shared, self.copies, self.caches, self.dram, self.chains, self.chases, self.launches):
+        parts = (self.shared, self.copies, self.caches, self.tma, self.dram, self.chains, self.chases, self.launches)
+        for part in parts:
             yield from part()
 
 
-COUNT = 24  # rows, for a progress bar
+COUNT = 29  # rows at most, for a progress bar

@@ -232,6 +232,14 @@ def _compulsory(row: Row, _: Rates) -> float:
     return problem.load(row["problem"]).bytes(shape, row["dtype"], row["variants"])
 
 
+def _l2_rate(row: Row, rates: Rates) -> float | None:
+    """Of kernels with wgmma that of TMA, which feeds it: the fastest way to bring the same to several SMs. Of others,
+    that of loads."""
+    if _unit(row) != "wgmma":
+        return _per_second("L2")(row, rates)
+    return _per_second(*(key for key in rates if key.startswith("L2, TMA")))(row, rates)
+
+
 def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
     """The fastest of these, which are in TB/s."""
     return lambda _, rates: max((rates[key]["value"] * 1e12 for key in keys if key in rates), default=None)
@@ -250,7 +258,7 @@ RESOURCES = (
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
     Resource(SHARED, "wavefronts", _wavefronts, _shared_rate),
     Resource("L1 look-ups", "wavefronts", _metric("L1 wavefronts, tags, global loads"), _request_rate),
-    Resource(L2, "byte", _metric("L2 → L1"), _per_second("L2"), per_second=True),
+    Resource(L2, "byte", _metric("L2 → L1"), _l2_rate, per_second=True),
     Resource(DEVICE_MEMORY, "byte", _compulsory, _per_second("DRAM read", "DRAM copy"), per_second=True),
 )
 
@@ -311,8 +319,8 @@ class Bounds:
 
     @staticmethod
     def _has_limit(record: Record, ceilings: Mapping) -> bool:
-        """Whether the rate of its tensor instruction was measured. That of wgmma is not yet; nor is what TMA, which
-        feeds it, can fetch from L2: more than the loads that the ceiling was measured with."""
+        """Whether the rate of its tensor instruction was measured: a run recorded before `ceiling` measured wgmma has
+        none."""
         limit = record.row["limit"]
         return not limit.startswith("wgmma") or limit in rates(ceilings)
 

@@ -79,14 +79,24 @@ class Program:
     text: str
 
 
+def unbroken_names(entries: Iterable[Broken]) -> dict[str, str]:
+    """The name of the program without the defect, for each entry: one for all that run the same source alike."""
+    first: dict[tuple, str] = {}
+    return {each.name: first.setdefault((each.source, tuple(each.run)), f"{each.name}/unbroken") for each in entries}
+
+
 def programs(entries: Iterable[Broken], unbroken: bool) -> list[Program]:
     """Those with a defect, then, once each, those without."""
     entries = list(entries)
     found = [Program(broken.name, broken, broken.text) for broken in entries]
     if unbroken:
-        once = {(broken.source, broken.run): broken for broken in reversed(entries)}
+        names = unbroken_names(entries)
         texts = {broken.source: (ROOT / broken.source).read_text() for broken in entries}
-        found += [Program(f"{broken.name}/unbroken", broken, texts[broken.source]) for broken in once.values()]
+        found += [
+            Program(names[broken.name], broken, texts[broken.source])
+            for broken in entries
+            if names[broken.name] == f"{broken.name}/unbroken"
+        ]
     return found
 
 
@@ -361,7 +371,14 @@ WORDS = (  # what a tool's message comes to in the table
     (r"Leaked .*", "leak"),
     (r"Warp assert", "assertion"),
 )
-VERDICTS = {"clean": "–", "timeout": "*hangs*", "failed": "*failed*", "not reached": "*not run*"}
+ALSO_UNBROKEN = "also unbroken"  # the verdict of a tool that says the same of the kernel before it was broken
+VERDICTS = {
+    ALSO_UNBROKEN: "*said of the unbroken kernel, too*",
+    "clean": "–",
+    "timeout": "*hangs*",
+    "failed": "*failed*",
+    "not reached": "*not run*",
+}
 
 
 def cell(result: Mapping[str, Any] | None) -> str:
@@ -380,19 +397,36 @@ def cell(result: Mapping[str, Any] | None) -> str:
     return said if said[1:2].isupper() else said[:1].lower() + said[1:]
 
 
+def findings(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> dict[str, dict[str, Any]]:
+    """{entry: {tool: what it said}} of a record. What a tool also says of the unbroken kernel is no finding."""
+    programs, names = record["programs"] if record else {}, unbroken_names(entries)
+
+    def judged(result: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+        same = result["verdict"] == before.get("verdict") == "found" and cell(result) == cell(before)
+        return {**result, "verdict": ALSO_UNBROKEN} if same else result
+
+    return {
+        each.name: {
+            tool: judged(result, programs.get(names[each.name], {}).get(tool, {}))
+            for tool, result in programs.get(each.name, {}).items()
+        }
+        for each in entries
+    }
+
+
 def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
     """Kernel, how it is broken, what the emulator says of it; and, of a record, what each of the tools says."""
     tools = TOOLS if record else ()
-    found = record["programs"] if record else {}
+    found = findings(record, entries)
     rows = [["patch", "what is broken", "the emulator", *tools], ["---"] * (3 + len(tools))]
     for broken in entries:
-        results = found.get(broken.name, {})
+        results = found[broken.name]
         path = f"../tests/cudaemu/broken/{broken.name}.patch"
         cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
         rows.append(cells)
     if record:
-        verdicts = [[found.get(b.name, {}).get(tool, {}).get("verdict") for b in entries] for tool in tools]
-        done = [[verdict for verdict in each if verdict in ("found", "clean", "timeout")] for each in verdicts]
+        verdicts = [[found[b.name].get(tool, {}).get("verdict") for b in entries] for tool in tools]
+        done = [[v for v in each if v in ("found", "clean", "timeout", ALSO_UNBROKEN)] for each in verdicts]
         totals = [f"**{each.count('found')} of {len(each)}**" for each in done]
         rows.append(["**found**", "", f"**{len(entries)} of {len(entries)}**", *totals])
     lines = ["| " + " | ".join(row) + " |" for row in rows]

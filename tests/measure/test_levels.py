@@ -22,12 +22,12 @@ WORDS = torch.arange(3 * (64 << 10) // 4, dtype=torch.int32) * 2654435 + 1  # of
 LANES = 32
 
 
-def launch(source, symbol: str, **arguments) -> tuple[Report, dict[str, torch.Tensor]]:
+def launch(source, symbol: str, arch: str = "9.0", **arguments) -> tuple[Report, dict[str, torch.Tensor]]:
     """One launcher in the emulator; a number for a tensor is so many words of 64 bits. What the tensors hold after."""
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     names = list(gpu.signature(source, symbol))
     values = [{**arguments, "stream": None}[name] for name in names]
-    report = cudaemu.run(source, symbol, values, names=names, arch="9.0", sanitize=False)
+    report = cudaemu.run(source, symbol, values, names=names, arch=arch, sanitize=False)
     assert report.status == 0, report.error
     return report, tensors
 
@@ -112,6 +112,27 @@ def test_l1_is_read_half_by_half(wide, broadcast):
         halves = halves.view(BLOCKS, 2, -1, LANES)[..., :1].expand(-1, -1, -1, LANES).reshape(BLOCKS, 2, -1)
     expected = halves[:, [step % 2 for step in range(steps)]].sum(1)
     assert made["sink"].view(BLOCKS, -1).equal(wrapped(expected))
+    check_stamps(made["stamps"])
+
+
+@pytest.mark.parametrize(("cluster", "alike"), ((1, 1), (1, 2), (2, 1), (2, 2)))
+def test_tma_brings_every_block_its_chunks_from_l2(cluster, alike):
+    """Each of them whole, though in a cluster every block sends a share of it."""
+    chunks, steps, blocks = 8, 19, 4
+    memory = torch.arange(chunks * levels.TMA_CHUNK // 4, dtype=torch.int32) * 3
+    made = {"sink": torch.zeros(blocks, dtype=torch.int32), "stamps": torch.zeros(blocks, levels.STAMP).to(torch.int64)}
+    arguments = {"cluster": cluster, **made, "memory": memory.view(torch.uint8), "chunks": chunks}
+    arguments |= {"alike": alike, "blocks": blocks, "steps": steps}
+    report, made = launch(levels.HOPPER, "launch_tma", arch="9.0a", **arguments)
+    groups = blocks // cluster // alike
+    words = memory.view(chunks, -1)[:, 0]
+    seen = [
+        sum(int(words[(block // cluster // alike + step * (groups | 1)) % chunks]) for step in range(steps))
+        for block in range(blocks)
+    ]
+    assert made["sink"].tolist() == seen
+    assert report.counters["bulk_load_bytes"] == blocks * steps * levels.TMA_CHUNK
+    assert report.counters["bulk_load_sectors"] * 32 * cluster == blocks * steps * levels.TMA_CHUNK
     check_stamps(made["stamps"])
 
 
@@ -262,7 +283,7 @@ def loops(code: list[sass.Instruction]) -> list[list[sass.Instruction]]:
 
 # ---- what is made of the kernels' stamps -----------------------------------------------------------------------------
 
-SMS, MHZ, L2_MB = 4, 1600, 12
+SMS, MHZ, L2_MB = 16, 1600, 12
 SPEEDS = {  # launcher -> what a GPU is made to look like that does so much per clock and SM
     "launch_shared": 125.0,
     "launch_shared_store": 120.0,
@@ -270,6 +291,7 @@ SPEEDS = {  # launcher -> what a GPU is made to look like that does so much per 
     "launch_l1": 64.0,
     "launch_sweep": 40.0,
     "launch_copy": 20.0,
+    "launch_tma": 25.0,
 }
 CLOCKS = {  # launcher -> clocks per link
     "launch_fma": 4.0,
@@ -310,6 +332,10 @@ def fake_levels(monkeypatch):
         elif name == "launch_sweep":
             _, stamps, _, _, blocks, steps, _ = arguments
             note(stamps, blocks, steps * 128 * 1024 / SPEEDS[name])
+        elif name == "launch_tma":
+            cluster, _, stamps, _, _, alike, blocks, steps = arguments
+            assert blocks % (cluster * alike) == 0 and SMS - blocks < cluster * alike
+            note(stamps, blocks, steps * levels.TMA_CHUNK / SPEEDS[name] / cluster)
         elif name == "launch_copy":
             stamps, _, _, blocks, steps = arguments
             note(stamps, blocks, 2 * steps * 128 * 1024 / SPEEDS[name])
@@ -329,6 +355,7 @@ def fake_levels(monkeypatch):
     monkeypatch.setattr(levels, "call", call)
     monkeypatch.setattr(levels, "load", lambda source: SimpleNamespace(**{name: name for name in names}))
     monkeypatch.setattr(levels, "DEVICE", "cpu")
+    monkeypatch.setattr(levels, "has_tma", lambda: True)
     monkeypatch.setattr(levels, "LARGEST", 64 << 20)
     monkeypatch.setattr(levels.nvml, "current", lambda: SimpleNamespace(sm_clock=lambda: 1755.0))
     for name, value in {
@@ -356,6 +383,8 @@ def test_rates_are_what_was_moved_over_the_clocks_it_took(fake_levels):
     assert rate["L1 broadcasts"] == pytest.approx(72 / 128, rel=1e-3)
     assert found["L2"]["per_clock"]["value"] == pytest.approx(40, rel=1e-3)
     assert rate["L2"] == pytest.approx(40 * SMS * MHZ * 1e6 / 1e12, rel=1e-3)
+    assert found["L2, TMA"]["per_clock"]["value"] == pytest.approx(25, rel=1e-3)
+    assert found["L2, TMA, each chunk to 2 SMs by multicast"]["per_clock"]["value"] == pytest.approx(50, rel=1e-3)
     assert rate["L2, one SM"] == pytest.approx(40 * MHZ * 1e6 / 1e12, rel=1e-3)
     assert rate["DRAM read"] == pytest.approx(40 * SMS * MHZ * 1e6 / 1e12, rel=0.01)
     assert rate["DRAM copy"] == pytest.approx(20 * SMS * MHZ * 1e6 / 1e12, rel=0.01)
@@ -390,6 +419,8 @@ def test_nothing_outside_the_memory_is_asked_for(fake_levels):
             assert room >= SMS * 2 * levels.L1_HALF
         elif name == "launch_sweep":
             assert arguments[3] & (arguments[3] - 1) == 0 and arguments[3] * levels.WORD <= room
+        elif name == "launch_tma":
+            assert arguments[4] & (arguments[4] - 1) == 0 and arguments[4] * levels.TMA_CHUNK <= room
         elif name == "launch_copy":
             assert 2 * arguments[2] * levels.WORD <= room
         elif name == "launch_slices":
@@ -429,3 +460,4 @@ def test_levels_are_slower_the_farther_away_they_are_on_the_gpu():
     near = ("latency FMA", "latency shared", "latency L2 nearest", "latency L2", "latency L2 farthest", "latency DRAM")
     assert [found[key] for key in near] == sorted(found[key] for key in near)
     assert found["L2"] > found["DRAM read"] > found["L2, one SM"]
+    assert not levels.has_tma() or found["L2, TMA, each chunk to 2 SMs by multicast"] > found["DRAM read"]

@@ -31,7 +31,7 @@ def ceilings(**changed: float) -> dict:
     ]
     rows += [
         {"key": key, "name": key, "value": value, "unit": "TB/s"}
-        for key, value in {"L2": 4.0, "DRAM read": 2.0, "DRAM copy": 1.5}.items()
+        for key, value in {"L2": 4.0, "L2, TMA": 3.0, "L2, TMA, twice": 8.0, "DRAM read": 2.0, "DRAM copy": 1.5}.items()
     ]
     return run(*rows, kind="ceiling", sms=SMS, highest_mhz=2 * MHZ, file="rates.json")
 
@@ -128,7 +128,6 @@ def test_without_a_rate_of_its_unit_the_problem_has_no_bound(bound_of):
 
 
 def test_without_a_rate_of_wgmma_its_kernels_have_no_bound_at_all(bound_of):
-    """What TMA fetches from L2 for them was not measured either; loads are slower."""
     slow = ceilings()
     slow["rows"] = [each for each in slow["rows"] if not each["key"].startswith("wgmma")]
     bound = bound_of(measured(10.0), rates=slow)
@@ -162,6 +161,8 @@ def test_a_kernel_of_wgmma_has_a_ceiling_of_its_own(bound_of):
     (need,) = (need for need in bound.needs if need.resource.startswith("tensor cores"))
     assert (need.resource, need.count, need.rate) == ("tensor cores (wgmma)", 2 * SIZE**3, 4096.0)
     assert need.clocks == pytest.approx(2 * SIZE**3 / 4096 / SMS)
+    (need,) = (need for need in bound.needs if need.resource == "L2 → SMs")
+    assert need.rate == 8e12  # TMA's best; that of loads would be 4
     assert bound.busy == {"tensor pipe": 61.0, "issue slots": 17.0}
 
 
