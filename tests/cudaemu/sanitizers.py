@@ -357,6 +357,8 @@ def joined(earlier: Mapping[str, Any] | None, later: Mapping[str, Any]) -> dict[
     for name, results in later["programs"].items():
         mine = programs.setdefault(name, {})
         mine |= {tool: result for tool, result in results.items() if (name, tool) in done or tool not in mine}
+        if any((name, tool) in done for tool in TOOLS):
+            mine.pop("build", None)  # it failed once, and does no more
     return {"about": later["about"], "programs": programs}
 
 
@@ -370,6 +372,7 @@ WORDS = (  # what a tool's message comes to in the table
     (r"Program hit (\w+).*", r"\1"),
     (r"Leaked .*", "leak"),
     (r"Warp assert", "assertion"),
+    (r"Warpgroup MMA sequence error.*incomplete warpgroup.*", "incomplete warpgroup"),
 )
 ALSO_UNBROKEN = "also unbroken"  # the verdict of a tool that says the same of the kernel before it was broken
 VERDICTS = {
