@@ -132,11 +132,12 @@ def _small(
 
 
 def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance) -> Accuracy:
-    want = reference.to(output.dtype)  # beyond what the dtype holds it is infinite, and so must the output be
-    off = (output.double() - reference).abs_()
+    want = reference.to(output.dtype).double()  # beyond what the dtype holds it is infinite, and so must the output be
+    got = output.double()
+    off = (got - reference).abs_()
     wrong = ~(off <= tolerance.element)  # true where off is NaN
     if not (finite := want.isfinite()).all():
-        exact = (output == want) | (output.isnan() & want.isnan())
+        exact = (got == want) | (got.isnan() & want.isnan())
         off = torch.where(finite, off, torch.where(exact, 0.0, torch.inf))
         wrong = torch.where(finite, wrong, ~exact)
     norm = torch.where(finite, reference, 0.0).norm().item()

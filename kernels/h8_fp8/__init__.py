@@ -1,0 +1,21 @@
+"""Stage h8: fp8 operands, with a scale per block, Q and K rotated."""
+
+from common.stage import Stage
+
+stage = Stage(
+    package=__name__,
+    idea="Stage h7 in e4m3, which wgmma multiplies twice as fast: 64 rows of Q, K or V share a scale, Q and K are "
+    "rotated by a Hadamard matrix, the scale of V goes into the weights. P stays in registers because V's keys stand "
+    "in P's order.",
+    problem="attention_fp8",
+    ladder="hopper-attention",
+    follows="h7_flash_attention_3",
+    min_arch="9.0a",
+    unit="wgmma",
+    dtypes=("fp16", "bf16"),
+    variants={"HEAD_DIM": (64, 128), "KEYS": (64, 128)},
+    multiples={"N": 128},
+    alignment=16,
+    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
+    function="attention",
+)
