@@ -75,8 +75,10 @@ class AttentionFp8(Attention):
         return super().reference(dequantized(*inputs, torch.float64), variants)
 
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
-        """The kernel's arithmetic in one step instead of tile by tile: a weight is 2^(score + log₂(scale of V) - m + 8),
-        m the largest of these exponents of a row; weights are rounded to e4m3 before they meet V, their sum is not."""
+        """The kernel's arithmetic in one step instead of tile by tile.
+
+        A weight is 2^(score + log₂(scale of V) - m + 8), m the largest score + log₂(scale of V) of its row. Weights are
+        rounded to e4m3 before they meet V, their sum is not."""
         q8, k8, v8, scales = inputs
         q, k, _ = dequantized(*inputs, torch.float32)
         ones = torch.ones_like(scales)
