@@ -34,7 +34,7 @@
 #define SWIZZLE 1  // 1: chunks of the shared tiles permuted by XOR; 0: rows as they come, with conflicts
 #endif
 #ifndef GROUP_M
-#define GROUP_M 12  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 12  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;

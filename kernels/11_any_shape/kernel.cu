@@ -44,7 +44,7 @@
 #define SWIZZLE 1  // 1: chunks of the shared tiles permuted by XOR; 0: rows as they come, with conflicts
 #endif
 #ifndef GROUP_M
-#define GROUP_M 12  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 12  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(WARPS_M *BLOCK_N / WARP_N * 32)
         pair[n] = {{Element(acc[m][n][half_tile * 2]), Element(acc[m][n][half_tile * 2 + 1])}};
       }
       const int col = tile_n * BLOCK_N + warp_col;
-      const auto inside = [&](int r, int c) { return EDGES == WHOLE || (r < M && c < N); };  // chunks are, or are not
+      const auto inside = [&](int r, int c) { return EDGES == WHOLE || (r < M && c < N); };  // all or none of a chunk
       if constexpr (EDGES == ANYWHERE) {
         for (int n = 0; n < TILES_N; ++n) {
           for (int i = 0; i < 2; ++i) {

@@ -134,7 +134,7 @@ __device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float
   return pair;
 }
 
-// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+// 2^x, right to about 22 bits; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

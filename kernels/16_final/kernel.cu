@@ -155,7 +155,7 @@ __device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
   return a;
 }
 
-// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+// 2^x, right to about 22 bits; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
@@ -390,8 +390,8 @@ __device__ __forceinline__ void raise_max(float (&row_max)[2], float (&o)[TILES_
   }
 }
 
-// Scores of 10^8 or more are as far from their products with the scale as those are rounded. Also true of LOWEST, the
-// first m, so that the first tile's maxima are looked for at once.
+// Whether an m is so large that it may be more than 1 off the product that it was rounded from. Also true of LOWEST,
+// the first m, so that the first tile's maxima are looked for at once.
 __device__ __forceinline__ bool is_huge(const float (&row_max)[2]) {
   return __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > EXACT);
 }
@@ -418,8 +418,8 @@ __device__ __forceinline__ long long row_offset(const Strides &strides, int batc
   return batch * strides.batch + (head + row - query * packed) * strides.head + query * strides.row;
 }
 
-// Many queries: 32 per warp, as in stage 15. Few queries wait for memory only: 16 per warp.
-constexpr int blocks_per_sm(int warp_q) { return (warp_q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0); }  // registers last
+// Many queries: 32 per warp, as in stage 15. With few, memory is what limits: 16 per warp.
+constexpr int blocks_per_sm(int warp_q) { return (warp_q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0); }  // by registers
 
 // RAGGED: the last tile of queries or of keys may reach over the end. WITH_LSE: LSE is asked for.
 template <int WARP_Q, bool RAGGED, bool WITH_LSE>
@@ -460,7 +460,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp * WARP_Q;  // of this warp's queries, within the block's
-  // So many tiles hold only keys that this warp's first query sees, and so many hold any key that its last one sees.
+  // whole_tiles: tiles whose keys all of this warp's queries see. seen_tiles: tiles of which any of them sees a key.
   const int first_query = (tile_row + warp_row) / packed;
   const int last_query = (tile_row + warp_row + WARP_Q - 1) / packed;
   const int whole_tiles = (CAUSAL ? min(arguments.n_kv, first_query + 1) : arguments.n_kv) / BLOCK_KV;

@@ -28,7 +28,7 @@
 #define STAGES 4  // tiles in the ring: STAGES - 1 slices in flight while one is multiplied
 #endif
 #ifndef GROUP_M
-#define GROUP_M 12  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 12  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;
@@ -79,10 +79,10 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// What cp.async and st.shared wrote, wgmma may read: it goes through another proxy, the asynchronous one.
+// Makes what cp.async and st.shared wrote visible to wgmma, which reads through another proxy, the asynchronous one.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -94,7 +94,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins, and the distances in bytes that its layout has, all in units of 16 bytes; 128-byte swizzle.
+// The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (address & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
          1ull << 62;

@@ -29,7 +29,7 @@
 #define PING_PONG 1  // 1: each consumer has a tile of its own, they take turns; 0: both share one of 128 × 256
 #endif
 #ifndef GROUP_M
-#define GROUP_M 12  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 12  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What mbarrier_init wrote, TMA may use.
+// Makes what mbarrier_init wrote visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -83,7 +83,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and has the phase wait for so many bytes more.
+// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -120,7 +120,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -132,7 +132,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins, and the distances in bytes that its layout has, all in units of 16 bytes; 128-byte swizzle.
+// The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (address & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
          1ull << 62;
@@ -184,13 +184,13 @@ __device__ __forceinline__ unsigned pack<__nv_bfloat16>(float low, float high) {
   return both;
 }
 
-// ldmatrix the other way round: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
+// The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
 }
 
-// What stmatrix wrote, TMA may read: it goes through another proxy, the asynchronous one.
+// Makes what stmatrix wrote visible to TMA, which reads through another proxy, the asynchronous one.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a matrix, shared -> global, in the background; what lies beyond the matrix is not written.

@@ -35,7 +35,7 @@
 #define FP32_OUT 0  // 1: C is fp32
 #endif
 #ifndef GROUP_M
-#define GROUP_M 16  // block swizzle: rows of tiles that blocks of the same time share; 1: row by row
+#define GROUP_M 16  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;
@@ -76,7 +76,7 @@ struct Shape {
   static constexpr int TILES_N = BLOCK_N / MMA_N;
   static constexpr int ALL_BOXES = BLOCK_N / C_LINE;  // of a consumer's tile,
   static constexpr int C_BOXES =
-      SPLITS > 1           ? 1  // ... stored at a time; sums do not pass through them
+      SPLITS > 1           ? 1  // ... stored at a time; with split-K, C does not pass through them
       : ALL_BOXES % 4 == 0 ? 4
       : ALL_BOXES % 3 == 0 ? 3
                            : ALL_BOXES;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What mbarrier_init wrote, TMA may use.
+// Makes what mbarrier_init wrote visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -121,7 +121,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and has the phase wait for so many bytes more.
+// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -158,7 +158,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -170,7 +170,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins, and the distances in bytes that its layout has, all in units of 16 bytes; 128-byte swizzle.
+// The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (address & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
          1ull << 62;
@@ -289,13 +289,13 @@ __device__ __forceinline__ unsigned pack<__nv_bfloat16>(float low, float high) {
   return both;
 }
 
-// ldmatrix the other way round: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
+// The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
 }
 
-// What stmatrix wrote, TMA may read: it goes through another proxy, the asynchronous one.
+// Makes what stmatrix wrote visible to TMA, which reads through another proxy, the asynchronous one.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a matrix, shared -> global, in the background; what lies beyond the matrix is not written.
@@ -428,8 +428,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   extern __shared__ __align__(1024) unsigned char memory[];
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
 
-  // 1. Which tiles of C are mine? Every so many, by turns; their slices, or my share of them, follow one another in the
-  //    ring.
+  // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
+  //    another in the ring.
   const int M = arguments.M, N = arguments.N;
   const int tiles_m = ceil_div(M, BLOCK_M);
   const int tiles_n = ceil_div(N, S::BLOCK_N);
@@ -488,8 +488,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[position % S::STAGES]));
   };
 
-  // Where A has fewer rows than a tile, its boxes have no more: to fill the others would take TMA time in each slice.
-  // They are zeros from here on.
+  // Where A has fewer rows than a tile, its boxes have no more: the other rows are filled with zeros here, once, not by
+  // TMA in each slice.
   if (M < BLOCK_M) {
     constexpr int CHUNKS = LINE / VECTOR;  // of a row
     for (auto &tiles : shared.ring) {
@@ -671,10 +671,10 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, arguments);
 }
 
-// A shape of the work, and what it takes: measured on an H200, 2026-11-23, in nanoseconds.
+// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23.
 struct Choice {
   int block_n, splits;
-  int slice_ns, tile_ns, launch_ns;  // of a slice; of a tile's ends beside its slices; of all that is there once
+  int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
   cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, cudaStream_t);
 };
@@ -692,8 +692,8 @@ constexpr Choice CHOICES[] = {
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
-// Rows are so many elements apart; A, B, C and their rows begin at multiples of 16 bytes. activation: as in Arguments.
-// choice: of CHOICES, by number; -1: the one that should take least.
+// a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes.
+// activation: as in Arguments. choice: an index into CHOICES, or -1 for the one with the least estimate.
 extern "C" cudaError_t launch_matmul(
     const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, int M, int N, int K,
     int a_row, int b_row, int c_row, int residual_row, int activation, int choice, cudaStream_t stream) {

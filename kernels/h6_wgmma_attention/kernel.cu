@@ -76,7 +76,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What mbarrier_init wrote, TMA may use.
+// Makes what mbarrier_init wrote visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and has the phase wait for so many bytes more.
+// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -122,7 +122,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins, and the distances in bytes that its layout has, all in units of 16 bytes; 128-byte swizzle.
+// The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (address & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
          1ull << 62;
@@ -217,7 +217,7 @@ __device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float
   return pair;
 }
 
-// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+// 2^x, right to about 22 bits; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

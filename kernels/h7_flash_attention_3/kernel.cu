@@ -100,7 +100,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What mbarrier_init wrote, TMA may use.
+// Makes what mbarrier_init wrote visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and has the phase wait for so many bytes more.
+// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -147,7 +147,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -159,7 +159,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins, and the distances in bytes that its layout has, all in units of 16 bytes; 128-byte swizzle.
+// The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (address & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
          1ull << 62;
@@ -242,7 +242,7 @@ __device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float
   return pair;
 }
 
-// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+// 2^x, right to about 22 bits; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
@@ -260,13 +260,13 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// ldmatrix the other way round: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
+// The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
 }
 
-// What stmatrix wrote, TMA may read: it goes through another proxy, the asynchronous one.
+// Makes what stmatrix wrote visible to TMA, which reads through another proxy, the asynchronous one.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a tensor of four dimensions, shared -> global, in the background; what lies beyond it is not written.
@@ -359,10 +359,10 @@ struct Schedule {
                      : ceil_div(groups * q_tiles * arguments.splits - blockIdx.x, gridDim.x);
   }
 
-  // How often each block has a turn in a section.
+  // Turns of each block in a section.
   __device__ int rounds(const Arguments &arguments) const { return ceil_div(arguments.section * q_tiles, gridDim.x); }
 
-  // What is to be done at this turn; no tiles: nothing.
+  // The work of a turn; without tiles there is none.
   __device__ Work work(const Arguments &arguments, int turn) const {
     const int packed = arguments.packed;
     int index = blockIdx.x + turn * gridDim.x;
@@ -388,8 +388,8 @@ struct Schedule {
   }
 };
 
-// The first key of a tile: the last tile comes first, since masks are for the last ones. Parts have them in turn: what
-// is read at a time lies side by side.
+// The first key of a tile: the last tile comes first, since masks are for the last ones. Parts take tiles in turn, so
+// that what is read at a time lies side by side.
 __device__ __forceinline__ int first_key(const Work &work, int tile, int splits) {
   return (work.part + (work.tiles - 1 - tile) * splits) * KEYS;
 }
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
   auto &shared = *reinterpret_cast<Shared<CONSUMERS> *>(memory);
   cudaTriggerProgrammaticLaunchCompletion();  // combine_kernel's blocks may come, and wait for what this one writes
 
-  // 1. Whose turn is what? Tiles of K and of V follow one another in their rings, from one tile of queries to the next.
+  // 1. Which work is mine? Tiles of K and V follow one another in their rings, from one tile of queries to the next.
   const Schedule<BLOCK_Q> schedule(arguments);
   const int packed = arguments.packed, splits = arguments.splits;
   const int thread = threadIdx.x;
@@ -544,8 +544,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
         row_max[half_tile] = new_max[half_tile];
         row_sum[half_tile] *= correction[half_tile];
       }
-      // m was rounded after the scale. Where that is far from nothing, each score is rounded like it, so that the
-      // largest weight is 1; otherwise the scale and the difference are one FMA.
+      // m is a rounded product. Where m is large enough for that to matter, each score is rounded like it, so that the
+      // largest weight is 1; otherwise product and difference are one FMA.
       const auto exponentials = [&](auto rounded) {
         constexpr bool ROUNDED = decltype(rounded)::value;
 #pragma unroll
@@ -728,8 +728,8 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   if (arguments.LSE && lane == 0) arguments.LSE[row] = (largest + log2f(sum)) * LN_2;
 }
 
-// A tensor [batches, heads, rows, HEAD_DIM] for TMA, in boxes of so many heads and rows × 64 elements with a swizzle of
-// 128 bytes: rows of one head after rows of the next, and then the next row.
+// A tensor [batches, heads, rows, HEAD_DIM] for TMA, in boxes of box_rows × box_heads × 64 elements with a swizzle of
+// 128 bytes: a row of each head, then the next row of each.
 static cudaError_t tensor_map(CUtensorMap *map, const Element *tensor, const Strides &strides, int batches, int heads,
                               int rows, int box_heads, int box_rows) {
   static void *const found = [] {  // a function of the driver: no library to link
@@ -758,8 +758,8 @@ struct Tensors {
   Strides q, k, v;
 };
 
-// How many groups a section has: about as many as every other, and no more than `most`. Where these allow it, its tiles
-// are as many for each block: what is left over is a round in which most blocks wait.
+// How many groups a section has: at most `most`, and about as many as the others; where possible, so that its tiles
+// divide evenly among the blocks, since in a partial last round most blocks would wait.
 static int section_size(int groups, int q_tiles, int blocks, int most) {
   const int even = ceil_div(groups, ceil_div(groups, most));
   int step = 1;
@@ -826,7 +826,7 @@ extern "C" cudaError_t launch_sdpa(
   if (N * packed <= WGMMA_M) return launch<1>(tensors, arguments, stream);
   if constexpr (HEAD_DIM == 64 && MAX_WARPGROUPS == 3) {
     // Tiles of 192 queries are a fifth faster; where N leaves more than that of them empty, 128 are better. Under a
-    // causal mask 192 have more keys that not all of their queries see.
+    // causal mask tiles of 192 have more keys that only some of their queries see.
     const long long tenths = CAUSAL ? 11 : 12;
     if (10LL * ceil_div(N, 192) * 192 < tenths * ceil_div(N, 128) * 128) return launch<3>(tensors, arguments, stream);
   }
