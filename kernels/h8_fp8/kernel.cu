@@ -88,7 +88,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What mbarrier_init wrote, TMA may use.
+// Makes what mbarrier_init wrote visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -97,7 +97,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and has the phase wait for so many bytes more.
+// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -134,7 +134,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Accumulators that were written by other instructions are the next wgmma's from here on.
+// Hands registers that other instructions wrote, accumulators and operands, to the next wgmma.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the wgmma that this warpgroup has started since the last one.
@@ -234,7 +234,7 @@ __device__ __forceinline__ unsigned round_four(float x0, float x1, float x2, flo
   return four;
 }
 
-// 2^x, nearly: 22 bits of it are right; 2^-inf = 0.
+// 2^x, right to about 22 bits; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
@@ -252,13 +252,13 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// ldmatrix the other way round: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
+// The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
 }
 
-// What stmatrix wrote, TMA may read: it goes through another proxy, the asynchronous one.
+// Makes what stmatrix wrote visible to TMA, which reads through another proxy, the asynchronous one.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a matrix, shared -> global, in the background.
