@@ -207,6 +207,14 @@ __device__ __forceinline__ void wgmma_values<128>(float (&d)[16][4], const unsig
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// D[64, 8] = A[64, 32] · B[8, 32]ᵀ, or += if `add`, likewise.
+__device__ __forceinline__ void wgmma_sums(float (&d)[4], const unsigned (&a)[4], unsigned long long b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %9, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, "
+               "{%4, %5, %6, %7}, %8, add, 1, 1;\n}" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
 // Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
 template <typename T>
 __device__ unsigned round_pair(float first, float second);
@@ -241,15 +249,23 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return power;
 }
 
-// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
+// log₂ x and 1 / x, nearly: for scales, which are far from the smallest numbers.
+__device__ __forceinline__ float log2_approx(float x) {
+  float log;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(x));
+  return log;
+}
+
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+  return reciprocal;
+}
+
+// The largest over the four lanes that hold a row of an accumulator tile.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
 }
 
 // The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
@@ -288,7 +304,8 @@ struct Shared {  // written by TMA, but O; its swizzle repeats after 8 rows
   alignas(1024) Fp8 Q[2][BLOCK_Q][HEAD_DIM];
   alignas(1024) Fp8 K[STAGES][KEYS][HEAD_DIM];
   alignas(1024) Fp8 V[STAGES][HEAD_DIM][KEYS];
-  alignas(1024) Element O[CONSUMERS][BOXES][WGMMA_M][LINE];                    // on its way to TMA
+  alignas(1024) Element O[CONSUMERS][BOXES][WGMMA_M][LINE];  // on its way to TMA
+  alignas(1024) Fp8 ones[MMA_N][128];                        // what P is multiplied with to have its sums
   alignas(8) unsigned long long full_Q[2], full_K[STAGES], full_V[STAGES];     // mbarriers: a tile has come
   alignas(8) unsigned long long empty_Q[2], empty_K[STAGES], empty_V[STAGES];  // ... the consumers have read it
 };
@@ -325,7 +342,9 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // nobody waits at a barrier that is not made yet
+  for (int i = thread; i < MMA_N * 128; i += THREADS) shared.ones[0][i] = Fp8(1.f);
+  fence_proxy_async();  // wgmma reads them
+  __syncthreads();      // nobody waits at a barrier that is not made yet
 
   // 2. The producer. Global -> shared, by TMA: each tile into the next stage, once the tile before it there is read.
   if (consumer == CONSUMERS) {
@@ -359,72 +378,80 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     return;
   }
 
-  // 3. The consumers, as in stage h7: they take turns to start their products, and weigh scores under them.
+  // 3. The consumers.
   setmaxnreg_inc<240>();
-  const int my_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;  // named barriers
   const auto wait_for = [&](auto &full, int at) { mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2); };
   const auto give_back = [&](auto &empty, int at) {
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[at % STAGES]));
   };
+  const auto K_rows = descriptor<HEAD_DIM>(shared_address(shared.K)),
+             V_rows = descriptor<KEYS>(shared_address(shared.V));
+  const auto ones = descriptor<128>(shared_address(shared.ones));
   const float *K_scales = scales + rows / ROWS, *V_scales = K_scales + rows / ROWS;
 
   for (int row = blockIdx.x * BLOCK_Q; row < rows; row += gridDim.x * BLOCK_Q, ++count) {
-    const unsigned Q_rows = shared_address(shared.Q[count % 2][consumer * WGMMA_M]);  // of this warpgroup's 64
+    const auto Q_rows = descriptor<HEAD_DIM>(shared_address(shared.Q[count % 2][consumer * WGMMA_M]));  // this one's 64
     const int position = count * tiles;          // of the first tile of K and V, in the order of all
     const int first_block = row / N * N / ROWS;  // of this head's rows that share a scale
     const float Q_scale = scales[row / ROWS + consumer] * scale_log2;
-    float o[TILES_D][4] = {};             // 16 × HEAD_DIM of O per warp, in wgmma's layout
-    float s[TILES_KV][4];                 // 16 × KEYS of S per warp, likewise; then of P, in fp32
-    unsigned p[KEYS / WGMMA_K][4];        // 16 × KEYS of P per warp, as wgmma wants its first operand
-    float row_max[2] = {LOWEST, LOWEST};  // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-    float row_sum[2] = {};                // l of these rows, but only the keys that this lane has seen
-    float correction[2];                  // of what was summed by the m before
+    float o[TILES_D][4] = {};                     // 16 × HEAD_DIM of O per warp, in wgmma's layout
+    float s[TILES_KV][4];                         // 16 × KEYS of S per warp, likewise
+    float sums[SCALES][4];                        // of 16 rows of P, for each block of keys: l without the scale of V
+    float row_max[2] = {LOWEST, LOWEST};          // m of this lane's rows, in 0-7 and in 8-15 of the warp's
+    float row_sum[2] = {};                        // l of these rows
+    float correction[2];                          // of what was summed by the m before
+    using Weights = unsigned[KEYS / WGMMA_K][4];  // 16 × KEYS of P per warp, as wgmma wants its first operand
+    Weights p_even, p_odd;                        // of tiles with such numbers: one is made while wgmma reads the other
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 32 columns are 32 bytes on, in a row.
     const auto start_scores = [&](int at) {
-      const unsigned K_rows = shared_address(shared.K[at % STAGES]);
+      const auto k = K_rows + at % STAGES * (sizeof(shared.K[0]) / 16);
 #pragma unroll
-      for (int d = 0; d < HEAD_DIM; d += WGMMA_K)
-        wgmma_scores<KEYS>(s, descriptor<HEAD_DIM>(Q_rows + d), descriptor<HEAD_DIM>(K_rows + d), d > 0);
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_scores<KEYS>(s, Q_rows + d / 16, k + d / 16, d > 0);
       wgmma_commit();
     };
 
-    // O += P · V: this warpgroup's queries, all columns. 32 keys are 32 bytes on, in a row of Vᵀ.
-    const auto start_values = [&](int at) {
-      const unsigned V_rows = shared_address(shared.V[at % STAGES]);
+    // O += P · V: this warpgroup's queries, all columns. 32 keys are 32 bytes on, in a row of Vᵀ. And the sums of P's
+    // rows: what was lost when the weights were rounded is lost above and below the line of the division.
+    const auto start_values = [&](const Weights &p, int at) {
+      const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
+#pragma unroll
+      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], v + key / 16);
 #pragma unroll
       for (int key = 0; key < KEYS; key += WGMMA_K)
-        wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], descriptor<KEYS>(V_rows + key));
+        wgmma_sums(sums[key / ROWS], p[key / WGMMA_K], ones, key % ROWS > 0);
       wgmma_commit();
+    };
+
+    struct Scales { float K[SCALES], V[SCALES]; } of_tile, before;  // of this tile of keys and values, and of the last
+    const auto read_scales = [&](int tile) {
+      before = of_tile;
+#pragma unroll
+      for (int i = 0; i < SCALES; ++i) {
+        of_tile.K[i] = K_scales[first_block + tile * SCALES + i];
+        of_tile.V[i] = V_scales[first_block + tile * SCALES + i];
+      }
     };
 
     // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM), with
-    // m the largest score + log₂(scale of V). l is the sum of the weights without the scale of V.
-    const auto weigh = [&](int tile) {
-      float factor[SCALES], add[SCALES], without[SCALES];
+    // m the largest score + log₂(scale of V). Four weights side by side become a register of P.
+    const auto weigh = [&](Weights &p) {
+      float factor[SCALES], add[SCALES], new_max[2];
 #pragma unroll
-      for (int i = 0; i < SCALES; ++i) {
-        const int block = first_block + tile * SCALES + i;
-        const float V_scale = V_scales[block];
-        factor[i] = Q_scale * K_scales[block];
-        add[i] = __log2f(V_scale);
-        without[i] = __frcp_rn(V_scale);
-      }
-      float new_max[2];
+      for (int i = 0; i < SCALES; ++i) factor[i] = Q_scale * of_tile.K[i], add[i] = log2_approx(of_tile.V[i]);
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        float largest = LOWEST;
+        float largest = row_max[half_tile];
 #pragma unroll
         for (int i = 0; i < SCALES; ++i) {
-          float of_block = LOWEST;
+          const auto *tile = &s[i * TILES_SCALE];
+          float of_block = fmaxf(tile[0][half_tile * 2], tile[0][half_tile * 2 + 1]);
 #pragma unroll
-          for (int k = 0; k < TILES_SCALE; ++k) {
-            const auto &tile = s[i * TILES_SCALE + k];
-            of_block = fmaxf(of_block, fmaxf(tile[half_tile * 2], tile[half_tile * 2 + 1]));
-          }
+          for (int n = 1; n < TILES_SCALE; ++n)
+            of_block = fmaxf(of_block, fmaxf(tile[n][half_tile * 2], tile[n][half_tile * 2 + 1]));
           largest = fmaxf(largest, fmaf(of_block, factor[i], add[i]));
         }
-        new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest));
+        new_max[half_tile] = quad_max(largest);
       }
       // Any m serves that is at most MORE below the maximum: the weights stay below 448, and m cancels in O / l (the
       // conditional rescaling of FlashAttention-4).
@@ -434,85 +461,84 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
         correction[half_tile] = exp2_approx(row_max[half_tile] - new_max[half_tile]);  // at first 0
         row_max[half_tile] = new_max[half_tile];
-        row_sum[half_tile] *= correction[half_tile];
-#pragma unroll
-        for (int i = 0; i < SCALES; ++i) {
-          const float less = row_max[half_tile] - ROOM - add[i];
-          float sum = 0;
-#pragma unroll
-          for (int k = 0; k < TILES_SCALE; ++k) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              float &score = s[i * TILES_SCALE + k][half_tile * 2 + j];
-              score = exp2_approx(fmaf(score, factor[i], -less));
-              sum += score;
-            }
-          }
-          row_sum[half_tile] = fmaf(sum, without[i], row_sum[half_tile]);
-        }
       }
-    };
-
-    // P, rounded: four tiles of weights side by side become one fragment.
-    const auto round_weights = [&] {
 #pragma unroll
       for (int n = 0; n < TILES_KV; n += 2) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const int i = half_tile * 2;
-          p[n / 4][n % 4 + half_tile] = round_four(s[n][i], s[n][i + 1], s[n + 1][i], s[n + 1][i + 1]);
+          const int block = n / TILES_SCALE;
+          const float less = row_max[half_tile] - ROOM - add[block];
+          float w[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            w[i] = exp2_approx(fmaf(s[n + i / 2][half_tile * 2 + i % 2], factor[block], -less));
+          p[n / 4][n % 4 + half_tile] = round_four(w[0], w[1], w[2], w[3]);
         }
       }
     };
 
-    // The first scores, with nothing of this tile of queries under them.
-    mbarrier_wait(shared_address(&shared.full_Q[count % 2]), count / 2 % 2);
-    wait_for(shared.full_K, position);
-    wgmma_fence();
-    start_scores(position);
-    if (consumer == CONSUMERS - 1 && tiles > 1) named_barrier_arrive(next_turn, 256);  // the first one begins
-    wgmma_wait<0>();
-    give_back(shared.empty_K, position);
-    weigh(0);
-    round_weights();
+    // The sums have come of the tile before, in the scale of V.
+    const auto add_sums = [&](const Scales &scales) {
+#pragma unroll
+      for (int i = 0; i < SCALES; ++i) {
+        const float without = reciprocal_approx(scales.V[i]);
+        row_sum[0] = fmaf(sums[i][0], without, row_sum[0]), row_sum[1] = fmaf(sums[i][2], without, row_sum[1]);
+      }
+    };
 
-    // Tile after tile: the next scores and these values are started together; then the scores are weighed.
-    for (int tile = 1; tile < tiles; ++tile) {
+    // A tile: its scores and the values of the one before are started together; then the scores are weighed.
+    const auto step = [&](int tile, const Weights &p_before, Weights &p) {
       const int at = position + tile;
+      read_scales(tile);  // long before they are needed
       wait_for(shared.full_K, at);
-      named_barrier_sync(my_turn, 256);  // the other warpgroup has started its products
       wgmma_fence();
       start_scores(at);
       wait_for(shared.full_V, at - 1);
-      start_values(at - 1);
-      if (consumer < CONSUMERS - 1 || tile + 1 < tiles) named_barrier_arrive(next_turn, 256);
+      start_values(p_before, at - 1);
       wgmma_wait<1>();  // the scores are there
       give_back(shared.empty_K, at);
-      weigh(tile);
-      wgmma_wait<0>();  // the products have read p and V and written o
+      weigh(p);
+      wgmma_wait<0>();  // the products have read p_before and V and written o
       give_back(shared.empty_V, at - 1);
+      add_sums(before);
       if (__any_sync(~0u, correction[0] < 1 || correction[1] < 1)) {
+        row_sum[0] *= correction[0], row_sum[1] *= correction[1];
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
           o[n][0] *= correction[0], o[n][1] *= correction[0];
           o[n][2] *= correction[1], o[n][3] *= correction[1];
         }
       }
-      round_weights();
+    };
+
+    // The first scores, with no values beside them, tile after tile, and the last values.
+    read_scales(0);
+    mbarrier_wait(shared_address(&shared.full_Q[count % 2]), count / 2 % 2);
+    wait_for(shared.full_K, position);
+    wgmma_fence();
+    start_scores(position);
+    wgmma_wait<0>();
+    give_back(shared.empty_K, position);
+    weigh(p_even);
+    for (int tile = 1; tile < tiles; tile += 2) {
+      step(tile, p_even, p_odd);
+      if (tile + 1 < tiles) step(tile + 1, p_odd, p_even);
     }
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty_Q[count % 2]));
-
-    // The last values.
     wait_for(shared.full_V, position + tiles - 1);
     wgmma_fence();
-    start_values(position + tiles - 1);
+    if (tiles % 2)
+      start_values(p_even, position + tiles - 1);
+    else
+      start_values(p_odd, position + tiles - 1);
     wgmma_wait<0>();
     give_back(shared.empty_V, position + tiles - 1);
+    add_sums(of_tile);
 
     // 5. Divide by the sums, round once, and store by TMA.
     float inverse[2];
 #pragma unroll
-    for (int half_tile = 0; half_tile < 2; ++half_tile) inverse[half_tile] = 1 / quad_sum(row_sum[half_tile]);
+    for (int half_tile = 0; half_tile < 2; ++half_tile) inverse[half_tile] = 1 / row_sum[half_tile];
     if (thread % 128 == 0) bulk_wait_read<0>();  // TMA has read the last tile's O,
     named_barrier_sync(4 + consumer, 128);       // ... and the warpgroup knows it
 #pragma unroll
@@ -541,8 +567,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 // COLUMNS - 1 of its warp's 8 rows: two times the four keys that neighbour one another in V.
 __global__ void __launch_bounds__(QUANTIZE_WARPS * 32) quantize_kernel(
     const Element *__restrict__ Q, const Element *__restrict__ K, const Element *__restrict__ V,  // [rows, HEAD_DIM]
-    Fp8 *__restrict__ Q8, Fp8 *__restrict__ K8,                                                 // [rows, HEAD_DIM]
-    Fp8 *__restrict__ V8,       // [rows / N, HEAD_DIM, N]
+    Fp8 *__restrict__ Q8, Fp8 *__restrict__ K8,                                                   // [rows, HEAD_DIM]
+    Fp8 *__restrict__ V8,        // [rows / N, HEAD_DIM, N]
     float *__restrict__ scales,  // [3, rows / ROWS]
     int N) {
   constexpr int COLUMNS = HEAD_DIM / 32;
@@ -689,8 +715,8 @@ extern "C" cudaError_t launch_attention_fp8(const Fp8 *Q8, const Fp8 *K8, const 
   return cudaGetLastError();
 }
 
-extern "C" cudaError_t launch_quantize(const Element *Q, const Element *K, const Element *V, Fp8 *Q8, Fp8 *K8,
-                                       Fp8 *V8, float *scales, int B, int H, int N, cudaStream_t stream) {
+extern "C" cudaError_t launch_quantize(const Element *Q, const Element *K, const Element *V, Fp8 *Q8, Fp8 *K8, Fp8 *V8,
+                                       float *scales, int B, int H, int N, cudaStream_t stream) {
   const int rows = all_rows(B, H, N);
   if (!rows || !Q || !K || !V || !Q8 || !K8 || !V8 || !scales) return cudaErrorInvalidValue;
   if (((size_t)Q | (size_t)K | (size_t)V | (size_t)Q8 | (size_t)K8 | (size_t)V8) % 16) return cudaErrorInvalidValue;
