@@ -214,6 +214,11 @@ def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None
     return []
 
 
+def sustained(run: dict) -> dict:
+    """The run's rows as they were without a pause (`bench --sustained`) in place of the bursts; no other rows."""
+    return run | {"rows": [row | row["sustained"] for row in run["rows"] if "sustained" in row]}
+
+
 def work(shape: Mapping[str, int]) -> int:
     """Product of a shape's axes, to sort sizes by."""
     product = 1
