@@ -63,7 +63,7 @@ class Run:
         axis: str = STEPS,
     ):
         self.label, self.block = label, block
-        self.unit, self.axis = unit, axis  # of its times: a word, and the whole
+        self.unit, self.axis = unit, axis  # of its times: a word, and what the axis says
         self.timeline = timeline
         self.source = source  # the lines of the file
 
@@ -127,6 +127,11 @@ class Run:
             words = ", ".join(kinds)
             raise UserError(f"{self.label}: line {span.line} must have one of the words {words}, got {line.strip()!r}")
         return found[0]
+
+    @property
+    def passes(self) -> str:
+        """What passes from one moment to another."""
+        return "time" if self.unit == "ns" else self.unit
 
     @property
     def without_product(self) -> float:
@@ -219,8 +224,10 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
                 _bar(axes, 1 + held.stage, held.issued, held.full, FLYING, f"slice {held.number}")
                 _bar(axes, 1 + held.stage, held.full, held.empty, READ, str(held.number))
             for wait in each.of(Kind.WAITS, warp=each.producers[0]):
-                let = next((held for held in each.slices if held.empty == wait.end < end), None)
-                if let:  # it was the end of an empty phase that ended the wait
+                for_empty = "empty" in wait.what  # stamps are a little later than what they tell of
+                over = [h for h in each.slices if h.empty == wait.end or for_empty and h.empty < wait.end]
+                if over and wait.end < end:  # it was the end of an empty phase that ended the wait
+                    let = max(over, key=lambda held: held.empty)
                     axes.vlines(wait.end, -0.43, 1 + let.stage + 0.43, color=INK, linewidth=0.9)
             for row, first in enumerate(each.consumers, number + 1):
                 _warp(axes, row, each, first)
@@ -248,7 +255,7 @@ def turns(*runs: Run, end: int | None = None) -> Picture:
     """One panel for each kernel: when its consumers multiply, store, and wait; and when none of them multiplies.
     `end`: the last step shown, by default each run's."""
     shares = ", ".join(f"{each.without_product:.0%} ({each.label})" for each in runs)
-    takeaway = f"Share of the {runs[0].unit} from the first product to the last in which nobody multiplies: {shares}"
+    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
     rows = [1 + len(each.consumers) for each in runs]
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.33 * number for number in rows), takeaway)
@@ -286,9 +293,10 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Pi
     kinds are under way for them. `kinds`: for a word of the source line that starts a product, what that computes.
     `end`: the last step shown, by default the longest run's."""
     shares = ", ".join(f"{each.without_product:.0%}" for each in runs)
-    takeaway = f"Share of the {runs[0].unit} from the first product to the last in which nobody multiplies: {shares}"
+    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
     colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
     last = end or max(each.end for each in runs)
+    named = dict.fromkeys(span.what for each in runs for span in each.of(Kind.DOES))
     with styled():
         figure = picture(WIDTH, 0.75 + sum(0.75 + 0.5 * len(each.consumers) for each in runs), takeaway)
         panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
@@ -306,9 +314,10 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Pi
             handles=[
                 Patch(color=RUNNING, label="the warp executes instructions"),
                 Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="it waits"),
+                *(Patch(color=STORING, label=what) for what in named),
                 *(Patch(color=colour, label=f"{kind} under way") for kind, colour in colours.items()),
             ],
             loc="outside lower left",
-            ncols=4,
+            ncols=5,
         )
     return figure

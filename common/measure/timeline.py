@@ -58,7 +58,7 @@ def rows(stamps: Tensor, block: int, unit: str) -> list[Row]:
     clocks, ns = (times[:, EVENTS.index(event), :, 0] for event in ("BLOCK", "TIMER"))
     if ((begun := times > 0)[:, :, 0] != begun[:, :, 1]).any():
         group, event, number = np.argwhere(begun[:, :, 0] != begun[:, :, 1])[0]
-        half = "an end" if begun[group, event, 0, number] else "a begin"
+        half = "end" if begun[group, event, 0, number] else "begin"
         raise UserError(f"{EVENTS[event]} {number} of warpgroup {group} must have a begin and an end, got no {half}")
     scale = 1.0
     if unit == NS:

@@ -21,7 +21,7 @@ from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.problem import Shape
-    from cudaemu import Report
+    from cudaemu import Report, Timeline
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",

@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     from cudaemu import Timeline
 
 EXAMPLES = ("--plot timeline.png", "--trace-events timeline.json # for ui.perfetto.dev, chrome://tracing")
+DEVICE = "cuda"
 ROUNDS, ROUND_MS = 2, 20.0
 TILES = 2  # of each consumer are drawn
 KINDS = {"scores": "S = Q · Kᵀ", "values": "O += P · V"}
-AXES = {NS: "ns, by the clock of the SM", STEPS: "steps of %clock64 in the emulator; not the time of a GPU"}
+AXES = {
+    NS: "ns, by stamps of the SM's clock",
+    STEPS: "steps of %clock64 in the emulator, by stamps; not the time of a GPU",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +139,8 @@ def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) 
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda job: job(), (plain.load, kernel.load, clocks.load)))
     with gpu.errors(kernel.label):
-        instance = accuracy.make(kernel, shape, "cuda", seed)
-        outputs, stamps = instance.outputs(), timeline.room("cuda")
+        instance = accuracy.make(kernel, shape, DEVICE, seed)
+        outputs, stamps = instance.outputs(), timeline.room(DEVICE)
         changed = _changed(kernel, instance.inputs, outputs)
         contenders = []
         for each, more in ((plain, {}), (kernel, {"stamps": stamps.data_ptr()})):
@@ -187,9 +191,7 @@ def figure(record: dict) -> Picture:
     """The first tiles of the block, as the stage's patch says."""
     row, unit = record["rows"][0], _unit(record)
     where = f"{record['gpu']}, {record['date'][:10]}" if record["gpu"] else "in the emulator"
-    made = warps.Run(
-        spans(record), f"{row['label']}, {row['size']}, stamps: {where}", (), record["block"], unit, AXES[unit]
-    )
+    made = warps.Run(spans(record), f"{row['label']} ({row['size']}, {where})", (), record["block"], unit, AXES[unit])
     name = read(course.load(row["name"])).first("Figure")
     if name == "ring":
         return warps.ring(made)
@@ -209,7 +211,7 @@ def table(record: dict) -> Group:
         took = [end - begin for begin, end in zip(each["begin"], each["end"])]
         cells = (f"{statistics.median(took):,.0f}", f"{max(took):,}", f"{sum(took) / whole[each['group']]:.1%}")
         made.add_row(str(each["group"]), each["event"].lower().replace("_", " "), str(len(took)), *cells)
-    where = f"{record['gpu']}, {record['date'][:10]}" if record["gpu"] else "in the emulator: steps are not time"
+    where = f"{record['gpu']}, {record['date'][:10]}" if record["gpu"] else "steps in the emulator, not time"
     note = ""
     if "ms" in record:
         plain, stamps = (record["ms"][name]["median"] for name in ("plain", "stamped"))
