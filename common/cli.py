@@ -41,7 +41,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
-    "timeline": "when do warpgroups wait, copy, multiply? (GPU or emulator; stages with stamps)",
+    "timeline": "when does a block wait, copy, multiply? (h3, h4, h7)",
     "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
