@@ -41,7 +41,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
-    "timeline": "when does a block wait, copy, multiply? (h3, h4, h7)",
+    "timeline": "when does a block wait, copy, multiply? (stages with stamps)",
     "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
@@ -140,9 +140,9 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
     if ladder:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
-        out.print(f"{program} practice [EXERCISE]                        exercises: you write", markup=False)
+        out.print(f"{program} practice [EXERCISE]  exercises: you write", markup=False)
         for verb, summary in LADDER_ONLY.items():
-            out.print(f"{f'{program} {verb}':<50} {summary}", markup=False)
+            out.print(f"{f'{program} {verb}':<37}  {summary}", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:
         (stage,) = stages
