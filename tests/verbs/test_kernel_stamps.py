@@ -104,9 +104,12 @@ def test_what_happens_lies_within_what_it_is_part_of(record):
     for copy in made.of(Kind.COPY):
         full = phases[copy.what, copy.number]
         assert full.start <= copy.start < copy.end == full.end
+        assert copy.end in {wait.end for wait in made.of(Kind.WAITS) if wait.what == copy.what}, "a consumer knows"
         if copy.number:
             assert phases[copy.what.replace("full", "empty"), copy.number - 1].end <= copy.start
     assert all(span.start < span.end for span in made.of(Kind.WGMMA))
+    read = {span.end for span in made.of(Kind.WGMMA)}
+    assert all(p.end in read for p in phases.values() if "empty" in p.what and "_Q" not in p.what), "by the products"
 
 
 def test_chrome_has_the_tracks_of_the_emulators_own_timeline(record, tmp_path):
