@@ -305,10 +305,9 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
 
 def timeline(stage: Stage) -> Picture | Markdown:
     """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
-    recorded it."""
-    found = runs.runs(kind="timeline")
-    record = next((run for run in found if run["rows"][0]["name"] == stage.name), None)
-    return timelines.figure(record) if record else Markdown(tables.NOTHING)
+    recorded it for the default kernel."""
+    found = runs.recorded(kind="timeline", name=stage.name, default=True)
+    return timelines.figure(found[0].run) if found else Markdown(tables.NOTHING)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
