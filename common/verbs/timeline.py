@@ -127,17 +127,13 @@ def _emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int
 
 def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) -> dict:
     """A run on the GPU. The stamps are those of its last timed launch: L2 is cold, the clock is up."""
-    from concurrent.futures import ThreadPoolExecutor
-
     import torch
 
     from common import gpu
-    from common.measure import stamps as clocks
-    from common.measure import timing
+    from common.measure import contest, timing
     from common.measure.metadata import metadata
 
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda job: job(), (plain.load, kernel.load, clocks.load)))
+    contest.build([plain, kernel])
     with gpu.errors(kernel.label):
         instance = accuracy.make(kernel, shape, DEVICE, seed)
         outputs, stamps = instance.outputs(), timeline.room(DEVICE)

@@ -13,7 +13,7 @@ import torch
 
 import kernels
 from common import gpu, notebook
-from common.measure import stamps, timing
+from common.measure import contest, timing
 from common.measure.timeline import EVENTS, NS, STEPS, room, rows, write
 from common.results import runs
 from common.results.runs import Record
@@ -242,8 +242,7 @@ def pretended(monkeypatch, tmp_path):
 
     monkeypatch.setattr(timeline, "DEVICE", "cpu")
     monkeypatch.setattr(timeline.options, "device", lambda stage, args: "gpu")
-    monkeypatch.setattr(stamps, "load", lambda: None)
-    monkeypatch.setattr(Kernel, "load", lambda kernel: None)
+    monkeypatch.setattr(contest, "build", lambda found: None)
     monkeypatch.setattr(Kernel, "bind", bind)
     monkeypatch.setattr(gpu, "errors", lambda label: nullcontext())
     monkeypatch.setattr(timing, "interleave", interleave)
