@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the recorded runs that lie beside it, on one GPU with ncu: docs/results/record.sh [FOLDER [NAME ...]]
 #
-# NAME: a group (ceilings ladders profiles variants together uses timelines) or one file (ladder-gemm); default: all, about a
-# quarter of an hour on an H200.
+# NAME: a group (ceilings ladders profiles variants together uses timelines) or one file (ladder-gemm); default: all,
+# about a quarter of an hour on an H200.
 set -uo pipefail
 folder=$(realpath "${1:-docs/results}")
 cd "$(dirname "$0")/../.."
