@@ -41,6 +41,7 @@ VERBS = {
     "resources": "registers, spills, shared memory, occupancy (compiler)",
     "sass": "the machine code that the GPU runs (compiler)",
     "profile": "the hardware's own counters (GPU with ncu)",
+    "timeline": "when does a block wait, copy, multiply? (stages with stamps)",
     "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
@@ -139,9 +140,9 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
     if ladder:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
-        out.print(f"{program} practice [EXERCISE]                        exercises: you write", markup=False)
+        out.print(f"{program} practice [EXERCISE]  exercises: you write", markup=False)
         for verb, summary in LADDER_ONLY.items():
-            out.print(f"{f'{program} {verb}':<50} {summary}", markup=False)
+            out.print(f"{f'{program} {verb}':<37}  {summary}", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:
         (stage,) = stages
@@ -158,11 +159,18 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(f"\n{program} VERB [--help]", markup=False)
     table = _two_columns()
     for verb, summary in VERBS.items():
-        if verb != "tune" or ladder or tiles.macros(stages[0]):
+        if ladder or _has(stages[0], verb):
             table.add_row(f"  {verb}", summary)
     out.print(table)
     if stages:
         out.print(f"\nStart with:  python -m {stages[0].package} test", markup=False)
+
+
+def _has(stage: Stage, verb: str) -> bool:
+    """Whether there is something for the verb to work on."""
+    if verb == "timeline":
+        return (stage.directory / "stamps.patch").exists()
+    return verb != "tune" or bool(tiles.macros(stage))
 
 
 def _list(stages: list[Stage]) -> Table:

@@ -32,6 +32,7 @@ from common.results import plot, runs, tables
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
+from common.verbs import timeline as timelines
 from cudaemu import Trace, build, engine
 from cudaemu.compiler import sass, toolchain
 from cudaemu.errors import UserError
@@ -300,6 +301,13 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     at = compared[-1].stage.spec.format(tuple(shape))
     head = [f"at least, {at}", "clocks of multiplications", "of shared memory"]
     return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
+
+
+def timeline(stage: Stage) -> Picture | Markdown:
+    """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
+    recorded it for the default kernel."""
+    found = runs.recorded(kind="timeline", name=stage.name, default=True)
+    return timelines.figure(found[0].run) if found else Markdown(tables.NOTHING)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:

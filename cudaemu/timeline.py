@@ -54,6 +54,8 @@ class Kind(str, Enum):
     """Of a warp: at a barrier, for an mbarrier, or for wgmma of its warpgroup."""
     STORES = "stores"
     """Of a warp, while it runs: from the first store to the last, with no other event between."""
+    DOES = "does"
+    """Of a warp, while it runs: what the program itself says. The emulator does not know such things."""
     PHASE = "phase"
     """Of an mbarrier."""
     COPY = "copy"
@@ -92,11 +94,15 @@ class Span:
 
 @dataclass
 class Timeline:
-    """The spans of some blocks, in the order of launch, block and start; `left_out` says in words what is missing."""
+    """The spans of some blocks, in the order of launch, block and start; `left_out` says in words what is missing.
+
+    `clock`: what their steps are. `step`: how many microseconds `chrome` shows for one."""
 
     spans: list[Span] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)  # of each launch
+    clock: str = CLOCK
+    step: float = 1
 
     def of(self, *kinds: Kind, launch: int = 0, block: int = 0, warp: int | None = None) -> list[Span]:
         """Spans of these kinds (default: all) of a block, or of one of its warps."""
@@ -127,9 +133,9 @@ class Timeline:
                 rows += _named(pid, "process", name, pid)
                 for tid, (track, held) in enumerate(_tracks(span for span in spans if span.block == block)):
                     rows += _named(pid, "thread", track, tid, tid)
-                    rows += [_row(pid, tid, begin, span) for span in held]
+                    rows += [_row(pid, tid, begin, span, self.step) for span in held]
             begin += max((span.end for span in spans), default=0)
-        about = {"clock": CLOCK, "left out": "; ".join(self.left_out) or "nothing"}
+        about = {"clock": self.clock, "left out": "; ".join(self.left_out) or "nothing"}
         return {"traceEvents": rows, "displayTimeUnit": "ms", "otherData": about}
 
     def write(self, path: Path | str) -> None:
@@ -151,7 +157,7 @@ def _named(pid: int, what: str, name: str, order: int, tid: int = 0) -> list[dic
     ]
 
 
-def _row(pid: int, tid: int, begin: int, span: Span) -> dict[str, Any]:
+def _row(pid: int, tid: int, begin: int, span: Span, step: float) -> dict[str, Any]:
     args: dict[str, Any] = {"line": span.line} if span.line else {}
     if span.kind in (Kind.PHASE, Kind.TMA_STORE, Kind.CP_ASYNC, Kind.WGMMA):
         args["phase" if span.kind == Kind.PHASE else "group"] = span.number
@@ -165,14 +171,15 @@ def _row(pid: int, tid: int, begin: int, span: Span) -> dict[str, Any]:
     name = {
         Kind.PHASE: f"phase {span.number}",
         Kind.WAITS: f"waits: {span.what}",
-        Kind.WGMMA: f"{span.amount} × {span.what}",
+        Kind.WGMMA: f"{span.amount} × {span.what}" if span.amount else span.what,
+        Kind.DOES: span.what,
     }
     return {
         "ph": "X",
         "name": name.get(span.kind, span.kind.value),
         "cat": span.kind.value,
-        "ts": begin + span.start,
-        "dur": span.end - span.start,
+        "ts": (begin + span.start) * step,
+        "dur": (span.end - span.start) * step,
         "pid": pid,
         "tid": tid,
         "args": args,
@@ -183,7 +190,7 @@ def _tracks(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     """Names of tracks and what lies on each. What lies on one is side by side or one within the other."""
     found: dict[tuple[int, int, str], list[Span]] = defaultdict(list)
     for span in spans:
-        if span.kind in (Kind.RUNS, Kind.WAITS, Kind.STORES):
+        if span.kind in (Kind.RUNS, Kind.WAITS, Kind.STORES, Kind.DOES):
             found[0, span.warp, f"warp {span.warp}"].append(span)
         elif span.kind == Kind.WGMMA:
             found[1, span.warp, f"wgmma of warps {span.warp} to {span.warp + WARPS - 1}"].append(span)

@@ -116,7 +116,8 @@ def parse() -> Callable[..., Namespace]:
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Kernels are torch's own result and take the milliseconds in `speeds`; those in `wrong` are a quarter off.
 
-    `log` tells what happened, in order: ("build", labels), ("run", label), ("time", first word of a label)."""
+    `log` tells what happened, in order: ("build", labels), ("run", label), ("time", first word of a label),
+    ("sustain", (ms per run, seconds))."""
     log: list[tuple[str, object]] = []
     wrong: set[str] = set()
     speeds = {"01_naive": 8.0, "02_block_tile": 4.0, "03_thread_tile": 1.0, "cuBLAS": 0.5}
@@ -140,6 +141,12 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
         real(contenders, rounds, round_ms, sampler=sample, before=turn)
 
+    def sustain(call, ms_per_run, seconds):
+        log.append(("sustain", (ms_per_run, seconds)))
+        ms = timing.summary([ms_per_run * 1.25] * 3)
+        clock = timing.clock([timing.Round(ms, clocks=1200, ns=1000)])
+        return {"seconds": seconds, "ms": ms, "clock": clock, "power_w": {"median": 690.0}}
+
     def limits(keys):
         peak = {"tflops": 600.0, "per_clock": 300e3, "date": "2026-11-21"}
         return {key: {"name": f"peak {key}", **peak} for key in keys}
@@ -156,6 +163,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(Stage, "unfit", None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(timing, "interleave", interleave)
+    monkeypatch.setattr(timing, "sustain", sustain)
     monkeypatch.setattr(timing, "estimate", lambda call: 0.1)
     monkeypatch.setattr(nvml, "current", lambda: device)
     monkeypatch.setattr(contest, "launches", lambda: empty)

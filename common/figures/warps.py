@@ -53,8 +53,17 @@ class Held:
 class Run:
     """The timeline of one block of a kernel, in its first launch."""
 
-    def __init__(self, timeline: Timeline, label: str, source: Sequence[str] = (), block: int = 0):
+    def __init__(
+        self,
+        timeline: Timeline,
+        label: str,
+        source: Sequence[str] = (),
+        block: int = 0,
+        unit: str = "steps",
+        axis: str = STEPS,
+    ):
         self.label, self.block = label, block
+        self.unit, self.axis = unit, axis  # of its times: a word, and what the axis says
         self.timeline = timeline
         self.source = source  # the lines of the file
 
@@ -110,13 +119,19 @@ class Run:
         return found
 
     def group(self, span: Span, kinds: Mapping[str, str]) -> str:
-        """The one of `kinds` whose word is in the source line of a product. UserError unless it is exactly one."""
-        line = self.source[span.line - 1]
+        """The one of `kinds` whose word is in the source line of a product, or in its name where there is no line.
+        UserError unless it is exactly one."""
+        line = self.source[span.line - 1] if span.line else span.what
         found = [kind for word, kind in kinds.items() if word in line]
         if len(found) != 1:
             words = ", ".join(kinds)
             raise UserError(f"{self.label}: line {span.line} must have one of the words {words}, got {line.strip()!r}")
         return found[0]
+
+    @property
+    def passes(self) -> str:
+        """What passes from one moment to another."""
+        return "time" if self.unit == "ns" else self.unit
 
     @property
     def without_product(self) -> float:
@@ -173,12 +188,14 @@ def _rows(axes: Axes, names: Sequence[str], end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _warp(axes: Axes, row: int, each: Run, warp: int) -> None:
+def _warp(axes: Axes, row: float, each: Run, warp: int, height: float = 0.86) -> None:
     """When a warp runs, and when it waits."""
     for span in each.of(Kind.RUNS, warp=warp):
-        _bar(axes, row, span.start, span.end, RUNNING)
+        _bar(axes, row, span.start, span.end, RUNNING, height=height)
     for span in each.of(Kind.WAITS, warp=warp):
-        _bar(axes, row, span.start, span.end, WAITING, hatch="////")
+        _bar(axes, row, span.start, span.end, WAITING, height=height, hatch="////")
+    for span in each.of(Kind.DOES, warp=warp):
+        _bar(axes, row, span.start, span.end, STORING, span.what, height=height)
 
 
 def _consumer(first: int) -> str:
@@ -189,7 +206,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
     """One panel for each kernel: its producer, each stage of its ring and its consumers, for the first `slices`."""
     stages = [1 + max(held.stage for held in each.slices) for each in runs]
     rows = [1 + number + len(each.consumers) for each, number in zip(runs, stages)]
-    refills = ", ".join(f"{each.refill:.0f} steps ({each.label})" for each in runs)
+    refills = ", ".join(f"{each.refill:.0f} {each.unit} ({each.label})" for each in runs)
     takeaway = f"From a stage that is free to the next copy into it: {refills}"
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.27 * number for number in rows), takeaway)
@@ -207,15 +224,17 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
                 _bar(axes, 1 + held.stage, held.issued, held.full, FLYING, f"slice {held.number}")
                 _bar(axes, 1 + held.stage, held.full, held.empty, READ, str(held.number))
             for wait in each.of(Kind.WAITS, warp=each.producers[0]):
-                let = next((held for held in each.slices if held.empty == wait.end < end), None)
-                if let:  # it was the end of an empty phase that ended the wait
+                for_empty = "empty" in wait.what  # stamps are a little later than what they tell of
+                over = [h for h in each.slices if h.empty == wait.end or for_empty and h.empty < wait.end]
+                if over and wait.end < end:  # it was the end of an empty phase that ended the wait
+                    let = max(over, key=lambda held: held.empty)
                     axes.vlines(wait.end, -0.43, 1 + let.stage + 0.43, color=INK, linewidth=0.9)
             for row, first in enumerate(each.consumers, number + 1):
                 _warp(axes, row, each, first)
                 for span, held in zip(each.of(Kind.WGMMA, warp=first), each.slices):
                     _bar(axes, row, span.start, span.end, READ, str(held.number))
             axes.set_title(f"{each.label}: {plural(number, 'stage')}", loc="left")
-        panels[-1].set_xlabel(STEPS)
+        panels[-1].set_xlabel(runs[-1].axis)
         figure.legend(
             handles=[
                 Patch(color=ISSUE, label="a copy is issued"),
@@ -232,16 +251,17 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
     return figure
 
 
-def turns(*runs: Run) -> Picture:
-    """One panel for each kernel: when its consumers multiply, store, and wait; and when none of them multiplies."""
+def turns(*runs: Run, end: int | None = None) -> Picture:
+    """One panel for each kernel: when its consumers multiply, store, and wait; and when none of them multiplies.
+    `end`: the last step shown, by default each run's."""
     shares = ", ".join(f"{each.without_product:.0%} ({each.label})" for each in runs)
-    takeaway = f"Share of the steps from the first product to the last in which nobody multiplies: {shares}"
+    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
     rows = [1 + len(each.consumers) for each in runs]
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.33 * number for number in rows), takeaway)
         panels = figure.subplots(len(runs), 1, height_ratios=[number + 1 for number in rows], squeeze=False)[:, 0]
         for axes, each in zip(panels, runs):
-            _rows(axes, [*map(_consumer, each.consumers), "somebody multiplies"], each.end)
+            _rows(axes, [*map(_consumer, each.consumers), "somebody multiplies"], end or each.end)
             for row, first in enumerate(each.consumers):
                 _warp(axes, row, each, first)
                 for span in each.of(Kind.WGMMA, warp=first):
@@ -253,7 +273,7 @@ def turns(*runs: Run) -> Picture:
             for start, end in each.products:
                 _bar(axes, len(each.consumers), start, end, READ)
             axes.set_title(each.label, loc="left")
-        panels[-1].set_xlabel(STEPS)
+        panels[-1].set_xlabel(runs[-1].axis)
         figure.legend(
             handles=[
                 Patch(color=READ, label="products under way"),
@@ -273,32 +293,31 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Pi
     kinds are under way for them. `kinds`: for a word of the source line that starts a product, what that computes.
     `end`: the last step shown, by default the longest run's."""
     shares = ", ".join(f"{each.without_product:.0%}" for each in runs)
-    takeaway = f"Share of the steps from the first product to the last in which nobody multiplies: {shares}"
+    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
     colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
     last = end or max(each.end for each in runs)
+    named = dict.fromkeys(span.what for each in runs for span in each.of(Kind.DOES))
     with styled():
         figure = picture(WIDTH, 0.75 + sum(0.75 + 0.5 * len(each.consumers) for each in runs), takeaway)
         panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
         for axes, each in zip(panels, runs):
             _rows(axes, [*map(_consumer, each.consumers)], last)
             for row, first in enumerate(each.consumers):
-                for span in each.of(Kind.RUNS, warp=first):
-                    _bar(axes, row - 0.22, span.start, span.end, RUNNING, height=0.42)
-                for span in each.of(Kind.WAITS, warp=first):
-                    _bar(axes, row - 0.22, span.start, span.end, WAITING, height=0.42, hatch="////")
+                _warp(axes, row - 0.22, each, first, height=0.42)
                 for span in each.of(Kind.WGMMA, warp=first):
                     kind = each.group(span, kinds)
                     place = row + 0.11 + 0.2 * list(colours).index(kind)
                     _bar(axes, place, span.start, span.end, colours[kind], height=0.2)
             axes.set_title(f"{each.label}: {each.without_product:.0%}", loc="left")
-        panels[-1].set_xlabel(STEPS)
+        panels[-1].set_xlabel(runs[-1].axis)
         figure.legend(
             handles=[
                 Patch(color=RUNNING, label="the warp executes instructions"),
                 Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="it waits"),
+                *(Patch(color=STORING, label=what) for what in named),
                 *(Patch(color=colour, label=f"{kind} under way") for kind, colour in colours.items()),
             ],
             loc="outside lower left",
-            ncols=4,
+            ncols=5,
         )
     return figure

@@ -173,8 +173,7 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         mhz = statistics.median(run.mhz for run in counted)
         settings.append((clocks, mhz, warps, call))
     clocks, mhz, warps, call = min(settings, key=lambda setting: setting[0])
-    device = nvml.current()
-    with nvml.Monitor(device) as monitor:
+    with nvml.Monitor(nvml.current()) as monitor:
         single = timing.sample(call, timing.estimate(call), 2 * timing.ROUND_MS)
     ms = timing.summary(single.ms)
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
@@ -191,10 +190,8 @@ def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
         **monitor.summary(),
     }
     if sustained:
-        with nvml.Monitor(device) as monitor:
-            each = timing.sustain(call, ms["median"], sustained)
-        monitor.samples = monitor.samples[len(monitor.samples) // 2 :]  # the half that was timed
-        row["sustained"] = {"value": operations / each / 1e9, "seconds": sustained, **monitor.summary()}
+        held = timing.sustain(call, ms["median"], sustained)
+        row["sustained"] = {"value": operations / held["ms"]["median"] / 1e9, **held}
     return row
 
 

@@ -55,20 +55,25 @@ def measure(
     round_ms: float = timing.ROUND_MS,
     seed: int = 0,
     together: bool = False,
+    sustained: float = 0.0,
 ) -> dict:
     """Check and time kernels and their peers on the GPU. A run as results/runs.py has it.
 
     `together`: heats that have a shape in common are timed in the same rounds, so that their rows may be compared.
+    `sustained`: after the rounds of a size, each contender runs for so many seconds without a pause, one after the
+    other (timing.sustain): turns would have each run at the clock and power of the one before.
     CheckFailed, before anything of that size is timed, if a kernel is wrong; UserError if one cannot be built."""
     kernels = [entry.kernel for heat in heats for entry in heat.entries]
     build(kernels)
     made = metadata("bench") | {"limits": ceiling.limits([kernel.ceiling for kernel in kernels]), "notes": []}
     made |= {"together": together, "power_limit_w": nvml.current().power_limit(), **launches()}
-    total = sum(len(heat.shapes) * (len(heat.entries) + 1) * (rounds + 1) for heat in heats)
+    turns = rounds + 1 + bool(sustained)
+    total = sum(len(heat.shapes) * (len(heat.entries) + 1) * turns for heat in heats)
     with terminal.progress("measuring", total=total) as update:
         for group, shape in _turns(heats, together):
             cases = [_prepare(heat.entries, shape, seed, made["notes"], update) for heat in group]
-            made["rows"] += _time([each for case in cases for each in case], rounds, round_ms, made["notes"], update)
+            ready = [each for case in cases for each in case]
+            made["rows"] += _time(ready, rounds, round_ms, sustained, made["notes"], update)
     return made
 
 
@@ -162,6 +167,7 @@ def _time(
     made: Sequence[tuple[dict, timing.Contender]],
     rounds: int,
     round_ms: float,
+    sustained: float,
     notes: list[str],
     update: Callable[..., None],
 ) -> list[dict]:
@@ -177,17 +183,25 @@ def _time(
 
         timing.interleave(contenders, rounds, round_ms, before=turn)
     for row, contender in made:
-        row["ms"] = timing.summary(contender.samples)
-        row["tflops"] = row.pop("flops") / row["ms"]["median"] / 1e9
-        if clock := timing.clock(contender.rounds):
-            row["clock"] = clock | {"clocks": round(row["ms"]["median"] * clock["ghz"] * 1e6)}
+        flops = row.pop("flops")
+        row |= _rates(flops, timing.summary(contender.samples), timing.clock(contender.rounds))
         row |= monitor.summary(contender)
+        if sustained:
+            update(f"{contender.label} {row['size']}, {sustained:g} s without a pause", advance=1)
+            held = timing.sustain(contender.call, row["ms"]["median"], sustained)
+            row["sustained"] = held | _rates(flops, held["ms"], held["clock"])
         if timing.rounds_for(contender.estimate, rounds) < rounds:
             notes.append(
                 f"{row['dtype']} {row['size']}: {contender.label} takes {contender.estimate:.0f} ms per run and was "
                 f"timed {len(contender.samples)} times only"
             )
     return rows
+
+
+def _rates(flops: int, ms: dict, clock: dict) -> dict:
+    """A row's times, with what follows from them: its rate and, if the SM clock was counted, the clocks of a run."""
+    rates = {"ms": ms, "tflops": flops / ms["median"] / 1e9}
+    return rates | ({"clock": clock | {"clocks": round(ms["median"] * clock["ghz"] * 1e6)}} if clock else {})
 
 
 def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict:

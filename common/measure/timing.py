@@ -31,6 +31,7 @@ ROUND_MS = 60.0  # of samples per round and contender; triton.testing.do_bench h
 CLEAR_BYTES = 512 << 20  # far more than any L2; so long to read that the host is ahead when the call's turn comes
 CLEAR_MS = 0.15  # what that takes, roughly
 ROUNDS = 5
+PARTS = 10  # of the timed half of a sustained run: its median and spread are of their means
 SLOW_MS = 700.0  # a contender slower than its share of this in all rounds together gets fewer rounds
 
 
@@ -144,21 +145,40 @@ def estimate(call: Call) -> float:
     return timed_runs(call, 1, 1)[0]
 
 
-def sustain(call: Call, ms_per_run: float, seconds: float) -> float:
-    """ms per run when runs follow each other without a pause for about `seconds`, measured over the second half."""
+def sustain(call: Call, ms_per_run: float, seconds: float) -> dict:
+    """Runs that follow each other without a pause for about `seconds`: {"seconds", "ms": summary, "clock": clock} and
+    what NVML says of that time.
+
+    The first half brings clock and power to where they stay; the second is timed, in PARTS parts: a sample is the mean
+    of one. L2 is not cleared: it holds what the run before left there. Runs shorter than their launch leave pauses."""
     import torch
 
-    runs = max(2, int(seconds * 1e3 / ms_per_run))
-    start, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    start.record()
-    for _ in range(runs // 2):
-        call()
-    middle.record()
-    for _ in range(runs - runs // 2):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return middle.elapsed_time(end) / (runs - runs // 2)
+    from common.measure import nvml
+    from common.measure.stamps import Stamps
+
+    half = max(1, int(seconds * 1e3 / ms_per_run / 2))
+    parts = min(PARTS, half)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(parts + 1)]
+    stamps = Stamps(1)
+    with nvml.Monitor(nvml.current()) as monitor:
+        for _ in range(half):
+            call()
+        stamps.mark()
+        events[0].record()
+        for event in events[1:]:
+            for _ in range(half // parts):
+                call()
+            event.record()
+        stamps.mark()
+        torch.cuda.synchronize()
+    monitor.samples = monitor.samples[len(monitor.samples) // 2 :]  # the half that was timed
+    ms = [start.elapsed_time(end) / (half // parts) for start, end in zip(events, events[1:])]
+    return {
+        "seconds": seconds,
+        "ms": summary(ms),
+        "clock": clock([Round(ms, *stamps.counted())]),
+        **monitor.summary(),
+    }
 
 
 def total_ms(estimates: Iterable[float], rounds: int = ROUNDS, round_ms: float = ROUND_MS) -> float:

@@ -21,7 +21,7 @@ from cudaemu.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 2
-KINDS = ("bench", "ceiling", "first", "profile")
+KINDS = ("bench", "ceiling", "first", "profile", "timeline")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
@@ -30,6 +30,7 @@ _ROW: dict[str, dict[str, Any]] = {
     "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
     "first": {"name": str, "size": str, "bytes": int, "ms": dict, "peer": dict},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
+    "timeline": {"name": str, **_CASE, "group": int, "event": str, "numbers": list, "begin": list, "end": list},
 }
 
 
@@ -212,6 +213,11 @@ def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None
         if found:
             return sorted(found, key=lambda r: (r.row.get("role") != "peer", r.row["name"], work(r.row["shape"])))
     return []
+
+
+def sustained(run: dict) -> dict:
+    """The run's rows as they were without a pause (`bench --sustained`) in place of the bursts; no other rows."""
+    return run | {"rows": [row | row["sustained"] for row in run["rows"] if "sustained" in row]}
 
 
 def work(shape: Mapping[str, int]) -> int:

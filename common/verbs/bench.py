@@ -7,6 +7,7 @@ times: the emulator checks and counts instead, and recorded times are shown as w
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time what differs in dtype or settings in the same rounds too, so that it may be compared",
     )
+    parser.add_argument(
+        "--sustained",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="then also run each contender for this long without a pause, L2 as the last run left it: a second table",
+    )
     parser.add_argument("--details", action="store_true", help="without a GPU: all counters and recorded runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the run (docs/results/ holds recorded ones)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw TFLOP/s over size (.png, .svg or .pdf)")
@@ -87,6 +95,8 @@ def _refuse_early(args: argparse.Namespace) -> None:
     """UserError for options that would fail only after the run."""
     if args.repeat < 1:
         raise UserError(f"--repeat must be a whole number >= 1, got {args.repeat}")
+    if not 0 <= args.sustained < math.inf:
+        raise UserError(f"--sustained must be a number of seconds >= 0, got {args.sustained:g}")
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
     for path in filter(None, (args.json, args.plot)):
@@ -205,9 +215,15 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
     from common.measure import contest, timing
 
     rounds, round_ms = (QUICK_ROUNDS, QUICK_MS) if args.quick else (args.repeat, timing.ROUND_MS)
-    made = contest.measure(heats, rounds=rounds, round_ms=round_ms, seed=args.seed, together=args.together)
-    found = [Record(made, row) for row in made["rows"]]
-    for table in record_tables(found, f"{made['gpu']}, {made['date'][:10]}"):
+    made = contest.measure(
+        heats, rounds=rounds, round_ms=round_ms, seed=args.seed, together=args.together, sustained=args.sustained
+    )
+    where = f"{made['gpu']}, {made['date'][:10]}"
+    held = runs.sustained(made)
+    found, without_pause = ([Record(run, row) for row in run["rows"]] for run in (made, held))
+    for table in record_tables(found, where):
+        terminal.out.print(table)
+    for table in record_tables(without_pause, f"{args.sustained:g} s without a pause: {where}"):
         terminal.out.print(table)
     for line in footnotes(found):
         terminal.out.print(line, markup=False)
@@ -217,7 +233,7 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
         terminal.err.print(f"saved {runs.save(made, args.json)}", markup=False)
     if args.plot:
         own = [record for record in found if record.row.get("source") is None]
-        figure = plot.plot(own, f"{made['gpu']}, {made['date'][:10]}")
+        figure = plot.plot(own, where)
         terminal.err.print(f"drawn {plot.save(figure, args.plot)}", markup=False)
     return 0
 
@@ -275,6 +291,11 @@ def footnotes(found: Sequence[Record]) -> list[str]:
         else f"peak: {b['name']}: {b['tflops']:.0f} TFLOP/s, measured {b['date'][:10]}"
         for b in limits.values()
     ]
+    if any("sustained" in r.row for r in found):
+        said.append(
+            "without a pause: each runs alone, one after the other; the second half is timed, ± of its tenths; L2 is "
+            "not cleared; a kernel shorter than its launch leaves pauses"
+        )
     if any(r.clocks for r in found):
         said.append("GHz: the mean SM clock of the timed launches, counted around each of them")
     for reason in dict.fromkeys(name for r in found for name in r.row.get("limited_by", {})):

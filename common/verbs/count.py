@@ -21,7 +21,7 @@ from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
     from common.problem import Shape
-    from cudaemu import Report
+    from cudaemu import Report, Timeline
 
 EXAMPLES = (
     "--dtype {dtype} --sizes SIZE SIZE",
@@ -111,7 +111,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
                     noted = Events() if args.trace_events and each == kernel else None
                     reports.append(counts.emulate(each, own[each], args.seed, events=noted))
             if args.trace_events:
-                save_timeline(reports[-1], args.trace_events)
+                save_timeline(reports[-1].timeline, args.trace_events)
             counted = [report.counters.flat() for report in reports]
             terminal.out.print(table(beside, counted, shape, stage.counters))
             if args.lines:
@@ -128,10 +128,10 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     return 0
 
 
-def save_timeline(report: Report, path: Path) -> None:
+def save_timeline(made: Timeline, path: Path) -> None:
     """Write the timeline to a file; say what it leaves out."""
-    report.timeline.write(path)
-    for left_out in report.timeline.left_out:
+    made.write(path)
+    for left_out in made.left_out:
         terminal.out.print(f"{path} leaves out {left_out}")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the recorded runs that lie beside it, on one GPU with ncu: docs/results/record.sh [FOLDER [NAME ...]]
 #
-# NAME: a group (ceilings ladders profiles variants together uses) or one file (ladder-gemm); default: all, about a
-# quarter of an hour on an H200.
+# NAME: a group (ceilings ladders profiles variants together uses timelines) or one file (ladder-gemm); default: all,
+# about a quarter of an hour on an H200.
 set -uo pipefail
 folder=$(realpath "${1:-docs/results}")
 cd "$(dirname "$0")/../.."
@@ -131,3 +131,8 @@ run ladder-gemm-tf32 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8
 run ladder-gemm-fp32 kernels bench 01 02 03 --dtype fp32 --sizes 4096 --repeat 2
 run ladder-attention-bf16 kernels bench $attention --dtype bf16 --variant HEAD_DIM=all --sizes 4096 --repeat 2
 run ladder-gemm-bf16 kernels bench $gemm --dtype bf16 --sizes 4096 --repeat 2
+
+group=timelines  # of a block, by stamps in the kernel
+for stage in h3_warp_specialized h4_ping_pong h7_flash_attention_3; do
+  run timeline-${stage%%_*} kernels.$stage timeline
+done

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.measure import timing
+from common.measure import nvml, stamps, timing
 from common.measure.timing import Contender, Round
 
 
@@ -72,6 +72,46 @@ def test_marks_are_outside_of_the_two_events_of_each_run(monkeypatch):
     found = timing.timed_runs(lambda: log.append("call"), 1, 2, mark=lambda: log.append("mark"))
     assert found == [0.5, 0.5]
     assert log == ["call", *["clear", "mark", "event", "call", "event", "mark"] * 2, "wait"]
+
+
+def test_a_sustained_run_times_its_second_half_in_parts(monkeypatch):
+    """Nothing waits between the first call and the last; each part's sample is the mean of its runs."""
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.at = 0
+
+        def record(self):
+            self.at = log.count("call")
+            log.append("event")
+
+        def elapsed_time(self, other):
+            return 2.0 * (other.at - self.at)
+
+    class Stamps:
+        def __init__(self, launches):
+            assert launches == 1
+
+        def mark(self):
+            log.append("mark")
+
+        def counted(self):
+            return 1700, 1000
+
+    device = SimpleNamespace(sm_clock=lambda: 1.0, power=lambda: 650.0, reasons=lambda: ())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
+    monkeypatch.setattr(nvml, "current", lambda: device)
+    monkeypatch.setattr(stamps, "Stamps", Stamps)
+    found = timing.sustain(lambda: log.append("call"), 1.0, 0.06)
+    part = [*["call"] * 3, "event"]
+    assert log == [*["call"] * 30, "mark", "event", *part * timing.PARTS, "mark", "wait"]
+    assert found["ms"] == {"median": 2.0, "p20": 2.0, "p80": 2.0, "n": timing.PARTS}
+    assert found["seconds"] == 0.06 and found["clock"]["ghz"] == 1.7
+    log.clear()
+    assert timing.sustain(lambda: log.append("call"), 100.0, 0.06)["ms"]["n"] == 1, "a run longer than that"
+    assert log == ["call", "mark", "event", "call", "event", "mark", "wait"]
 
 
 def test_summary_is_median_and_the_middle_three_fifths():

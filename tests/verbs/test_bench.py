@@ -120,6 +120,9 @@ def test_the_whole_course_is_a_contest_per_part_and_dtype(heats, second_part, pa
     "words, message",
     [
         (["--repeat", "0"], "--repeat must be"),
+        (["--sustained", "-1"], "--sustained must be a number of seconds >= 0, got -1"),
+        (["--sustained", "nan"], "--sustained must be a number of seconds >= 0, got nan"),
+        (["--sustained", "inf"], "--sustained must be a number of seconds >= 0, got inf"),
         (["--plot", "run.jpeg"], "must end in .png, .svg, .pdf"),
         (["--json", f"{__file__}/run.json"], "cannot write .*/run.json"),
         (["--sizes", "0"], "must be a whole number >= 1"),
@@ -167,6 +170,30 @@ def test_printed_ratios_are_those_of_the_run(fake_gpu):
 
 class _Args:
     source, sizes = None, None
+
+
+def test_a_sustained_run_is_a_second_table_beside_the_bursts(fake_gpu, command, tmp_path):
+    """Its ratios and clocks are its own; the record keeps both; without the option there is one table."""
+    path = tmp_path / "run.json"
+    words = ("--sizes", "128", "--repeat", "2", "--json", path)
+    _, without, _ = command("kernels.03_thread_tile", "bench", *words)
+    assert "pause" not in without and "sustained" not in path.read_text()
+    fake_gpu.log.clear()
+    status, out, _ = command("kernels.03_thread_tile", "bench", *words, "--sustained", "2.5")
+    assert status == 0 and max(map(len, out.splitlines())) <= 80
+    kinds = [what for what, _ in fake_gpu.log]
+    assert kinds[-12:] == ["time"] * 8 + ["sustain"] * 4, "four contenders, after two rounds of bursts"
+    assert [what for kind, what in fake_gpu.log if kind == "sustain"] == [(ms, 2.5) for ms in (8.0, 4.0, 1.0, 0.5)]
+    tables = [line.split()[1:] for line in out.splitlines() if line.startswith("03_thread_tile")]
+    flops = 2 * 128**3
+    assert [row[0] for row in tables] == ["1", "1.25"] and [row[-1] for row in tables] == ["1.500", "1.200"]
+    assert [row[3:5] for row in tables] == [["4.00", "50.0%"]] * 2
+    assert "2.5 s without a pause: " in out and "the second half is timed" in out
+    row = next(row for row in runs.load(path)["rows"] if row["name"] == "03_thread_tile")
+    held = row["sustained"]
+    assert (row["ms"]["median"], held["ms"]["median"], held["seconds"]) == (1.0, 1.25, 2.5)
+    assert row["tflops"] == pytest.approx(flops / 1e9) and held["tflops"] == pytest.approx(flops / 1.25e9)
+    assert (row["clock"]["clocks"], held["clock"]["clocks"]) == (1_500_000, 1_500_000)
 
 
 def test_names_stay_whole_at_eighty_columns(fake_gpu):
