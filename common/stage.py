@@ -59,7 +59,8 @@ class Stage:
     ladder: str = ""  # the stages that are compared with one another, by a name; default: the problem's
     follows: str = ""  # the stage, by name or number, that this one changes; default: the one before it in its ladder
     min_arch: str = "8.0"  # the least compute capability; "9.0a": that one alone, with its own instructions
-    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: "mma.sync", "FMA" or "wgmma"
+    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: "mma.sync", "FMA", "wgmma"; with the
+    # type of the operands, if that is not the dtype: "wgmma e4m3"
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     variants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # macro -> values that it may take
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
@@ -389,7 +390,8 @@ class Kernel:
     @property
     def ceiling(self) -> str:
         """The measured rate that bounds it, as common/measure/ceiling.py names it: "mma.sync fp16", "FMA fp32"."""
-        return "FMA fp32" if self.stage.unit == "FMA" else f"{self.stage.unit} {self.dtype}"
+        unit, _, operands = self.stage.unit.partition(" ")
+        return "FMA fp32" if unit == "FMA" else f"{unit} {operands or self.dtype}"
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -49,6 +49,7 @@ def test_a_stage_may_follow_an_earlier_one():
     assert {number: stage and stage.number for number, stage in before.items() if number > "11"} == {
         "12": None, "13": "12", "14": "13", "15": "13", "16": "15",
         "h1": "09", "h2": "h1", "h3": "h2", "h4": "h3", "h5": "h4", "h6": "h3", "h7": "h6",
+            "h8": "h7",
     }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Attention(Problem):
     axes: tuple[str, ...] = ("B", "H", "N", "D")
     inner_axes = ()  # the softmax needs every key: no axis can be cut short
     settings: tuple[str, ...] = ("HEAD_DIM",)
-    input_names = ("Q", "K", "V")
+    input_names: tuple[str, ...] = ("Q", "K", "V")
     slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
     patterns: tuple[str, ...] = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")
 

@@ -1,7 +1,7 @@
 """Attention of Q, K and V in e4m3 with scales, as problem `quantize` makes them; O is in 16 bits.
 
 The exact result is that of the numbers that the bytes and scales stand for: how far these are from the numbers that
-they were made of is not the kernel's error. `python -m kernels.h8_fp8.quantize test` looks at that.
+they were made of is not the kernel's error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from common.problems.quantize import FP8, ROWS, dequantized, quantized
 from cudaemu.errors import UserError
 
 ROOM = 8  # the largest weight is 2^ROOM
-PEERS = "FA2", "cuDNN"  # they have no fp8 here: the same numbers in 16 bits
 
 
 class AttentionFp8(Attention):
@@ -72,26 +71,25 @@ class AttentionFp8(Attention):
         return quantized((q, k, v))
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
-        return super().reference(dequantized(*inputs, torch.float64), variants)
+        return super().reference(dequantized(inputs, torch.float64), variants)
 
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
         """The kernel's arithmetic in one step instead of tile by tile.
 
         A weight is 2^(score + log₂(scale of V) - m + 8), m the largest score + log₂(scale of V) of its row. Weights are
-        rounded to e4m3 before they meet V, their sum is not."""
+        rounded to e4m3 before they meet V and before they are summed up."""
         q8, k8, v8, scales = inputs
-        q, k, _ = dequantized(*inputs, torch.float32)
-        ones = torch.ones_like(scales)
-        _, _, v = dequantized(q8, k8, v8, ones, torch.float32)
+        q, k, _ = dequantized(inputs, torch.float32)
+        _, _, v = dequantized((q8, k8, v8, torch.ones_like(scales)), torch.float32)
         v_scale = scales[2].repeat_interleave(ROWS, -1)[:, :, None]
         out = torch.empty(q.shape, dtype=torch_dtype(dtype), device=q.device)
         for batch in range(q.shape[0]):  # by head: N × N scores take memory
             for head in range(q.shape[1]):
                 scores = q[batch, head] @ k[batch, head].mT * (self.scale(q.shape) * LOG2_E)
                 exponents = scores + v_scale[batch, head].log2()
-                weights = torch.exp2(exponents - exponents.amax(-1, keepdim=True) + ROOM)
+                weights = torch.exp2(exponents - exponents.amax(-1, keepdim=True) + ROOM).to(FP8).float()
                 sums = (weights / v_scale[batch, head]).sum(-1, keepdim=True)
-                out[batch, head] = (weights.to(FP8).float() @ v[batch, head] / sums).to(out.dtype)
+                out[batch, head] = (weights @ v[batch, head] / sums).to(out.dtype)
         return (out,)
 
     def other_launches(
@@ -105,7 +103,7 @@ class AttentionFp8(Attention):
         return {"half of Q at twice the scale": {"scales": half, "scale": self.scale(q.shape) * 2}}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
-        """FlashAttention-2 and cuDNN in 16 bits, of the same numbers: torch has no attention in fp8."""
+        """The others' in 16 bits, of the same numbers: torch has no attention in fp8."""
         kept: dict[int, Tensors] = {}
 
         def of_numbers(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -113,12 +111,12 @@ class AttentionFp8(Attention):
                 place = inputs[0].data_ptr()
                 if place not in kept:  # once: it is not what is timed
                     kept.clear()
-                    kept[place] = dequantized(*inputs, torch_dtype(dtype))
+                    kept[place] = dequantized(inputs, torch_dtype(dtype))
                 return attention(*kept[place])
 
             return call
 
-        return {name: of_numbers(each) for name, each in super().peers(dtype, variants).items() if name in PEERS}
+        return {name: of_numbers(each) for name, each in super().peers(dtype, variants).items()}
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, n, d = shape

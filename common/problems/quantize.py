@@ -110,15 +110,10 @@ class Quantize(Attention):
 
 
 def rotated(x: Tensor) -> Tensor:
-    """x [..., D] times an orthogonal matrix: random signs, the same for all rows, and a Hadamard matrix."""
+    """x [..., D] times an orthogonal matrix: random signs, the same for all rows, and a Hadamard matrix / √D."""
     d = x.shape[-1]
-    parity = [
-        (column * SIGNS % 2**32).bit_count() % 2
-        if hasattr(int, "bit_count")
-        else bin(column * SIGNS % 2**32).count("1") % 2
-        for column in range(d)
-    ]
-    x = x * torch.tensor([-1.0 if odd else 1.0 for odd in parity], dtype=x.dtype, device=x.device) * d**-0.5
+    odd = [bin(column * SIGNS % 2**32).count("1") % 2 for column in range(d)]
+    x = x * (1 - 2 * torch.tensor(odd, device=x.device)) * d**-0.5
     apart = 1
     while apart < d:
         pairs = x.unflatten(-1, (-1, 2, apart))
@@ -144,10 +139,9 @@ def quantized(inputs: Sequence[Tensor], rotate: bool = True) -> tuple[Tensor, Te
     return q.to(FP8), k.to(FP8), v.to(FP8), scales
 
 
-def dequantized(
-    q8: Tensor, k8: Tensor, v8: Tensor, scales: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K (rotated, if they were) and V, [B, H, N, D], in `dtype`."""
+def dequantized(inputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers that Q8, K8, V8 and scales stand for: Q, K (rotated, if they were) and V, [B, H, N, D]."""
+    q8, k8, v8, scales = inputs
     back = [ORDER.index(key) for key in range(16)]
     v = v8.to(dtype).unflatten(-1, (-1, 16))[..., back].flatten(-2).mT
     blocks = [each.to(dtype).unflatten(2, (-1, ROWS)) for each in (q8, k8, v)]

@@ -21,7 +21,7 @@ run() {  # run NAME COMMAND ...: saves NAME.json
 gemm="01 02 03 04 05 06 07 08 09 10 11"
 attention="12 13 14 15 16"
 hopper="h1 h2 h3 h4 h5"
-hopper_attention="h6 h7"
+hopper_attention="h6 h7 h8"
 mkdir -p "$folder"
 
 group=ceilings

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from common.stage import Kernel, Prepared
+from common.problem import Tensors
+from common.stage import Kernel, Prepared, Stage
 from kernels.h8_fp8 import stage
-from kernels.h8_fp8.quantize import stage as quantize
+
+quantize = Stage(  # the other kernel of the same source
+    package=stage.package,
+    idea="Q and K rotated, V transposed, all in e4m3; 64 rows share a scale.",
+    problem="quantize",
+    min_arch=stage.min_arch,
+    unit="FMA",
+    dtypes=stage.dtypes,
+    variants={"HEAD_DIM": (64, 128), "ROTATE": (0, 1)},
+    multiples=stage.multiples,
+    alignment=stage.alignment,
+)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -19,10 +32,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     9.0, or anywhere else, where the emulator computes. Returns O, of q's shape and dtype. There is no backward.
 
     UserError (a ValueError) for tensors that do not fit."""
-    quantized = quantize(q, k, v)
+    quantized = cast(Tensors, quantize(q, k, v))
     kernel = _kernel(q.dtype, q.shape[-1])
-    output = torch.empty_like(q, device="meta")
     launcher = kernel.launcher(q.device) if q.is_cuda and stage.unfit is None else None
+    output = torch.empty_like(q, device="meta")
     call = Prepared(kernel, launcher, q.device, tuple(q.shape), quantized, (output,))
     return call(quantized, [each.data_ptr() for each in quantized])[0]
 

@@ -3,11 +3,14 @@
 // Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads, from 8-bit Q, K and V; fp32 accumulation and
 //           softmax, O in 16-bit DTYPE. quantize_kernel makes them: Q, K and V are [B, H, N, HEAD_DIM] in DTYPE; 64 rows
 //           of each share a scale.
-// Idea      e4m3 has 4 significant bits and ends at 448, so each block of 64 rows is divided by a scale of its own, and
-//           one large element costs the others of its block their bits. Q and K are rotated first, by the same Hadamard
-//           matrix after random signs (Shah et al., "FlashAttention-3", 2024): Q · Kᵀ stays, and an outlier is shared
-//           out over its row. The scales of Q and K are a factor of the scores. That of V goes into the weights: the
-//           softmax takes the maximum of score + log₂(scale of V), so that P fills e4m3's range.
+// Idea      e4m3 has 4 significant bits and ends at 448. Three steps keep most of the accuracy.
+//           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
+//           scores. That of V goes into the weights: the softmax takes the maximum of score + log₂(scale of V), so that
+//           P fills e4m3's range.
+//           Rotation: an outlier costs its block the small numbers. Q and K are multiplied by the same Hadamard matrix,
+//           after random signs: Q · Kᵀ stays, and an outlier is shared out over its row (Shah et al.,
+//           "FlashAttention-3", 2024).
+//           Sums of the rounded weights, by wgmma: what rounding does to all weights alike cancels in O / l.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
