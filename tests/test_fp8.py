@@ -78,7 +78,7 @@ def test_rotation_pays_with_outliers():
     """The same launch of the second kernel, of Q and K rotated and as they are."""
     tensors = inputs(n=512, outliers=10)
     turned, plain = (error(STAGE(*quantize(*tensors, ROTATE=rotate)), *tensors) for rotate in (1, 0))
-    assert turned < 0.06 and turned < 0.8 * plain
+    assert turned < 0.06 and turned < 0.9 * plain
 
 
 def test_what_does_not_fit():
