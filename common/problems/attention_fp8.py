@@ -35,7 +35,7 @@ class AttentionFp8(Attention):
     def shape(self, inputs: Sequence[Tensor], variants: Variants) -> Shape:
         q, k, v, scales = inputs
         b, h, n, d = q.shape if q.dim() == 4 else (0, 0, 0, 0)
-        if not b or k.shape != q.shape or v.shape != (b, h, d, n) or scales.shape != (3, b, h, n // ROWS):
+        if not b or k.shape != q.shape or v.shape != (b, h, d, n) or scales.shape != (3, b, h, -(-n // ROWS)):
             shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(self.input_names, inputs))
             raise UserError(
                 f"Q8 and K8 must be [B, H, N, D], V8 [B, H, D, N] and scales [3, B, H, N / {ROWS}]; got {shapes}"

@@ -67,7 +67,7 @@ class Quantize(Attention):
         b, h, n, d = shape
         rows = torch.empty(shape, dtype=FP8, device=device)
         columns = torch.empty((b, h, d, n), dtype=FP8, device=device)
-        scales = torch.empty((3, b, h, n // ROWS), dtype=torch.float32, device=device)
+        scales = torch.empty((3, b, h, -(-n // ROWS)), dtype=torch.float32, device=device)
         return rows, torch.empty_like(rows), columns, scales
 
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
@@ -123,14 +123,18 @@ def rotated(x: Tensor) -> Tensor:
 
 
 def scaled(inputs: Sequence[Tensor], rotate: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Q, K [B, H, N, D] and V [B, H, D, N] divided by their scales, not rounded, and the scales [3, B, H, N / 64]."""
-    q, k, v = inputs
+    """Q, K [B, H, N, D] and V [B, H, D, N] divided by their scales, not rounded, and the scales [3, B, H, N / 64].
+
+    Where N is no multiple of 64, zeros fill up the last block, and what they become is cut off."""
+    n = inputs[0].shape[2]
+    q, k, v = (torch.nn.functional.pad(each, (0, 0, 0, -n % ROWS)) for each in inputs)
     if rotate:
         q, k = rotated(q), rotated(k)
     blocks = [each.unflatten(2, (-1, ROWS)) for each in (q, k, v)]
     scales = torch.stack([each.abs().amax((-2, -1)).clamp(min=TINY) / LARGEST for each in blocks])
     q, k, v = ((each / scale[..., None, None]).flatten(2, 3) for each, scale in zip(blocks, scales))
-    return q, k, v.mT.unflatten(-1, (-1, 16))[..., ORDER].flatten(-2).contiguous(), scales
+    v = v.mT.unflatten(-1, (-1, 16))[..., ORDER].flatten(-2)
+    return q[:, :, :n], k[:, :, :n], v[..., :n].contiguous(), scales
 
 
 def quantized(inputs: Sequence[Tensor], rotate: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
