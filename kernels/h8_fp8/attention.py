@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.problem import Tensors
-from common.stage import Kernel, Prepared, Stage
+from common.stage import Prepared, Stage
 from kernels.h8_fp8 import stage
 
 quantize = Stage(  # the other kernel of the same source
@@ -33,13 +33,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     UserError (a ValueError) for tensors that do not fit."""
     quantized = cast(Tensors, quantize(q, k, v))
-    kernel = _kernel(q.dtype, q.shape[-1])
-    launcher = kernel.launcher(q.device) if q.is_cuda and stage.unfit is None else None
-    output = torch.empty_like(q, device="meta")
-    call = Prepared(kernel, launcher, q.device, tuple(q.shape), quantized, (output,))
+    call = _prepared(q.dtype, q.device, q.shape)
     return call(quantized, [each.data_ptr() for each in quantized])[0]
 
 
-@lru_cache
-def _kernel(dtype: torch.dtype, head_dim: int) -> Kernel:
-    return stage.kernel(stage.torch_dtypes[dtype], {"HEAD_DIM": head_dim})
+@lru_cache(maxsize=1024)
+def _prepared(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Prepared:
+    """All that a call of that kind needs, worked out once."""
+    kernel = stage.kernel(stage.torch_dtypes[dtype], {"HEAD_DIM": shape[-1]})
+    launcher = kernel.launcher(device) if device.type == "cuda" and stage.unfit is None else None
+    inputs = quantize.spec.outputs(shape, kernel.dtype, kernel.variants, "meta")
+    output = torch.empty(shape, dtype=dtype, device="meta")
+    return Prepared(kernel, launcher, device, tuple(shape), inputs, (output,))
