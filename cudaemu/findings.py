@@ -397,6 +397,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "SWIZZLE_OFFSET": lambda f, at: (
         f"{at.shared(f.address)}: a tile with this swizzle must begin at a multiple of {f.size} bytes, after which its "
         "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile"
+        + (f", as which {f.someone} reads it{f.there}" if f.other_place else "")
     ),
     "TENSOR_MAP": lambda f, at: _no_map(f, at),
     "BULK_IN_FLIGHT": lambda f, at: (

@@ -132,6 +132,7 @@ struct Visit {
   Cell before;               // an earlier access of the same kind that nothing orders with this one
   u64 copy = 0;              // of a bulk copy or a wgmma: stands for the block in a Past; those above say who issued it
   u32 swizzle = NO_SWIZZLE;  // of a box that a bulk copy wrote: log2 of the 16-byte pieces that it exchanges
+  u32 shifted = 0;           // ... and where its tile begins, if not with a pattern of the swizzle
 };
 
 // A bulk copy on its way: bulk.cpp. Places in shared memory are addresses of the cluster.
@@ -404,6 +405,7 @@ struct Block {
   // mbarriers: mbarrier.cpp; bulk copies: bulk.cpp.
   bool report_mbarrier(const Poll &, u32 thread);
   void copy_writes(Warp &, const Instr &, int lane, const BulkCopy &);
+  const Visit *boxed(u32 at) const;  // the bulk copy of a box with a swizzle that wrote this byte; null: none
   void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);
   void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, bool atomic);
   void finish_groups(Warp &, int lane, u32 before);
@@ -486,6 +488,7 @@ struct Block {
   bool release_warpgroups();
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
   void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
+  void report_shifted(const Visit &, u32 thread, u32 pc);
   bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);

@@ -236,13 +236,35 @@ void Cluster::execute(const BulkCopy &c) {
 
 // ---- what the sanitizer notes of it ----
 
+// Where a tile begins, if it is not with a pattern of its swizzle. Tiles below the size of a pattern are parts of others.
+static u32 shifted(const BulkCopy &c) {
+  const u32 repeat = 128u << c.map.swizzle, offset = u32(Cluster::offset(c.tile));
+  return c.map.magic && c.map.swizzle && room_of(c) >= repeat && offset % repeat ? offset : 0;
+}
+
+const Visit *Block::boxed(u32 at) const {
+  if (at >= launch.shared_bytes) return nullptr;
+  const Cell written = written_by[at >> program.granule_log2];
+  const Visit *v = written.visited() ? &cluster.visits[written.visit()] : nullptr;
+  return v && v->swizzle != NO_SWIZZLE && v->swizzle ? v : nullptr;
+}
+
+// A box was copied to where no pattern begins, and is read by somebody for whom one does.
+void Block::report_shifted(const Visit &v, u32 thread, u32 pc) {
+  for (auto &block : cluster.blocks)
+    if (block->index == v.block) {
+      block->worker = worker;
+      block->report(Problem::SWIZZLE_OFFSET, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc, index);
+    }
+}
+
 // Its tile is in flight from now on: no thread may touch it before it has waited.
 void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   Block &there = *cluster.block(c.tile);
   const u32 shift = program.granule_log2;
   const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
   const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
-  const Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle};
+  const Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle, shifted(c)};
   const Cell writer = Cell::by_visit(cluster.remember(visit), 0);
   Cell fine;  // the last one that was looked at
   const auto range = [&](u32 from, u32 bytes) {
@@ -428,18 +450,11 @@ struct Issue {
     trace_access(w, i, alone, own ? Space::SHARED : Space::CLUSTER, kind, at, c.bytes), --w.seq;
   }
 
-  void look_at_swizzle(const BulkCopy &c) {
-    const u32 repeat = 128u << c.map.swizzle, offset = u32(Cluster::offset(c.tile));
-    if (c.map.swizzle && room_of(c) >= repeat && offset % repeat)
-      b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), offset, repeat);
-  }
-
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
     const u64 on = mbarrier & ~WINDOW_MASK;
     c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
     if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
     if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
-    if (b.launch.sanitize) look_at_swizzle(c);
     if (!blocks) return land_in(c);
     const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
     for (; blocks; blocks &= blocks - 1) {
@@ -476,7 +491,11 @@ struct Issue {
 
   bool to_global(BulkCopy &c, u64 tile) {
     if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
-    if (b.launch.sanitize) look_at_swizzle(c);
+    if (const u32 at = b.launch.sanitize ? shifted(c) : 0) {
+      const Visit *v = b.boxed(at);  // a box that came to the same place is what it was
+      if (!v || v->swizzle != c.map.swizzle || (v->shifted - at) % (128u << v->swizzle))
+        b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), at, 128u << c.map.swizzle);
+    }
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
     if (!global_side(c, true, 1)) return false;

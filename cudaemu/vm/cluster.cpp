@@ -212,7 +212,8 @@ u64 Cluster::remember(const Visit &v) {
   if (!visits.empty()) {
     const Visit &last = visits.back();
     if (last.block == v.block && last.warp == v.warp && last.time == v.time && last.lane == v.lane && last.pc == v.pc &&
-        last.before.word == v.before.word && last.copy == v.copy && last.swizzle == v.swizzle)
+        last.before.word == v.before.word && last.copy == v.copy && last.swizzle == v.swizzle &&
+        last.shifted == v.shifted)
       return visits.size() - 1;
   }
   visits.push_back(v);

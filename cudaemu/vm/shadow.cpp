@@ -162,8 +162,10 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
     report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
   else if (!written)
     report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-  else
+  else {
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
+    if (const Visit *v = boxed(where); v && v->shifted) report_shifted(*v, thread(w, lane), i.pc);
+  }
   // Warps that read at different times may each have told somebody that they have: a word would have the last one's time.
   const bool apart = read && !read.visited() && read.time() != mine.time() && !mine.is(STRENGTH) &&
                      (read.is(BY_MANY_WARPS) || read.warp() != w.index);

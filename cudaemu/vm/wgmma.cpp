@@ -245,9 +245,17 @@ void Block::issue(Warp &w, Warpgroup::Part mine) {
       report(Problem::WARPGROUP_APART, i.pc, who, 0, 0, product.first * LANES, first.i->pc);
     for (const bool is_a : {true, false}) {
       const Matrix m(is_a ? mine.a : mine.b, false);
-      const u32 phase = ((m.start >> 7) - m.base) & (m.swizzled / 16 - 1);
-      if ((!is_a || !s.a_count) && phase)
+      if (is_a && s.a_count) continue;
+      // Both wgmma and a bulk copy swizzle by the bits of the address. So a tile may begin anywhere if one copied it and
+      // the other reads it from there; but not if the descriptor's base offset says that a pattern begins there.
+      const u32 rows = m.swizzled / 16 - 1, phase = ((m.start >> 7) - m.base) & rows;
+      const Visit *v = boxed(m.start);
+      const bool moved = v && v->shifted && 16u << v->swizzle == m.swizzled;
+      const bool together = moved && !(m.base & rows) && !((m.start >> 7) - (v->shifted >> 7) & rows);
+      if (phase && !together)
         report(Problem::WGMMA_PATTERN, i.pc, who, m.start, m.swizzled | u32(is_a) << 16);
+      else if (moved && !phase)
+        report_shifted(*v, who, i.pc);
     }
     const auto access = [&](u32 number, bool result) {
       const WgmmaRegister &r = w.registers[number];

@@ -490,3 +490,58 @@ def test_a_trace():
         ("BULK_LOAD", "SHARED", 256),
         ("MBARRIER_WAIT", "SHARED", 8),
     ]
+
+
+SHIFTED = r"""
+#include <cuda.h>
+#include <cuda/barrier>
+#include <cuda/ptx>
+#include <cstdio>
+namespace ptx = cuda::ptx;
+__global__ void through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, int *out) {
+  __shared__ __align__(1024) int room[64 * 32];
+  __shared__ uint64_t full;
+  int *const tile = room + SHIFT / 4;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&full, 1);
+    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+    const int corner[] = {0, 0};
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &full, 32 * 32 * 4);
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, tile, &from, corner, &full);
+    while (!ptx::mbarrier_try_wait_parity(&full, 0)) {}
+    if (TAKES) *out = tile[33];
+    ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &to, corner, tile);
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
+  }
+}
+int main() {
+  int *in, *out;
+  cudaMallocManaged(&in, 4096), cudaMallocManaged(&out, 4100);
+  for (int i = 0; i < 1024; ++i) in[i] = i, out[i] = 0;
+  CUtensorMap maps[2];
+  const cuuint64_t size[] = {32, 32}, stride[] = {128};
+  const cuuint32_t box[] = {32, 32}, step[] = {1, 1};
+  for (int k = 0; k < 2; ++k)
+    cuTensorMapEncodeTiled(&maps[k], CU_TENSOR_MAP_DATA_TYPE_INT32, 2, k ? out : in, size, stride, box, step,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  through<<<1, 32>>>(maps[0], maps[1], out + 1024);
+  cudaDeviceSynchronize();
+  int wrong = 0;
+  for (int i = 0; i < 1024; ++i) wrong += out[i] != i;
+  return wrong ? 1 : 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("shift", "takes", "found"), [(384, 0, 0), (0, 1, 0), (384, 1, 1)])
+def test_a_tile_may_begin_within_a_pattern_if_only_copies_use_it(tmp_path, shift, takes, found):
+    """Copies swizzle by the address, wherever a tile begins; a thread that reads rows does not."""
+    path = tmp_path / "shifted.cu"
+    path.write_text(SHIFTED, encoding="utf-8")
+    options = {"arch": "9.0", "defines": {"SHIFT": shift, "TAKES": takes}, "flags": ["-lcuda"]}
+    report = cudaemu.program(path, **options)
+    assert report.status == 0, report
+    assert [(f.kind, f.line) for f in report.findings] == [("misaligned", 16)] * found
+    assert all("line 18" in f.message for f in report.findings)
