@@ -492,56 +492,89 @@ def test_a_trace():
     ]
 
 
+
 SHIFTED = r"""
 #include <cuda.h>
-#include <cuda/barrier>
 #include <cuda/ptx>
-#include <cstdio>
+#include <cuda_fp16.h>
 namespace ptx = cuda::ptx;
-__global__ void through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, int *out) {
-  __shared__ __align__(1024) int room[64 * 32];
+// 72 rows of 64 halves go through a tile with a swizzle of 128 bytes. READ: a thread reads it; MULTIPLY: wgmma does, from
+// that row on.
+constexpr int ROWS = 72, NONE = -1;
+__global__ void through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, float *out,
+                        int shift, bool read, int multiply, int base) {
+  __shared__ __align__(1024) half room[ROWS * 64 + 1024];
   __shared__ uint64_t full;
-  int *const tile = room + SHIFT / 4;
+  half *const tile = room + shift / 2;
+  const int corner[] = {0, 0};
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&full, 1);
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
-    const int corner[] = {0, 0};
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &full, 32 * 32 * 4);
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &full, ROWS * 64 * 2);
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, tile, &from, corner, &full);
-    while (!ptx::mbarrier_try_wait_parity(&full, 0)) {}
-    if (TAKES) *out = tile[33];
+  }
+  __syncthreads();
+  while (!ptx::mbarrier_try_wait_parity(&full, 0)) {}
+  if (multiply != NONE) {
+    const uint64_t start = __cvta_generic_to_shared(tile + multiply * 64);
+    const uint64_t matrix = start >> 4 | 1ull << 16 | 64ull << 32 | uint64_t(base) << 49 | 1ull << 62;
+    float d[4] = {};
+    asm volatile("wgmma.fence.sync.aligned;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %4, 1, 1, 1, 0, 0;\n"
+                 "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(matrix) : "memory");
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int i = 0; i < 4; ++i) out[(row + i / 2 * 8) * 8 + column + i % 2] = d[i];
+  }
+  if (threadIdx.x == 0) {
+    if (read) *out = tile[33];
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &to, corner, tile);
     ptx::cp_async_bulk_commit_group();
     ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
   }
 }
-int main() {
-  int *in, *out;
-  cudaMallocManaged(&in, 4096), cudaMallocManaged(&out, 4100);
-  for (int i = 0; i < 1024; ++i) in[i] = i, out[i] = 0;
+extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, int multiply, int base) {
   CUtensorMap maps[2];
-  const cuuint64_t size[] = {32, 32}, stride[] = {128};
-  const cuuint32_t box[] = {32, 32}, step[] = {1, 1};
+  const cuuint64_t size[] = {64, ROWS}, stride[] = {128};
+  const cuuint32_t box[] = {64, ROWS}, step[] = {1, 1};
   for (int k = 0; k < 2; ++k)
-    cuTensorMapEncodeTiled(&maps[k], CU_TENSOR_MAP_DATA_TYPE_INT32, 2, k ? out : in, size, stride, box, step,
+    cuTensorMapEncodeTiled(&maps[k], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, k ? copy : in, size, stride, box, step,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  through<<<1, 32>>>(maps[0], maps[1], out + 1024);
-  cudaDeviceSynchronize();
-  int wrong = 0;
-  for (int i = 0; i < 1024; ++i) wrong += out[i] != i;
-  return wrong ? 1 : 0;
+  through<<<1, 128>>>(maps[0], maps[1], out, shift, read, multiply, base);
+  return cudaDeviceSynchronize();
 }
 """
 
 
-@pytest.mark.parametrize(("shift", "takes", "found"), [(384, 0, 0), (0, 1, 0), (384, 1, 1)])
-def test_a_tile_may_begin_within_a_pattern_if_only_copies_use_it(tmp_path, shift, takes, found):
-    """Copies swizzle by the address, wherever a tile begins; a thread that reads rows does not."""
-    path = tmp_path / "shifted.cu"
-    path.write_text(SHIFTED, encoding="utf-8")
-    options = {"arch": "9.0", "defines": {"SHIFT": shift, "TAKES": takes}, "flags": ["-lcuda"]}
-    report = cudaemu.program(path, **options)
-    assert report.status == 0, report
-    assert [(f.kind, f.line) for f in report.findings] == [("misaligned", 16)] * found
-    assert all("line 18" in f.message for f in report.findings)
+@pytest.fixture(scope="module")
+def shifted():
+    return cudaemu.load(SHIFTED, arch="9.0a", flags=["-lcuda"])
+
+
+@pytest.mark.parametrize(
+    ("shift", "read", "multiply", "base", "right", "words"),
+    [
+        (0, 1, None, 0, True, None),
+        (384, 0, None, 0, True, None),  # from copy to copy
+        (384, 1, None, 0, True, " reads it at line "),
+        (0, 0, 0, 0, True, None),
+        (384, 0, 0, 0, True, None),  # from copy to wgmma
+        (384, 0, 0, 3, False, " reads it at line "),  # wgmma goes by the rows
+        (0, 0, 0, 3, False, "must begin in the first row of a pattern"),
+        (384, 0, 1, 0, True, "must begin in the first row of a pattern"),  # that of the copy
+    ],
+)
+def test_a_tile_may_begin_within_a_pattern_if_all_go_by_the_address(shifted, shift, read, multiply, base, right, words):
+    """Copies and wgmma do, wherever a tile begins; a thread that reads rows does not."""
+    rng, first = np.random.default_rng(0), multiply or 0
+    tile = rng.integers(-4, 5, (72, 64)).astype(np.float16)
+    copied, out = np.zeros_like(tile), np.zeros((64, 8), np.float32)
+    row = -1 if multiply is None else multiply
+    report = shifted.call("move_tile", tile, copied, out, shift, read, row, base)
+    assert report.status == 0 and (copied == tile).all(), report
+    assert set(kinds(report)) == ({"misaligned"} if words else set())
+    assert all(words in finding.message for finding in report.findings)
+    if multiply is not None:
+        used = tile[first:, :16].astype(np.float32)
+        assert (out == used[:64] @ used[:8].T).all() == right
