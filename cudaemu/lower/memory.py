@@ -163,14 +163,14 @@ def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("getctarank", out, category="integer")
 
 
-CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx", "arrive.expected")
+CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx")
 
 
 @rule("mbarrier")
 def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     """`mbarrier.arrive.release.cta.shared::cta.b64 state, [m], count`, `mbarrier.try_wait.parity.shared.b64 p, [m],
     parity, hint` and the like."""
-    what, operands = form.choose("test_wait", "try_wait", *CHANGES[:-1]), list(form.operands)
+    what, operands = form.choose("test_wait", "try_wait", *CHANGES), list(form.operands)
     if form.has("noComplete") or what == "arrive_drop" and form.has("expect_tx"):
         raise Unsupported("this form of it is not known")
     if what in ("test_wait", "try_wait"):
@@ -256,9 +256,8 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
         return Lowered(name, [Raw(form.number(0))], category="control")
     if form.parts[2:4] == ["mbarrier", "arrive"]:
         base, offset, wide = lowering.address(form.operand(0), form.space)
-        what = Raw(CHANGES.index("arrive" if form.has("noinc") else "arrive.expected"))
-        out = [ABSENT, base, Raw(offset), Raw(wide | SPACES[form.space] << 8), what, ABSENT]
-        return Lowered("mbarrier.copies", out, STRONG | SIGNAL | RELEASE, category="mbarrier", access=8)
+        out = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8), Raw(int(form.has("noinc")))]
+        return Lowered("mbarrier.copies", out, STRONG | SIGNAL, category="mbarrier", access=8)
     if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
         raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
     to, to_offset, to_wide = lowering.address(form.operand(0), "shared")

@@ -149,6 +149,14 @@ struct BulkCopy {
   u32 thread = 0, pc = 0, group = 0;
 };
 
+// cp.async.mbarrier.arrive: these lanes arrive when their cp.async up to that number have landed.
+struct LateArrival {
+  Block *block;
+  u32 warp, mask, number, pc;
+  u64 mbarrier;
+  PastPointer past;  // what the arrival tells: that they have
+};
+
 // What the sanitizer knows of an mbarrier.
 struct Mbarrier {
   PastPointer gathered, completed;           // what the threads knew that arrived in this phase, and in those before it
@@ -177,11 +185,14 @@ struct Warpgroup {
   u32 registers_pc[4] = {};
 };
 // Those who make bulk copies, in the place of a block's number: all that complete on an mbarrier; a thread's groups, as
-// they read shared memory and as they write.
+// they read shared memory and as they write. And the cp.async of a warp for whose end an mbarrier stands, by the thread that
+// arrived there first.
 constexpr u64 ASYNCHRONOUS = 1ull << 56;
 inline u64 copies_on(u64 block, u64 offset) { return ASYNCHRONOUS | block << 16 | 1 << 15 | offset >> 3; }
 inline u64 copies_of(u64 block, u32 thread, bool writing) { return ASYNCHRONOUS | block << 16 | thread << 1 | writing; }
 inline u64 products_of(u64 block, u32 warpgroup) { return ASYNCHRONOUS | block << 16 | 1 << 14 | warpgroup; }
+inline u64 cp_async_of(u64 block, u32 thread) { return ASYNCHRONOUS | block << 16 | 1 << 13 | thread; }
+inline bool is_cp_async(u64 actor) { return (actor & ASYNCHRONOUS) && (actor >> 13 & 7) == 1; }
 inline u64 block_of(u64 block) { return block & ASYNCHRONOUS ? (block & ~ASYNCHRONOUS) >> 16 : block; }
 
 // What is undefined in global memory, from launch to launch: of each byte a bit for each bit, and the store that brought it
@@ -392,7 +403,7 @@ struct Block {
   void shadow_write(const Warp &, u32 mask, const u64 *address, u32 bytes, const Instr &, const u8 (*value)[32],
                     u64 more = 0);
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
-  void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &);
+  void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &, Cell visit);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &, bool reads = true);
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
@@ -411,6 +422,7 @@ struct Block {
   void finish_groups(Warp &, int lane, u32 before);
   void wait_groups(Warp &, u32 mask, u32 keep, bool reading);
   void leave_copies(Warp &, u32 mask);
+  PastPointer reads_over(Warp &);
   void hand_to(Warp &, u32 mask, PastPointer &, bool release);
   void take_from(Warp &, const PastPointer &);
   // wgmma.cpp
@@ -479,7 +491,6 @@ struct Block {
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
-  PastPointer reads_over(Warp &);
   void hand_on(Warp &, u32 mask, PastPointer (&to)[2], bool relaxed);
   void visit(Warp &, const Instr &, int lane, u64 address, u32 bytes, bool write, u64 flags, const u8 *value);
   bool happened(const Warp &, int lane, const Visit &) const;
@@ -539,7 +550,8 @@ struct Cluster {
   // mbarrier.cpp, bulk.cpp
   std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
   std::vector<BulkCopy> copies;                 // on their way to an mbarrier
-  bool noting = false;                          // events are noted: events.cpp
+  std::vector<LateArrival> late_arrivals;
+  bool noting = false;  // events are noted: events.cpp
   std::vector<Event> events;
 
   explicit Cluster(Launch &);
@@ -547,6 +559,7 @@ struct Cluster {
   Outcome run(Worker &);
   void complete();
   void land(u64 mbarrier, Warp &by);
+  void arrive_late(u64 mbarrier, Warp &by);
   void note(Warp &, u32 pc, EventKind, u32 there, u32 at, u32 number);
   void note_wait(Warp &, u32 pc, EventKind, u32 there, u32 at, u32 number);
   void note_store(Warp &, u32 pc);
@@ -585,7 +598,8 @@ struct Change {
 
 // Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
-void finish_copies(Warp &, u32 m);  // those of the lanes' cp.async land
+void hand_over_copies(Warp &, u32 m, u64 actor);  // an arrival will tell of the lanes' cp.async so far
+void land_copies(Warp &, u32 m, u32 number);      // those of the lanes up to that number
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);

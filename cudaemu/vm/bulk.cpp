@@ -254,7 +254,8 @@ void Block::report_shifted(const Visit &v, u32 thread, u32 pc) {
   for (auto &block : cluster.blocks)
     if (block->index == v.block) {
       block->worker = worker;
-      block->report(Problem::SWIZZLE_OFFSET, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc, index);
+      block->report(Problem::SWIZZLE_OFFSET, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc,
+                    index);
     }
 }
 

@@ -28,6 +28,7 @@ void Cluster::start(u64 index) {
   visits.clear();
   mbarriers.clear();
   copies.clear();
+  late_arrivals.clear();
   events.clear();
   noting = false;
   for (auto &block : blocks) {
@@ -268,7 +269,7 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   const Visit &v = cluster.visits[last.visit()];
   if (v.lane == WHOLE_WARP)
     problem = Problem::WGMMA_OPERAND_WRITTEN;
-  else if (v.copy)
+  else if (v.copy && !is_cp_async(v.copy))
     problem = problem == Problem::RACE_WRITE_AFTER_READ ? Problem::BULK_STILL_READS
               : waited_in_vain(w, lane, v.copy)
                   ? Problem::BULK_OTHER_PHASE

@@ -102,6 +102,8 @@ void Block::start() {
     w.landed = 0;
     w.speculated.clear();
     w.copies.clear();
+    w.copies_issued = 0;
+    w.copies_arriving = nullptr;
     std::fill(std::begin(w.copy_group), std::end(w.copy_group), 0);
     w.products.clear();
     w.registers.assign(program.product_registers, WgmmaRegister());
@@ -560,7 +562,8 @@ void Block::exit(Warp &w, Group &group, u32 mask) {
         ended.push_back({barrier, who});
       lanes &= ~mask;
     }
-  for (Copy &copy : w.copies) copy.mask &= ~mask;  // no thread will wait for them
+  for (Copy &copy : w.copies)
+    if (!copy.actor) copy.mask &= ~mask;  // no thread will wait for them
   ++group.pc;
   group.mask &= ~mask;
   w.live &= ~mask;

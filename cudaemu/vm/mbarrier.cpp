@@ -89,8 +89,40 @@ static void end_phase(Warp &w, u32 pc, const Target &t, Phase &phase) {
   m.gathered = nullptr;
 }
 
+// Those arrive that were to arrive after their cp.async: these land. What else their threads did is not told.
+void Cluster::arrive_late(u64 address, Warp &by) {
+  const Target t{block(address), offset(address), address};
+  const u32 parity = Phase(t.word()).parity;
+  for (size_t n = 0; n < late_arrivals.size() && Phase(t.word()).parity == parity;) {
+    if (late_arrivals[n].mbarrier != address) {
+      ++n;
+      continue;
+    }
+    const LateArrival a = late_arrivals[n];
+    late_arrivals.erase(late_arrivals.begin() + s64(n));
+    Warp &w = a.block->warps[a.warp];
+    a.block->worker = by.block->worker;
+    land_copies(w, a.mask, a.number);
+    Mbarrier &m = mbarriers[address];
+    for (u32 rest = a.mask; rest; rest &= rest - 1) {
+      Phase phase(t.word());
+      if (!phase.pending) {
+        a.block->report(Problem::MBARRIER_FULL, a.pc, a.block->thread(w, __builtin_ctz(rest)), shown(*a.block, t), 1);
+        return a.block->halt();
+      }
+      if (noting) note(w, a.pc, EVENT_MBARRIER_ARRIVE, u32(t.there->index), u32(t.offset), 1);
+      m.gathered = join(m.gathered, a.past);
+      --phase.pending;
+      end_phase(w, a.pc, t, phase);
+      t.word() = phase.word();
+    }
+    a.block->changed(w, Space::SHARED);
+  }
+}
+
 // The copies that complete on this mbarrier land.
 void Cluster::land(u64 address, Warp &by) {
+  arrive_late(address, by);
   const auto mine = [=](const BulkCopy &c) { return c.mbarrier == address; };
   const auto first = std::find_if(copies.begin(), copies.end(), mine);
   if (first == copies.end()) return;
@@ -121,7 +153,7 @@ void Cluster::land(u64 address, Warp &by) {
   by.block->changed(by, Space::SHARED);
 }
 
-enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE, ARRIVE_EXPECTED };
+enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE };
 
 // o: state (or ~0), address, offset, 64-bit address | space << 8, what, count of threads or bytes (or ~0: 1)
 static void change(Warp &w, const Instr &i, u32 m) {
@@ -144,9 +176,14 @@ static void change(Warp &w, const Instr &i, u32 m) {
       b.report(problem, i.pc, b.thread(w, lane), shown(b, t), n);
       b.halt();
     };
+    const auto forget = [&](u64 address) {
+      auto &late = b.cluster.late_arrivals;
+      late.erase(std::remove_if(late.begin(), late.end(), [=](auto &a) { return a.mbarrier == address; }), late.end());
+    };
     if (what == INIT) {
       if (!n || n > MOST_ARRIVALS) return wrong(Problem::MBARRIER_COUNT);
       b.cluster.mbarriers[t.address] = {};
+      forget(t.address);
       note(EVENT_MBARRIER_INIT, n);
       t.word() = Phase(n | u64(n) << 20).word();
       return;
@@ -155,6 +192,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (known == b.cluster.mbarriers.end()) return wrong(Problem::MBARRIER_NOT_THERE);
     if (what == INVALIDATE) {
       b.cluster.mbarriers.erase(known);
+      forget(t.address);
       return;
     }
     if (i.o[0] != ALL) w.reg<u64>(i.o[0])[lane] = t.word();
@@ -165,8 +203,8 @@ static void change(Warp &w, const Instr &i, u32 m) {
     }
     if (what == COMPLETE) phase.bytes -= s32(n);
     if (n > u32(MOST_BYTES) || phase.bytes > MOST_BYTES) return wrong(Problem::MBARRIER_BYTES);
-    if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP || what == ARRIVE_EXPECTED) {
-      const u32 arrivals = what == ARRIVE ? n : what == ARRIVE_EXPECTED ? 0 : 1;  // 0: it has added one to the phase
+    if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
+      const u32 arrivals = what == ARRIVE ? n : 1;
       if (arrivals > phase.pending) {  // copies may end this phase first, but need not
         b.cluster.land(t.address, w);
         const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
@@ -235,15 +273,40 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
   return false;
 }
 
-// cp.async.mbarrier.arrive: an arrival when the thread's copies have landed. They may land at once, and do.
-static void change_after_copies(Warp &w, const Instr &i, u32 m) {
-  finish_copies(w, m);
-  change(w, i, m);
+// cp.async.mbarrier.arrive: an arrival when the thread's copies have landed. As bulk copies, they do when a thread that has
+// to wait tests the mbarrier. o: address, offset, 64-bit address | space << 8, whether the phase expects it already
+static void arrive_after_copies(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  const u64 actor = cp_async_of(b.index, b.thread(w, __builtin_ctz(m)));
+  hand_over_copies(w, m, actor);
+  w.copies_arriving = join(w.copies_arriving, std::make_shared<Past>(Past{{actor << 6, w.copies_issued + 1}}));
+  const PastPointer past = join(w.copies_arriving, b.launch.sanitize ? b.reads_over(w) : nullptr);
+  auto &late = b.cluster.late_arrivals;
+  const size_t before = late.size();
+  each(w, i, m, i.o[0], i.o[1], i.o[2], true, [&](int lane, const Target &t) {
+    if (!b.cluster.mbarriers.count(t.address)) {
+      b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), shown(b, t), 0);
+      return b.halt();
+    }
+    if (b.traced) trace_lane(w, i, lane, t, MBARRIER_ARRIVE);
+    if (!i.o[3]) {
+      Phase phase(t.word());
+      ++phase.pending;
+      t.word() = phase.word();
+    }
+    const auto same =
+        std::find_if(late.begin() + s64(before), late.end(), [&](auto &a) { return a.mbarrier == t.address; });
+    if (same == late.end())
+      late.push_back({&b, w.index, 1u << lane, w.copies_issued, i.pc, t.address, past});
+    else
+      same->mask |= 1u << lane;
+  });
+  b.changed(w, Space::SHARED);
 }
 
 void register_mbarrier(Registry &r) {
   enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
-            {"mbarrier.copies", change_after_copies, "d8? s* n n n s4?"},
+            {"mbarrier.copies", arrive_after_copies, "s* n n n"},
             {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
 }
 

@@ -177,10 +177,10 @@ void Block::fence_proxy(Warp &w) {
   w.knows.time[w.index] = advance(w);
   settle(w);
   const PastPointer own = as_past(w.knows, {}, index | PROXY_FENCED);
-  if (cluster.alone()) return void(w.knows.others = own);
-  auto fenced = std::make_shared<Past>();  // of other blocks
+  auto fenced = std::make_shared<Past>();  // of other blocks, and of cp.async
   for (const Known &k : *own)
-    if (!(k.key >> 6 & (PROXY_FENCED | WITHIN_BLOCK))) fenced->push_back({k.key | PROXY_FENCED << 6, k.time});
+    if (!(k.key >> 6 & (PROXY_FENCED | WITHIN_BLOCK)) && (!cluster.alone() || is_cp_async(k.key >> 6)))
+      fenced->push_back({k.key | PROXY_FENCED << 6, k.time});
   w.knows.others = join(own, fenced);
 }
 

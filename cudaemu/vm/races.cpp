@@ -86,7 +86,8 @@ bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine, boo
   if (word & R_STRONG && !((word | mine) & R_BLOCK) && seen[bit / 64] >> bit % 64 & 1) return true;
   if (e.block == index) {
     if (word & mine & R_STRONG) return true;
-    if (e.warp != w.index) return e.time < w.knows.time[e.warp];
+    if (e.warp != w.index)
+      return e.time < w.knows.time[e.warp] || (over && e.time < known(w.knows.others, e.block | READS_OVER, e.warp));
     const int by[] = {lane_of(mine), other_lane_of(mine)}, of[] = {lane_of(word), other_lane_of(word)};
     for (const int knows : by)
       for (const int lane : of)

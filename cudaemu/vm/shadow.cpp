@@ -268,10 +268,11 @@ void Block::shadow_write(const Warp &w, u32 mask, const u64 *address, u32 bytes,
     lane_by_lane([](u32, Cell) { return false; });
 }
 
-// A cp.async has been waited for: from now on it is an ordinary write of that thread.
-void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i) {
+// A cp.async has landed. If its thread has waited for it, it is from now on an ordinary write of that thread; `visit`: if
+// not, what it is.
+void Block::shadow_land(const Warp &w, int lane, u32 address, u32 bytes, const Instr &i, Cell visit) {
   const u32 last = (address + bytes - 1) >> program.granule_log2;
-  const Cell mine = stamp(w, lane, lane, i);
+  const Cell mine = visit ? visit : stamp(w, lane, lane, i);
   for (u32 at = address >> program.granule_log2; at <= last; ++at) written_by[at] = mine;
 }
 

@@ -329,7 +329,7 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   addresses(w, i.o[3], i.o[4], i.o[5], from);
   const u32 size = i.o[6], ignored = i.o[8] == ALL ? 0 : w.pred(i.o[8]) ^ (i.flags & NOT_PRED ? ALL : 0);
   Copy copy;
-  copy.mask = m, copy.size = size, copy.pc = i.pc;
+  copy.mask = m, copy.size = size, copy.pc = i.pc, copy.number = ++w.copies_issued;
   u32 whole = 0, part = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     to[lane] &= ~WINDOW_MASK, from[lane] &= ~WINDOW_MASK;
@@ -369,6 +369,39 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   }
 }
 
+// The copies of some of its lanes land.
+static void apply(Warp &w, Copy &copy, u32 lanes) {
+  Block &b = *w.block;
+  copy.mask &= ~lanes;
+  if (!lanes) return;
+  b.changed(w, Space::SHARED);
+  Cell landed;
+  if (copy.actor && b.launch.sanitize) {
+    const Visit visit{b.index, w.index, copy.number, u32(__builtin_ctz(lanes)), copy.pc, Cell(), copy.actor};
+    const bool full = b.cluster.visits.size() >= Cluster::MOST_VISITS;
+    landed = full ? Cell{Cell::BY_MANY_WARPS} : Cell::by_visit(b.cluster.remember(visit), 0);
+  }
+  for (u32 rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    u8 *to = b.shared + copy.destination[lane];
+    const void *from = reinterpret_cast<const void *>(copy.source[lane]);
+    if (copy.copied[lane] == 16)
+      memcpy(to, from, 16);
+    else {
+      memcpy(to, from, copy.copied[lane]);
+      memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
+    }
+    if (!b.launch.sanitize) continue;
+    b.undefined_landing(copy.destination[lane], copy.source[lane], copy.copied[lane], copy.size, copy.pc);
+    b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc], landed);
+  }
+}
+
+static void forget_landed(Warp &w) {
+  w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),
+                 w.copies.end());
+}
+
 // Apply the copies of the lanes of `m`, but for those of their last `keep` groups.
 static void wait_copies(Warp &w, u32 m, u32 keep) {
   Block &b = *w.block;
@@ -377,33 +410,39 @@ static void wait_copies(Warp &w, u32 m, u32 keep) {
   for (Copy &copy : w.copies) {
     u32 ready = 0;
     for (int lane = 0; lane < LANES; ++lane) ready |= u32(copy.group[lane] + keep < w.copy_group[lane]) << lane;
-    ready &= copy.mask & m;
-    copy.mask &= ~ready;
-    if (ready) b.changed(w, Space::SHARED);
-    for (u32 rest = ready; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      u8 *to = b.shared + copy.destination[lane];
-      const void *from = reinterpret_cast<const void *>(copy.source[lane]);
-      if (copy.copied[lane] == 16)
-        memcpy(to, from, 16);
-      else {
-        memcpy(to, from, copy.copied[lane]);
-        memset(to + copy.copied[lane], 0, copy.size - copy.copied[lane]);
-      }
-      if (!b.launch.sanitize) continue;
-      b.undefined_landing(copy.destination[lane], copy.source[lane], copy.copied[lane], copy.size, copy.pc);
-      b.shadow_land(w, lane, copy.destination[lane], copy.size, b.program.code[copy.pc]);
-    }
+    apply(w, copy, ready & copy.mask & m);
   }
-  w.copies.erase(std::remove_if(w.copies.begin(), w.copies.end(), [](const Copy &c) { return !c.mask; }),
-                 w.copies.end());
+  forget_landed(w);
+  if (w.copies_arriving && b.launch.sanitize) b.take_from(w, w.copies_arriving);  // what is in flight is marked
+}
+
+void hand_over_copies(Warp &w, u32 m, u64 actor) {
+  for (size_t n = w.copies.size(); n--;) {
+    Copy &copy = w.copies[n];
+    if (copy.actor || !(copy.mask & m)) continue;
+    Copy mine = copy;
+    mine.mask &= m, mine.actor = actor;
+    if (copy.mask &= ~m)
+      w.copies.push_back(mine);
+    else
+      copy = mine;
+  }
+}
+
+void land_copies(Warp &w, u32 m, u32 number) {
+  u32 groups = 0;
+  for (Copy &copy : w.copies) {
+    if (copy.number > number || !(copy.mask & m)) continue;
+    groups = std::max(groups, copy.group[__builtin_ctz(copy.mask & m)] + 1);
+    apply(w, copy, copy.mask & m);
+  }
+  forget_landed(w);
+  if (w.block->cluster.noting && groups) w.block->cluster.note(w, NO_PC, EVENT_CP_ASYNC_DONE, 0, groups, 0);
 }
 
 static void commit(Warp &w, u32 m) {
   for (int lane = 0; lane < LANES; ++lane) w.copy_group[lane] += m >> lane & 1;
 }
-
-void finish_copies(Warp &w, u32 m) { commit(w, m), wait_copies(w, m, 0); }
 
 void register_tensor(Registry &r) {
   const char *const product = "n n n n n n n d4+ s4+";
@@ -425,7 +464,7 @@ void register_tensor(Registry &r) {
          {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
          {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
          {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
-         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { finish_copies(w, m); }, ""}});
+         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
 }
 
 }  // namespace vm

@@ -359,6 +359,8 @@ struct Watch {
 // A cp.async of a warp: per lane where from, where to, how many bytes of it (the rest becomes zeros), and its group.
 struct Copy {
   u32 mask, size, pc;
+  u32 number = 0;  // of the warp's, from 1 on
+  u64 actor = 0;   // if an arrival at an mbarrier tells that it has landed: in the place of a block in a Past
   u32 destination[LANES], copied[LANES], group[LANES];
   u64 source[LANES];
 };
@@ -422,6 +424,8 @@ struct Warp {
   std::vector<Speculated> speculated;    // memory.cpp
   std::vector<Copy> copies;              // in flight
   u32 copy_group[LANES] = {};            // number of the group that each lane is filling
+  u32 copies_issued = 0;                 // so far
+  PastPointer copies_arriving;           // what its cp.async.mbarrier.arrive so far tell
   std::vector<Wgmma> products;           // under way
   std::vector<WgmmaRegister> registers;  // by their number in the program
   WgmmaFence product_fence = WgmmaFence::NEVER;

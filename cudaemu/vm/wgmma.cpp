@@ -557,6 +557,7 @@ bool Block::happened(const AsyncPast &past, Cell cell, bool fenced) const {
     return cell.time() < *std::min_element(times.begin(), times.end());
   if (!cell.visited()) return cell.time() < times[cell.warp()];
   const Visit &v = cluster.visits[cell.visit()];
+  if (is_cp_async(v.copy)) return v.time < known(past.others, fenced ? v.copy | PROXY_FENCED : v.copy, NO_WARP);
   if (v.copy) return fenced || v.time < known(past.others, v.copy, NO_WARP);
   if (v.block == index) return v.time < times[v.warp];
   return v.time < known(past.others, fenced ? v.block | PROXY_FENCED : v.block, v.warp);

@@ -61,6 +61,48 @@ def test_an_arrival_of_copies(arrive, wait, fine):
     assert not fine or c.tolist() == [100 + (n ^ 32) for n in range(64)]
 
 
+COPIES = "mad.wide.u32 %rd5, %r0, 4, %rd1; cp.async.ca.shared.global [%r2], [%rd5], 4;"
+LATE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [m];"
+OWN, OTHERS = "ld.shared.u32 %r5, [%r2];", "ld.shared.u32 %r5, [%r3];"
+OVER = "xor.b32 %r7, %r0, 32; mad.wide.u32 %rd6, %r7, 4, %rd1; st.global.u32 [%rd6], %r0;"
+PUT = (
+    "@!%p0 ret; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [s], 256;"
+    "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret;"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (COPIES + LATE + OWN, {"copy in flight"}),  # it is not a wait
+        (COPIES + LATE + "cp.async.wait_all;" + OWN, set()),
+        (COPIES + LATE + "cp.async.wait_all; bar.sync 0;" + OTHERS, set()),
+        (COPIES + LATE + "bar.sync 0;" + OTHERS, {"copy in flight"}),
+        ("st.shared.u32 [%r2], %r0;" + LATE + WAIT.format(0, 0) + OTHERS, {"shared race"}),  # of copies alone
+        (COPIES + LATE + LATE.replace("[m]", "[m2]") + WAIT.format(0, 0).replace("[m]", "[m2]") + OTHERS, set()),
+        (COPIES + LATE + WAIT.format(0, 0) + OVER, set()),  # and of what they read
+        (COPIES + LATE + OVER, {"global race"}),
+        (COPIES + LATE + WAIT.format(0, 0) + "fence.proxy.async;" + PUT, set()),
+        (COPIES + LATE + "fence.proxy.async;" + WAIT.format(0, 0) + PUT, {"missing proxy fence"}),
+    ],
+)
+def test_an_arrival_after_copies_tells_of_them_alone(body, expected):
+    second = ".shared .align 8 .b64 m2; @%p0 mbarrier.init.shared::cta.b64 [m2], 64; bar.sync 0;"
+    found, c, result = run(second + body)
+    assert set(found) == expected, result.findings
+
+
+@pytest.mark.parametrize("noinc", [True, False])
+def test_the_copies_of_a_thread_that_has_ended_arrive(noinc):
+    """32 threads copy and end. Without .noinc the phase is not over before their copies, though all others arrive."""
+    arrive = LATE if noinc else LATE.replace(".noinc", "")
+    body = f"""setp.ge.u32 %p3, %r0, 32; @%p3 bra WAITS; {COPIES} {arrive} ret;
+        WAITS: mov.u32 %r7, 0; AGAIN: add.u32 %r7, %r7, 1; setp.lt.u32 %p4, %r7, 20000; @%p4 bra AGAIN;
+        mbarrier.arrive.shared::cta.b64 _, [m]; {WAIT.format(0, 0)} {OTHERS}"""
+    found, c, result = run(body, 64 if noinc else 32)
+    assert not found and c[32:].tolist() == list(range(100, 132)), result.findings
+
+
 @pytest.mark.parametrize(("wait", "fine"), [(True, True), (False, False)])
 def test_warps_that_have_read_at_different_times(wait, fine):
     """Each says at the mbarrier that it has, the second one after more fences than the first."""
