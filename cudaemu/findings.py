@@ -241,6 +241,13 @@ NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
 )
 
 
+def _gone(f: Violation, at: Memory) -> str:
+    return (
+        f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
+        "of the cluster before its end would keep it alive"
+    )
+
+
 def _no_map(f: Violation, at: Memory) -> str:
     return NO_MAP[f.size] + (f" ({at.globally(f.address, 128)})" if f.address else "")
 
@@ -431,10 +438,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"fewer were expected (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
         "the phase that it is for"
     ),
-    "BLOCK_GONE": lambda f, at: (
-        f"{count(f.size)} at {at.shared(f.address)}: {_block(f)} has ended, and its shared memory with it; a barrier "
-        "of the cluster before its end would keep it alive"
-    ),
+    "BLOCK_GONE": lambda f, at: _gone(f, at),
+    "MBARRIER_GONE": lambda f, at: _gone(f, at),
     "BLOCK_MAY_END": lambda f, at: (
         f"{at.shared(f.address)}: nothing keeps {_block(f)} from ending before this access; a barrier of the cluster "
         "after it would"

@@ -48,8 +48,15 @@ static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 sh
   for (int lane = 0; lane < LANES && asked != Space::GENERIC; ++lane) address[lane] |= SHARED_WINDOW;
   for (u32 left = mask; left;) {
     Space space;
-    const u32 here = next_space(b, &left, address, &space);
-    if (!check_access(w, i, here, space, address, 8, 8, look(address, here, 8))) return false;
+    u32 here = next_space(b, &left, address, &space);
+    for (u32 rest = space == Space::CLUSTER ? here : 0; rest; rest &= rest - 1) {  // no thread waits there any more
+      const int lane = __builtin_ctz(rest);
+      const Block *there = b.cluster.block(address[lane]);
+      if (!there || there->live) continue;
+      b.report(Problem::MBARRIER_GONE, i.pc, b.thread(w, lane), address[lane], 8, MANY_THREADS, NO_PC, there->index);
+      here &= ~(1u << lane);
+    }
+    if (here && !check_access(w, i, here, space, address, 8, 8, look(address, here, 8))) return false;
     if (space != Space::SHARED && space != Space::CLUSTER) {
       b.report(Problem::SHARED_BOUNDS, i.pc, b.thread(w, __builtin_ctz(here)), address[__builtin_ctz(here)], 8);
       b.halt();

@@ -142,6 +142,7 @@ struct Instr {
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
   X(BULK_UNEXPECTED, "mbarrier", 0)                            \
   X(SWIZZLE_OFFSET, "misaligned", 0)                           \
+  X(MBARRIER_GONE, "block of the cluster not there", 0)        \
   X(WARPGROUP_INCOMPLETE, "warp divergence", 0)                \
   X(WARPGROUP_APART, "warp divergence", 0)                     \
   X(REGISTERS_EXCEEDED, "registers", 0)                        \

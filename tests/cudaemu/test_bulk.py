@@ -497,8 +497,8 @@ SHIFTED = r"""
 #include <cuda/ptx>
 #include <cuda_fp16.h>
 namespace ptx = cuda::ptx;
-// 72 rows of 64 halves go through a tile with a swizzle of 128 bytes. `read`: a thread reads it; `multiply`: wgmma does,
-// from that row on.
+// 72 rows of 64 halves go through a tile with a swizzle of 128 bytes. `read`: a thread reads it. `multiply`: wgmma
+// does, from that row on.
 constexpr int ROWS = 72, NONE = -1;
 __global__ void through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, float *out,
                         int shift, bool read, int multiply, int base) {

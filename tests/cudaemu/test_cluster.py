@@ -237,6 +237,16 @@ def test_a_block_that_has_ended():
     assert "has ended" in finding.message and finding.other_block == (3, 0, 0) and result.code == 719
 
 
+def test_an_arrival_at_a_block_that_has_ended():
+    """No thread waits there any more: nothing else goes wrong, and the launch goes on."""
+    body = ".shared .align 8 .b64 m; mapa.shared::cluster.u32 %r8, m, 3; setp.ne.u32 %p1, %r20, 3; mov.u32 %r5, 7;"
+    body += "@!%p1 mbarrier.init.shared::cta.b64 [m], 1;" + SYNC + "setp.eq.u32 %p0, %r20, 2;"
+    _, c, result = run(body + "@%p0 mbarrier.arrive.shared::cluster.b64 _, [%r8];", threads=1)
+    (finding,) = result.findings
+    assert "has ended" in finding.message and finding.other_block == (3, 0, 0) and result.code == 0
+    assert (c == 7).all()
+
+
 def test_a_block_that_might_have_ended():
     """It has not, here: the block that reads comes first. Nothing made sure of that."""
     body = STORE + SYNC + "setp.ne.u32 %p0, %r20, 0; @%p0 bra OUT;" + LOAD + "OUT:"
