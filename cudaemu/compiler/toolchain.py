@@ -104,7 +104,18 @@ def find_cxx() -> str:
     path = shutil.which(wanted or "g++")
     if path is None:
         raise UserError(f"CXX must be a program, got '{wanted}'; " + CXX_HELP if wanted else CXX_HELP)
+    if not _is_cxx(path):
+        raise UserError(f"{'CXX' if wanted else 'g++'} must be a C++ compiler such as g++, got '{wanted or path}'")
     return path
+
+
+@lru_cache
+def _is_cxx(path: str) -> bool:
+    """Whether the program takes g++'s options: it preprocesses an empty C++ source, and says that it is like GCC."""
+    try:
+        return "__GNUG__" in run([path, "-dM", "-E", "-x", "c++", os.devnull], seconds=ASKED_SECONDS)
+    except UserError:
+        return False
 
 
 def find_tool(name: str, nvcc: Nvcc | None = None) -> str:

@@ -40,6 +40,10 @@ def test_missing_compilers_say_what_to_install(bare):
     bare.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="CXX .*'no-such-compiler'"):
         toolchain.find_cxx()
+    for other in (sys.executable, shutil.which("true", path=os.defpath)):
+        bare.setenv("CXX", other)
+        with pytest.raises(UserError, match=rf"CXX must be a C\+\+ compiler such as g\+\+, got '{other}'"):
+            toolchain.find_cxx()
 
 
 def fake_nvcc(home: Path, release: str = "13.7", top: str = "") -> Path:
