@@ -130,7 +130,7 @@ def compile_host(
                 for job in jobs:
                     job.result()
         except UserError as error:
-            said = _explained(error, source, call, nvcc)
+            said = _explained(_of_ptxas(error, out), source, call, nvcc)
             if is_extension and "does not export" not in str(said):
                 said = type(said)(extension.explain(str(said), texts[0]))
             raise said from error
@@ -367,6 +367,17 @@ def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:
     return False
 
 
+def _of_ptxas(error: UserError, out: Path) -> UserError:
+    """What nvcc passed on from ptxas, which it may run itself, with the source's lines."""
+    named = re.search(r"ptxas \./(\w+\.ptx), line", str(error))
+    ptx = out / named[1] if named else None
+    return ToolFailed(_in_source(str(error), toolchain.read(ptx))) if ptx and ptx.exists() else error
+
+
+# Instructions of compute capability 9.0a alone: ptxas does not say where they are to be had.
+_HOPPER = re.compile(r"'(wgmma|setmaxnreg)\b.* not supported")
+
+
 def _in_source(said: str, ptx: str) -> str:
     """ptxas's messages with the source's lines in place of the PTX's."""
     lines = ptx.splitlines()
@@ -382,4 +393,6 @@ def _in_source(said: str, ptx: str) -> str:
         )
         where = f"{files.get(place[1], '?')}({place[2]})" if place else f"PTX line {number}"
         out.append(f"{where}: ptxas refuses the inline assembly: {at[2]}\n    PTX | {lines[number - 1].strip()}")
+    if found := _HOPPER.search(said):
+        out.append(f'{found[1]} needs compute capability 9.0a: --arch 9.0a, or arch="9.0a"')
     return "\n".join(dict.fromkeys(out)) or said

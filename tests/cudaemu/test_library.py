@@ -267,6 +267,16 @@ def test_run_ptx_refuses_absurd_launches(grid, block, options, said):
         cudaemu.run_ptx(PTX, "k", grid, block, [None], **options)
 
 
+@pytest.mark.parametrize("arch", ["8.0", "9.0"])  # for 9.0 nvcc itself runs ptxas
+def test_instructions_of_hopper_alone_say_which_architecture(arch):
+    code = f'// {arch}\n__global__ void k() {{ asm volatile("setmaxnreg.inc.sync.aligned.u32 40;"); }}\n'
+    with pytest.raises(UserError) as caught:
+        cudaemu.load(code, arch=arch).launch("k", 1, 128)
+    said = str(caught.value)
+    assert "source.cu(2): ptxas refuses the inline assembly" in said, said
+    assert said.endswith('setmaxnreg needs compute capability 9.0a: --arch 9.0a, or arch="9.0a"')
+
+
 def test_inline_assembly_that_ptxas_refuses(tmp_path):
     """nvcc passes it on unread, and the emulator may understand what the hardware does not have."""
     text = '__global__ void k(int *out) {\n  int v;\n  asm("add.s32 %0, 1, 2, 3;" : "=r"(v));\n  *out = v;\n}\n'
