@@ -146,7 +146,8 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     compiling = parser.add_argument_group("compiling")
     add = compiling.add_argument
     capabilities = ", ".join(str(gpu.arch) for gpu in hardware.GPUS)
-    add("--arch", default="8.0", metavar="X.Y", help=f"compute capability: {capabilities} (default: 8.0); 9.0a for wgmma")
+    capabilities += " (default: 8.0); 9.0a for wgmma"
+    add("--arch", default="8.0", metavar="X.Y", help=f"compute capability: {capabilities}")
     add("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
     add("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search a folder for headers")
     add("--flags", action="append", default=[], metavar="WORDS", help='more options for nvcc: --flags="-std=c++20 -lz"')

@@ -607,6 +607,7 @@ class Module:
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
         findings = [each for each in findings if each.kind != HARMLESS and each.problem != PASSED_ON]
         findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]
+        findings = [each for each in findings if not _of_set_operations(each)]
         seconds = time.perf_counter() - start
         return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)
 
@@ -640,6 +641,15 @@ def _of_the_compiler(found: Violation, memory: Memory) -> bool:
     """Is it about shared memory that the compiler keeps? What cooperative groups do there counts on how warps run."""
     about_shared = found.problem.startswith("RACE_") or found.problem == "SHARED_UNINITIALISED"
     return about_shared and memory.named(placed(found.address)[0]).startswith(ptx.RESERVED)
+
+
+SET_OPERATIONS = "thrust/system/cuda/detail/set_operations.h"
+
+
+def _of_set_operations(found: Violation) -> bool:
+    """Is it a comparison of Thrust's set operations? They compare what is past the ends, too, and ignore the outcome."""
+    places = [*found.place.chain, (found.place.inner_file, 0)]
+    return found.problem == "UNDEFINED_BRANCH" and any(file.endswith(SET_OPERATIONS) for file, _ in places)
 
 
 def _violation(

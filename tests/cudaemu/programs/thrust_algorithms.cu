@@ -15,12 +15,14 @@
 #include <thrust/reduce.h>
 #include <thrust/scan.h>
 #include <thrust/sequence.h>
+#include <thrust/set_operations.h>
 #include <thrust/sort.h>
 #include <thrust/transform_reduce.h>
 #include <thrust/tuple.h>
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "check.h"
 
@@ -87,5 +89,26 @@ int main() {
   thrust::device_vector<int> places(50);
   thrust::lower_bound(v.begin(), v.end(), counting, counting + 50, places.begin());
   for (int i = 0; i < 50; ++i) MUST(places[i] == std::lower_bound(ordered.begin(), ordered.end(), i) - ordered.begin());
-  std::printf("9 algorithms of Thrust agree\n");
+
+  thrust::device_vector<int> twos(n), threes(n), both(2 * n);
+  thrust::sequence(twos.begin(), twos.end(), 0, 2);
+  thrust::sequence(threes.begin(), threes.end(), 0, 3);
+  const thrust::host_vector<int> a = twos, b = threes;
+  std::vector<int> set(2 * n);
+  const auto same = [&](auto end, auto set_end) {
+    set.resize(set_end - set.begin());
+    const bool equal = thrust::host_vector<int>(both.begin(), end) == thrust::host_vector<int>(set.begin(), set.end());
+    set.resize(2 * n);
+    return equal;
+  };
+  const auto to = both.begin();
+  MUST(same(thrust::set_intersection(twos.begin(), twos.end(), threes.begin(), threes.end(), to),
+            std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), set.begin())));
+  MUST(same(thrust::set_union(twos.begin(), twos.end(), threes.begin(), threes.end(), to),
+            std::set_union(a.begin(), a.end(), b.begin(), b.end(), set.begin())));
+  MUST(same(thrust::set_difference(twos.begin(), twos.end(), threes.begin(), threes.end(), to),
+            std::set_difference(a.begin(), a.end(), b.begin(), b.end(), set.begin())));
+  MUST(same(thrust::set_symmetric_difference(twos.begin(), twos.end(), threes.begin(), threes.end(), to),
+            std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), set.begin())));
+  std::printf("13 algorithms of Thrust agree\n");
 }
