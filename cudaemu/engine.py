@@ -647,7 +647,7 @@ SET_OPERATIONS = "thrust/system/cuda/detail/set_operations.h"
 
 
 def _of_set_operations(found: Violation) -> bool:
-    """Is it a comparison of Thrust's set operations? They compare what is past the ends, too, and ignore the outcome."""
+    """Is it a comparison of Thrust's set operations? They compare what is past the ends, and ignore the outcome."""
     places = [*found.place.chain, (found.place.inner_file, 0)]
     return found.problem == "UNDEFINED_BRANCH" and any(file.endswith(SET_OPERATIONS) for file, _ in places)
 
