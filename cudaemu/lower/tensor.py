@@ -119,7 +119,8 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     if what != "mma_async":
         return Lowered(f"wgmma.{what}", kind=TOGETHER, target=EVERYONE, category="control")
     bits = form.parts[-1] == "popc"
-    to, a, b = (form.parts[:-2] if bits else form.parts)[-3:]
+    # ptxas takes .satfinite at the end, too, as CUTLASS has it.
+    to, a, b = [part for part in (form.parts[:-2] if bits else form.parts) if part != "satfinite"][-3:]
     shape = next((match for part in form.parts if (match := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
     columns, depth = (int(shape[1]), int(shape[2])) if shape else (0, 0)
     sums = WGMMA.get(a, ())

@@ -170,10 +170,11 @@ def test_integers_saturate():
     memory = np.zeros(8192, np.uint8)
     place(np.full((64, 32), 127, np.uint8), Layout(), memory)
     place(np.full((8, 32), 127, np.uint8), Layout(start=4096), memory)
-    for name, expected in (("", 2147483647 + 32 * 127 * 127 - 2**32), (".satfinite", 2147483647)):
+    wrapped, types = 2147483647 + 32 * 127 * 127 - 2**32, ".s32.s8.s8"
+    for name, expected in ((types, wrapped), (".satfinite" + types, 2147483647), (types + ".satfinite", 2147483647)):
         body = "".join(f"mov.b32 %d{n}, 2147483647;" for n in range(4))
         body += f"mov.u64 %rd8, {Layout().descriptor(64)}; mov.u64 %rd9, {Layout(start=4096).descriptor(8)}; {FENCE}"
-        body += f"wgmma.mma_async.sync.aligned.m64n8k32{name}.s32.s8.s8 {listed('d', 4)}, %rd8, %rd9, 1; {WAIT}"
+        body += f"wgmma.mma_async.sync.aligned.m64n8k32{name} {listed('d', 4)}, %rd8, %rd9, 1; {WAIT}"
         out = np.zeros((64, 8), np.int32)
         result = run(body + store(4, 8, False), memory, out)
         assert result.findings == [] and set(out.flat) == {expected}
