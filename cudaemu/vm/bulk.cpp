@@ -341,6 +341,8 @@ struct Issue {
   Block &b = *w.block;
   const u32 alone = 1u << lane;
 
+  bool repeated = false;  // another lane's copy, which is the same
+
   bool fail(Problem problem, u64 address, u32 size) {
     b.report(problem, i.pc, b.thread(w, lane), address, size);
     b.halt();
@@ -432,7 +434,7 @@ struct Issue {
       if (!writes || c.reduction) note_global(w, i, alone, at, bytes, false, p);
       if (writes) {
         note_global(w, i, alone, at, bytes, true, p);
-        b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
+        if (!repeated) b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
       } else
         b.race_read(w, i, alone, at, bytes, p);
     });
@@ -499,6 +501,11 @@ struct Issue {
     }
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
+    repeated = !c.reduction && std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {
+      return other.pc == c.pc && other.tile == c.tile && other.global == c.global && other.bytes == c.bytes &&
+             other.time == c.time && std::equal(c.corner, c.corner + 5, other.corner) &&
+             !memcmp(&other.map, &c.map, sizeof c.map);
+    });
     if (!global_side(c, true, 1)) return false;
     trace(c, BULK_STORE);
     if (b.launch.sanitize) b.copy_reads(w, i, lane, c);

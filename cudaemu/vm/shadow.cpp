@@ -180,7 +180,10 @@ void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 b
     report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
   else if (!same_value)
     look_for_race(Problem::RACE_WRITE_AFTER_WRITE, w, i, 1u << lane, where, bytes, written, mine);
-  look_for_race(Problem::RACE_WRITE_AFTER_READ, w, i, 1u << lane, where, bytes, read, mine);
+  // ldmatrix lets no lane go on before all have executed it.
+  const bool together = read && !read.visited() && !read.is(BY_MANY_WARPS) && read.warp() == w.index &&
+                        program.code[read.pc()].kind == Kind::TOGETHER;
+  if (!together) look_for_race(Problem::RACE_WRITE_AFTER_READ, w, i, 1u << lane, where, bytes, read, mine);
   written = written.made_for(mine) ? after(w, i, lane, written, mine) : mine;
   read = {};
 }

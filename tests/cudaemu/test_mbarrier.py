@@ -253,3 +253,14 @@ def test_what_a_bulk_copy_must_be(size, address, kind):
     body = "@%p0 " + EXPECT.format(size) + "@%p0 " + COPY.format(size).replace("[%rd1]", address) + WAIT.format(0, 0)
     found, _, result = run(body, count=1)
     assert found == [kind] and result.code, result.findings
+
+
+@pytest.mark.parametrize(("tile", "fine"), [("s", True), ("%r2", False)])
+def test_all_lanes_of_a_warp_store_a_tile(tile, fine):
+    """The same one to the same place: as if one did. Of different tiles, one is lost."""
+    body = f""".shared .align 16 .b8 t[512]; mov.u32 %r4, t; mad.lo.u32 %r2, %r1, 16, %r4; mov.u32 %r5, 0;
+        st.shared.v4.u32 [%r2], {{%r0, %r0, %r0, %r0}}; fence.proxy.async; bar.sync 0;
+        cp.async.bulk.global.shared::cta.bulk_group [%rd0], [{tile.replace("s", "t")}], 16;
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"""
+    result = launch(body, np.zeros(4, np.uint32), block=(32,))
+    assert set(kinds(result)) == (set() if fine else {"copy in flight"}), result.findings

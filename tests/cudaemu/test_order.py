@@ -229,6 +229,26 @@ def test_locks():
     assert "shared race" in run(LOCK.format(take="mov.u32 %r8, 0;", give=""), 96)[0]
 
 
+# ---- instructions of a whole warp ----
+
+
+@pytest.mark.parametrize(
+    ("read", "other", "fine"),
+    [
+        ("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%r10, %r11, %r12, %r13}, [%r2];", 31, True),
+        ("ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r2];", 31, False),
+        ("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%r10, %r11, %r12, %r13}, [%r2];", 63, False),  # of another warp
+    ],
+)
+def test_a_lane_writes_what_its_warp_has_read_by_ldmatrix(read, other, fine):
+    """ldmatrix lets no lane go on before all have executed it, and so have read."""
+    body = f""".shared .align 16 .b8 m[1024]; mov.u32 %r5, m; mad.lo.u32 %r2, %r0, 16, %r5; xor.b32 %r4, %r0, {other};
+        mad.lo.u32 %r4, %r4, 16, %r5; st.shared.v4.u32 [%r2], {{%r0, %r0, %r0, %r0}}; bar.sync 0; {read}
+        st.shared.u32 [%r4], 99; mov.u32 %r5, 0;"""
+    result = launch(body + OUT, np.zeros(64, np.uint32), block=(64,))
+    assert set(kinds(result)) == (set() if fine else {"shared race"}), result.findings
+
+
 # ---- the window ----
 
 
