@@ -75,6 +75,8 @@ SHORT, SHORT_ARGUMENT = 60, 16  # characters of a kernel's name, and of one of i
 def short(name: str) -> str:
     """A short readable name: long template arguments lose their own arguments and namespaces, and the whole fits a
     line."""
+    if name.startswith("_Z"):
+        return _bare(name)
     if len(name) <= SHORT or "<" not in name:
         return name
     bare, arguments = name.partition("<")[0], cpp.arguments(name, name.index("<"))
@@ -88,6 +90,15 @@ def short(name: str) -> str:
             return f"{bare}<{', '.join([*told, '...'])}>"
         told.append(brief)
     return f"{bare}<{', '.join(told)}>"
+
+
+def _bare(symbol: str) -> str:
+    """The name in a mangled one that cannot be demangled, as nvcc's may be where a template has a pack of arguments."""
+    at, name = 3 if symbol.startswith("_ZN") else 2, symbol
+    while found := re.compile(r"\d+").match(symbol, at):
+        at = found.end() + int(found[0])
+        name = symbol[found.end() : at]
+    return name + "<...>" * symbol.startswith("I", at)
 
 
 def apart(names: Iterable[str]) -> dict[str, str]:

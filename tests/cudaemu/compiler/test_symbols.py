@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudaemu.compiler.symbols import demangle, qualified, readable
+from cudaemu.compiler.symbols import demangle, qualified, readable, short
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,11 @@ def test_template_arguments_with_brackets_of_their_own():
 )
 def test_names_with_their_namespaces(symbol, name):
     assert qualified(symbol) == name
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"), [("_ZN7outside6kernelI?EEv", "kernel<...>"), ("_Z6kernel?", "kernel"), ("_Z", "_Z")]
+)
+def test_a_name_that_cannot_be_demangled_is_shortened(symbol, name):
+    assert demangle(symbol) == symbol
+    assert short(readable(symbol)) == name
