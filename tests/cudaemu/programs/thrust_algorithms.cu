@@ -1,6 +1,6 @@
-// Thrust: sorts, scans and reductions by key, fancy iterators, and vectors that copy themselves.
+// Thrust: sorts, scans and reductions by key, operations of sets, fancy iterators, and vectors that copy themselves.
 // Run: cudaemu --flags=--extended-lambda thrust_algorithms.cu
-// Prints: 9 algorithms of Thrust agree
+// Prints: 13 algorithms of Thrust agree
 #include <thrust/binary_search.h>
 #include <thrust/device_vector.h>
 #include <thrust/execution_policy.h>
