@@ -39,7 +39,7 @@ from pathlib import Path
 from common import course, problem
 from common.results import plot
 from common.results.bound import Bound, Bounds, profiled_clocks
-from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes
+from common.results.runs import RESULTS, ROOT, Record, named, not_zero, records, runs, settings_named, sizes, sustained
 from cudaemu.errors import UserError
 from cudaemu.hardware import GPUS, Gpu
 
@@ -403,6 +403,37 @@ def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **set
         cells = [milliseconds(row["ms"]["median"]), tflops(row["tflops"]), speed, *map(number, ratios)]
         body.append([row["size"], *cells])
     return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
+
+
+@table("sustained")
+def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+    """What everything in a run delivers in bursts and without a pause, TFLOP/s, a row each; and the geometric means of
+    its shares of a peer. Of the newest run in which this stage has both at all these sizes."""
+    wanted = not_zero(_settings(settings))
+
+    def at(run: dict) -> dict[tuple[str, str], Record]:
+        rows = (r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == wanted)
+        return {(r.row["name"], r.row["size"]): r for r in rows if r.row.get("default", True)}
+
+    for run in runs(kind="bench", gpu=gpu):
+        both = at(run), at(sustained(run))
+        if all((name, size) in found for found in both for size in shown):
+            break
+    else:
+        return NOTHING
+    body: list[list[object]] = []
+    for each in dict.fromkeys(row for row, _ in both[0]):
+        speeds = [tflops(found[each, size].row["tflops"]) for size in shown for found in both]
+        shares = [
+            statistics.geometric_mean(
+                found[each, size].row["tflops"] / found[peer, size].row["tflops"] for size in shown
+            )
+            for found in both
+        ]
+        body.append([each, *speeds, *(number(share) for share in shares)])
+    head = [f"{size}{mode}" for size in shown for mode in (", bursts", ", sustained")]
+    sources = [found[name, size] for found in both[:1] for size in shown]
+    return markdown([f"TFLOP/s, {dtype}", *head, f"× {peer}, bursts", "sustained"], body, sources)
 
 
 def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
