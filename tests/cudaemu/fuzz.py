@@ -1,4 +1,4 @@
-"""Broken PTX for the front end: `python -m tests.cudaemu.fuzz [--seed N] [--count N] [--stage parse|lower|run]`.
+"""Broken PTX: `python -m tests.cudaemu.fuzz [--seed N] [--count N] [--stage parse|lower|run] [--grammatical]`.
 
 Mutants of real PTX are parsed, lowered, and run. Whatever comes, the answer is a result or a UserError; every other
 exception, and whatever takes more than its time, is printed as a line of JSON. A crash ends the process by a signal.
@@ -209,6 +209,33 @@ def mutant(text: str, rng: random.Random) -> str:
     return text
 
 
+REGISTER = re.compile(r"%(?:rd|rs|r|p|f|fd|h|hh)\d+\b")
+WHOLE = re.compile(r"(?<![\w.%])\d+(?=[;,\]\s])")
+STATEMENT = re.compile(r"(?m)^\s+(?:@!?%p\d+ )?[a-z][\w.:]+ [^{}]*;$")
+
+
+def grammatical(text: str, rng: random.Random) -> str:
+    """The text with one to four things changed, each to another of its kind, so that the grammar still holds: a
+    register of the same class, a number, a statement that goes, comes twice or changes places."""
+    for _ in range(rng.randint(1, 4)):
+        if rng.random() < 0.5:
+            one = _some(REGISTER, text, rng)
+            same = one and re.compile(re.escape(one[0].rstrip("0123456789")) + r"\d+\b")
+            other = same and _some(same, text, rng)
+        elif rng.random() < 0.5:
+            one, other = _some(WHOLE, text, rng), None
+            if one:
+                number = rng.choice(("0", "1", "3", "4", "8", "32", "64", "4096", str(2**31 - 1), str(2**32 - 1)))
+                text = text[: one.start()] + number + text[one.end() :]
+        else:
+            one, other = _some(STATEMENT, text, rng), _some(STATEMENT, text, rng)
+            if one and rng.random() < 0.3:  # it goes, or comes twice
+                text, other = text[: one.start()] + one[0] * rng.choice((0, 2)) + text[one.end() :], None
+        if one and other:
+            text = text[: one.start()] + other[0] + text[one.end() :]
+    return text
+
+
 class TooLong(BaseException):
     """Not an Exception: nothing on the way may catch it."""
 
@@ -255,6 +282,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--stage", choices=("parse", "lower", "run"), default="parse")
+    parser.add_argument("--grammatical", action="store_true", help="only changes that leave the grammar whole")
     parser.add_argument("--from", dest="first", type=int, default=0, help="skip the mutants before this one")
     args = parser.parse_args()
     for number in (signal.SIGPROF, signal.SIGALRM):
@@ -265,7 +293,8 @@ def main() -> int:
     cases = [(f"fixed {n}", text) for n, text in enumerate(FIXED)] if not args.first else []
     for n in range(args.first, args.count):
         rng = random.Random(f"{args.seed} {n}")
-        cases.append((f"--seed {args.seed} --from {n}", mutant(rng.choice(sources), rng)))
+        make = grammatical if args.grammatical else mutant
+        cases.append((f"--seed {args.seed} --from {n}", make(rng.choice(sources), rng)))
     for name, text in cases:
         print(json.dumps({"trying": name}), file=sys.stderr, flush=True)  # what was tried when the process crashed
         outcome = attempt(text, args.stage)

@@ -13,10 +13,16 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("stage", "mutants"), [("parse", range(4000)), ("run", range(1000)), ("run", range(1000, 2000))]
+    ("stage", "mutants"),
+    [
+        ("parse", range(4000)),
+        ("run", range(1000)),
+        ("run", range(1000, 2000)),
+        ("run --grammatical", range(1000)),
+    ],
 )
 def test_mutants(stage, mutants):
-    words = ["--stage", stage, "--from", str(mutants.start), "--count", str(mutants.stop)]
+    words = ["--stage", *stage.split(), "--from", str(mutants.start), "--count", str(mutants.stop)]
     command = [sys.executable, "-m", "tests.cudaemu.fuzz", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
     last = done.stderr.strip().splitlines()[-1:]
