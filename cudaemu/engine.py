@@ -24,6 +24,7 @@ import numpy as np
 from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
+from cudaemu.errors import UserError
 from cudaemu.findings import HARMLESS, NOBODY, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
@@ -378,7 +379,11 @@ class Module:
             else:
                 align = max(variable.align, 1)
                 # A margin on both sides: nothing lies next to it.
-                storage = np.zeros(variable.size + 512 + align, np.uint8)
+                try:
+                    storage = np.zeros(variable.size + 512 + align, np.uint8)
+                except MemoryError:
+                    what = f"{readable(variable.name)} must fit into this machine's memory"
+                    raise UserError(f"{what}, got {variable.size:,} bytes") from None
                 base = -(-(storage.ctypes.data + 256) // align) * align
                 self._storage.append(storage)
             self.variables[variable.name] = Region(base, variable.size, readable(variable.name))

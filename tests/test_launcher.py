@@ -47,6 +47,28 @@ def test_a_status_that_nobody_looks_at(edited: Edited):
     assert "nobody looked (cudaGetLastError)" in report and "CUDA error 701: gemm_kernel: launch 1 is refused" in report
 
 
+@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+def test_pointers_that_are_none_or_not_aligned(stage: Stage):
+    """Whoever copies a launcher out has no Python layer to check for him."""
+    kernel = stage.kernel()
+    shape = min(kernel.test_shapes().values(), key=lambda shape: stage.spec.flops(shape, kernel.variants))
+    inputs, outputs = launcher._tensors(kernel, shape, 0)
+    arguments = {**kernel.arguments(inputs, outputs), "stream": None}
+    names = [*stage.spec.input_names, *stage.spec.output_names(kernel.variants)]
+
+    def status(name: str, changed: torch.Tensor | None) -> int:
+        options = {"arch": stage.arch, "blocks": launcher.NO_BLOCK, "counters": False}
+        return kernel.call_launcher({**arguments, name: changed}, **options).status
+
+    invalid_value = 1
+    for name in names:
+        tensor = arguments[name]
+        assert status(name, None) == invalid_value, f"{name}, null"
+        if stage.alignment > 1 and tensor.dtype != torch.float32:  # scales
+            address = tensor.data_ptr() + stage.alignment // 2
+            assert status(name, address.to_bytes(8, "little")) == invalid_value, f"{name}, misaligned"
+
+
 @pytest.mark.parametrize("rule", ["N % 32", "false"])
 def test_a_size_that_is_not_refused(edited: Edited, rule: str):
     report = said_of_the_launcher(broken(edited, SPLIT_Q, ("N % BLOCK_Q || N % BLOCK_KV", rule)))

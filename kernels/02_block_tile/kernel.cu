@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
 extern "C" cudaError_t launch_gemm(
     const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   if (M < 1 || N < 1 || K < 1 || K > INT_MAX - BLOCK_K) return cudaErrorInvalidValue;
+  if (!A || !B || !C) return cudaErrorInvalidValue;
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
   gemm_kernel<<<grid, THREADS, 0, stream>>>(A, B, C, M, N, K);
   return cudaGetLastError();

@@ -443,7 +443,7 @@ extern "C" cudaError_t launch_gemm(
     const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   constexpr int LARGEST = 0x7fffff00;  // tiles that reach over an edge must not leave what an int can count
   if (M < 1 || N < 1 || K < 1 || M > LARGEST || N > LARGEST || K > LARGEST) return cudaErrorInvalidValue;
-  if (K % 8 || ((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;  // chunks are aligned
+  if (!A || !B || !C || K % 8 || ((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;
   int device, multiprocessors, shared_limit;  // shared_limit: bytes that a block may use
   cudaError_t status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;

@@ -241,6 +241,7 @@ extern "C" cudaError_t launch_gemm(
     const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   if (M < 1 || N < 1 || K < 1) return cudaErrorInvalidValue;
   if (M % BLOCK_M || N % BLOCK_N || K % BLOCK_K) return cudaErrorInvalidValue;
+  if (!A || !B || !C || ((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;  // copies take 16 bytes
   const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));
   const int shared_bytes = STAGES * sizeof(Tiles);  // more than 48 KB must be asked for
   const cudaError_t status =

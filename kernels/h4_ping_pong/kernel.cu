@@ -383,6 +383,7 @@ extern "C" cudaError_t launch_gemm(
     const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
   if (M < 1 || N < 1 || K < 1) return cudaErrorInvalidValue;
   if (M % BLOCK_M || N % BLOCK_N || K % BLOCK_K) return cudaErrorInvalidValue;
+  if (!A || !B || !C || ((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;  // as TMA wants them
   CUtensorMap A_map, B_map, C_map;
   cudaError_t status = tensor_map(&A_map, A, M, K, BLOCK_M);
   if (status == cudaSuccess) status = tensor_map(&B_map, B, K, N, BLOCK_K);

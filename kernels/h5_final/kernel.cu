@@ -697,7 +697,7 @@ constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 extern "C" cudaError_t launch_matmul(
     const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, int M, int N, int K,
     int a_row, int b_row, int c_row, int residual_row, int activation, int choice, cudaStream_t stream) {
-  if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2 || choice >= ALL)
+  if (!A || !B || !C || M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2 || choice >= ALL)
     return cudaErrorInvalidValue;
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && residual_row < N)
     return cudaErrorInvalidValue;
