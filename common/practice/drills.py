@@ -11,6 +11,7 @@ Answers come from the code that the figures and the bounds use: layout (banks, s
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import secrets
@@ -116,6 +117,7 @@ def drill(name: str, title: str, level: str) -> Callable[[Maker], Maker]:
     """Register what makes a question of that kind."""
 
     def register(make: Maker) -> Maker:
+        assert name not in KINDS, name
         KINDS[name] = Kind(name, title, level, make)
         return make
 
@@ -459,6 +461,57 @@ def _lanes(held: fragments.Fragment, row: int, column: int, top: int, left: int)
         for y, line in enumerate(held.lane.tolist())
     ]
     return "\n".join(line.rstrip() for line in [head, *lines])
+
+
+@drill("fp8-keys", "where a weight of fp8 attention is wanted in V", "senior")
+def _keys_of_values(chance: random.Random) -> Question:
+    keys = 128
+    row, key = chance.randrange(64), chance.randrange(keys)
+    thread, place = int(fragments.accumulator(keys).lane[row, key]), value_place(key)
+    return Question(
+        f"The scores of 64 queries and {keys} keys are the fp32 accumulator of a wgmma. Rounded to e4m3, four weights "
+        "of a thread side by side become a register of the next product's first operand, in which the thread has "
+        "columns t · 4 to t · 4 + 3 of each 16, where t = thread % 4. A thread takes its weights in the order of their "
+        f"keys, and none moves to another thread. Which thread of the warpgroup (0 to 127) has the weight of query "
+        f"{row} and key {key}, and at which place must that key stand among the {keys} of V?",
+        {"thread": thread, "place": place},
+        f"Warp {row // 16}, lane {row % 8} · 4 + {key} % 8 / 2; t = {thread % 4} has keys {thread % 4 * 2}, "
+        f"{thread % 4 * 2 + 1}, {thread % 4 * 2 + 8} and {thread % 4 * 2 + 9} of each 16. Key {key} is one of them: "
+        f"{key // 16 * 16} + {thread % 4} · 4 + {place % 4}.",
+    )
+
+
+def value_place(key: int) -> int:
+    """Where stage h8 has a key in V: the four of 16 that a lane of S has stand side by side."""
+    return key // 16 * 16 + key % 8 // 2 * 4 + key % 16 // 8 * 2 + key % 2
+
+
+@drill("e4m3", "what a number becomes in 8 bits with a scale", "mid")
+def _e4m3(chance: random.Random) -> Question:
+    scale = Fraction(2) ** chance.randrange(-2, 3)
+    least, most, part = chance.choice([(17, 440, 1), (1, 128, 64), (1, 32, 1024)])
+    exact = Fraction(chance.randrange(least, most), part)
+    rounded, unit = e4m3(exact), e4m3_unit(exact)
+    return Question(
+        f"The largest |x| of a block is {shown(448 * scale)}. Its numbers are divided by a scale, so that this becomes "
+        f"448, the largest of e4m3, and rounded to e4m3 (to the nearest, ties to even). What does x = "
+        f"{shown(exact * scale)} become in e4m3, and what is that times the scale?",
+        {"e4m3": rounded, "number": rounded * scale},
+        f"The scale is {shown(scale)}, x / scale = {shown(exact)}. There, e4m3 has the multiples of {shown(unit)} "
+        "(4 significant bits; below 2⁻⁶ always 2⁻⁹).",
+    )
+
+
+def e4m3_unit(x: Fraction) -> Fraction:
+    """The distance of the numbers of e4m3 around x > 0."""
+    exponent = max(math.frexp(x)[1] - 1, -6)
+    return Fraction(2) ** (exponent - 3)
+
+
+def e4m3(x: Fraction) -> Fraction:
+    """x > 0, rounded to e4m3; beyond 448 it is 448."""
+    unit = e4m3_unit(x)
+    return min(round(x / unit) * unit, Fraction(448))
 
 
 # ------------------------------------------------------------------------------------------------ what fits, what binds

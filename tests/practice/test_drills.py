@@ -8,11 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import cudaemu
 from common import notebook
 from common.figures import fragments, layout
 from common.practice import drills
+from common.problems.quantize import ORDER
 from cudaemu.errors import UserError
 from tests.cudaemu import warpgroups
 from tests.cudaemu.machine import kinds, launch
@@ -205,6 +207,27 @@ def test_the_accumulator_of_wgmma_is_where_the_table_has_it():
     held = fragments.accumulator(columns)
     row, column = np.mgrid[0:rows, 0:columns]
     assert (out[held.lane, held.register] == columns * row + column).all()
+
+
+def test_keys_of_values_stand_as_the_stage_takes_them():
+    """Where the problem's order has them, in columns of 8-bit operands that the same thread has."""
+    for question in asked("fp8-keys"):
+        row, key = (int(re.search(rf"{word} (\d+)[, ]", question.text)[1]) for word in ("query", "and key"))
+        thread, place = question.parts.values()
+        assert place // 16 == key // 16 and ORDER[place % 16] == key % 16
+        assert place % 16 // 4 == thread % 4 == key % 8 // 2
+        assert thread // 32 == row // 16 and thread % 32 // 4 == row % 8
+
+
+def test_e4m3_is_rounded_as_torch_does():
+    numbers_ = [Fraction(n, 64) for n in range(1, 448 * 64, 7)] + [Fraction(n, 4096) for n in range(1, 512)]
+    rounded = torch.tensor([float(n) for n in numbers_]).to(torch.float8_e4m3fn).double().tolist()
+    assert [float(drills.e4m3(n)) for n in numbers_] == rounded
+    for question in asked("e4m3"):
+        largest, x = re.search(r"block is ([\d,.]+)\. .* x = ([\d,.]+) become", question.text).groups()
+        scale, (stored, number) = Fraction(largest.replace(",", "")) / 448, question.parts.values()
+        exact = torch.tensor(float(Fraction(x.replace(",", "")) / scale))
+        assert float(stored) == exact.to(torch.float8_e4m3fn).item() and number == stored * scale, question
 
 
 # ---- tiles ----
