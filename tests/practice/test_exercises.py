@@ -18,7 +18,7 @@ from tests.practice import sources
 
 ALL = exercises.catalogue()
 PATCHED = [each for each in ALL if each.patch.source]
-STEPS = {*(f"{number:02}" for number in range(2, 17)), *(f"h{number}" for number in range(1, 6))}
+STEPS = {*(f"{number:02}" for number in range(2, 17)), *(f"h{number}" for number in range(1, 9))}
 
 
 def named(exercise: Exercise) -> str:
