@@ -137,12 +137,14 @@ def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
 
 
 def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
-    """Counters of kernels side by side, as the emulator counts them at `shape`; of two also how each moved.
+    """Counters of kernels side by side, as the emulator counts them at `shape`, the last one's; of two also how each moved.
 
     `names`: counters and derived figures of common.counts; default: what the last stage is about, and all derived.
     """
     chosen = [each.kernel() if isinstance(each, Stage) else each for each in compared]
-    counted = [counts.emulate(kernel, shape).counters.flat() for kernel in chosen]
+    spec, shape = chosen[-1].stage.spec, tuple(shape)
+    shapes = [kernel.stage.spec.like(spec, shape) for kernel in chosen]
+    counted = [counts.emulate(kernel, each).counters.flat() for kernel, each in zip(chosen, shapes)]
     about = chosen[-1].stage.counters
     found = {name: values for name, values, _ in counts.rows(counted, about)}
     names = names or [name for name in found if name in about or name in counts.DERIVED]
@@ -157,7 +159,7 @@ def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Se
     ]
     return table(
         [
-            chosen[-1].stage.spec.format(tuple(shape)),
+            spec.format(shape),
             *(kernel.label for kernel in chosen),
             *(["change"] if len(chosen) == 2 else []),
         ],
