@@ -89,7 +89,10 @@ def phase(stage: Stage, number: int, last: int | None = None, *, fold: str = "")
 
     `fold` as in `quote`. UserError if the kernel has no such phase."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
-    marks = {int(m[1]): n for n, line in enumerate(lines, 1) if (m := re.match(r"\s+// (\d+)\. ", line))}
+    marks: dict[int, int] = {}
+    for n, line in enumerate(lines, 1):
+        if found := re.match(r"\s+// (\d+)\. ", line):
+            marks.setdefault(int(found[1]), n)  # of the first kernel
     last = number if last is None else last
     if number not in marks or last not in marks:
         raise UserError(f"phases of {stage.source} must be among {', '.join(map(str, marks))}, got {number} to {last}")
