@@ -140,7 +140,7 @@ def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
 
 
 def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
-    """Counters of kernels side by side, as the emulator counts them at `shape`, the last one's; of two also how each moved.
+    """Counters of kernels side by side, as the emulator counts them at `shape` of the last; of two also how each moved.
 
     `names`: counters and derived figures of common.counts; default: what the last stage is about, and all derived.
     """

@@ -119,7 +119,7 @@ class Run:
         return found
 
     def group(self, span: Span, kinds: Mapping[str, str]) -> str:
-        """The one of `kinds` whose word is in the source line of a product or in its name, such as m64n128k32. UserError
+        """The one of `kinds` whose word is in the source line of a product or its name, such as m64n128k32. UserError
         unless it is exactly one."""
         line = f"{self.source[span.line - 1].strip() if span.line else ''} {span.what}".strip()
         found = [kind for word, kind in kinds.items() if word in line]
