@@ -89,7 +89,10 @@ def phase(stage: Stage, number: int, last: int | None = None, *, fold: str = "")
 
     `fold` as in `quote`. UserError if the kernel has no such phase."""
     lines = stage.source.read_text(encoding="utf-8").splitlines()
-    marks = {int(m[1]): n for n, line in enumerate(lines, 1) if (m := re.match(r"\s+// (\d+)\. ", line))}
+    marks: dict[int, int] = {}
+    for n, line in enumerate(lines, 1):
+        if found := re.match(r"\s+// (\d+)\. ", line):
+            marks.setdefault(int(found[1]), n)  # of the first kernel
     last = number if last is None else last
     if number not in marks or last not in marks:
         raise UserError(f"phases of {stage.source} must be among {', '.join(map(str, marks))}, got {number} to {last}")
@@ -137,12 +140,14 @@ def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
 
 
 def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
-    """Counters of kernels side by side, as the emulator counts them at `shape`; of two also how each moved.
+    """Counters of kernels side by side, as the emulator counts them at `shape` of the last; of two also how each moved.
 
     `names`: counters and derived figures of common.counts; default: what the last stage is about, and all derived.
     """
     chosen = [each.kernel() if isinstance(each, Stage) else each for each in compared]
-    counted = [counts.emulate(kernel, shape).counters.flat() for kernel in chosen]
+    spec, shape = chosen[-1].stage.spec, tuple(shape)
+    shapes = [kernel.stage.spec.like(spec, shape) for kernel in chosen]
+    counted = [counts.emulate(kernel, each).counters.flat() for kernel, each in zip(chosen, shapes)]
     about = chosen[-1].stage.counters
     found = {name: values for name, values, _ in counts.rows(counted, about)}
     names = names or [name for name in found if name in about or name in counts.DERIVED]
@@ -157,7 +162,7 @@ def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Se
     ]
     return table(
         [
-            chosen[-1].stage.spec.format(tuple(shape)),
+            spec.format(shape),
             *(kernel.label for kernel in chosen),
             *(["change"] if len(chosen) == 2 else []),
         ],

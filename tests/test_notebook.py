@@ -74,6 +74,8 @@ def test_counters_stand_side_by_side_and_two_with_their_change():
     assert "| 64 | 01_naive fp16 | 02_block_tile fp16 | change |" in text and "÷" in text
     text = notebook.counters([naive, block, naive], (64, 64, 64), ("instructions.fma",)).data
     assert "change" not in text and text.count("8,192") == 3
+    last = [kernels.load(number).kernel("fp16", {"HEAD_DIM": 64}) for number in ("h7", "h8")]  # of six sizes, and four
+    assert notebook.counters(last, (1, 1, 128, 64), ("instructions.wgmma",)).data.startswith("| 1x1x128 |")
 
 
 def test_a_check_says_what_is_right_and_what_is_not(edited):

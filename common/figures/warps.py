@@ -119,13 +119,13 @@ class Run:
         return found
 
     def group(self, span: Span, kinds: Mapping[str, str]) -> str:
-        """The one of `kinds` whose word is in the source line of a product, or in its name where there is no line.
-        UserError unless it is exactly one."""
-        line = self.source[span.line - 1] if span.line else span.what
+        """The one of `kinds` whose word is in the source line of a product or its name, such as m64n128k32. UserError
+        unless it is exactly one."""
+        line = f"{self.source[span.line - 1].strip() if span.line else ''} {span.what}".strip()
         found = [kind for word, kind in kinds.items() if word in line]
         if len(found) != 1:
             words = ", ".join(kinds)
-            raise UserError(f"{self.label}: line {span.line} must have one of the words {words}, got {line.strip()!r}")
+            raise UserError(f"{self.label}: line {span.line} must have one of the words {words}, got {line!r}")
         return found[0]
 
     @property

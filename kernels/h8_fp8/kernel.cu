@@ -7,9 +7,9 @@
 //           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
 //           scores. That of V goes into the weights: the softmax takes the maximum of score + log₂(scale of V), so that
 //           P fills e4m3's range.
-//           Rotation: an outlier costs its block the small numbers. Q and K are multiplied by the same Hadamard matrix,
-//           after random signs: Q · Kᵀ stays, and an outlier is shared out over its row (Shah et al.,
-//           "FlashAttention-3", 2024).
+//           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
+//           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
+//           shared out over its row (Shah et al., "FlashAttention-3", 2024).
 //           Sums of the rounded weights, by wgmma: what rounding does to all weights alike cancels in O / l.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who

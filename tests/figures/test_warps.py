@@ -145,6 +145,13 @@ def test_two_overlaps_of_attention(attention):
     assert idle[0, 0] > idle[1, 0] > idle[0, 1] > idle[1, 1] > 0
 
 
+def test_products_are_told_apart_by_their_shape(attention):
+    """Where one line of the kernel, a call, starts both."""
+    by_shape = {"n128k16": "scores", "n64k16": "values"}
+    run = attention[1, 1]
+    assert all(run.group(span, by_shape) == run.group(span, KINDS) for span in run.of(Kind.WGMMA))
+
+
 def test_a_picture_of_the_overlaps(attention):
     figure = warps.overlaps(attention[0, 0], attention[1, 1], kinds=KINDS)
     shown = [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]
