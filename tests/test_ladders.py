@@ -106,10 +106,12 @@ def test_on_a_gpu_it_is_timed_beside_the_stage_that_it_follows(hopper, fake_gpu,
 
 def test_attention_on_hopper_is_a_ladder_of_its_own():
     """Its first stage changes one that computes products, and is not compared with it."""
-    first, last = course.load("h6"), course.load("h7")
-    assert course.ladder(first) == [first, last] and course.previous(last) is first
+    first, last, fp8 = course.load("h6"), course.load("h7"), course.load("h8")
+    assert course.ladder(first) == [first, last, fp8]
+    assert course.previous(last) is first and course.previous(fp8) is last
     assert course.previous(first) is course.load("h3") and first not in course.ladder(course.load("h3"))
     assert course.counterpart(course.load("h3"), first.kernel()) is None
     small = course.counterpart(first, last.kernel("bf16", {"HEAD_DIM": 64}))
     assert small is not None and small.label == "h6_wgmma_attention bf16 HEAD_DIM=64"
     assert course.counterpart(first, last.kernel("fp16", {"CAUSAL": 1})) is None
+    assert course.counterpart(last, fp8.kernel()).ceiling == "wgmma fp16" and fp8.kernel("bf16").ceiling == "wgmma e4m3"

@@ -482,7 +482,7 @@ def _keys_of_values(chance: random.Random) -> Question:
 
 
 def value_place(key: int) -> int:
-    """Where stage h8 has a key in V: the four of 16 that a lane of S has stand side by side."""
+    """Where attention in fp8 has a key in V: the four of 16 that a lane of S has stand side by side."""
     return key // 16 * 16 + key % 8 // 2 * 4 + key % 16 // 8 * 2 + key % 2
 
 

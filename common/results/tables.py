@@ -423,6 +423,8 @@ def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | No
         return NOTHING
     body: list[list[object]] = []
     for each in dict.fromkeys(row for row, _ in both[0]):
+        if not all((each, size) in both[1] for size in shown):
+            continue
         speeds = [tflops(found[each, size].row["tflops"]) for size in shown for found in both]
         shares = [
             statistics.geometric_mean(

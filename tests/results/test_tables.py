@@ -207,8 +207,8 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     rows = [
         row("01_naive", 4.0, variants={"COALESCED": 1}, **measured, **about),
         row("01_naive", 0.5, default=False, variants={"COALESCED": 0}, **about),
-        row("02_block_tile", 8.0, previous="01_naive"),
-        row("cuBLAS", 400.0, role="peer"),
+        row("02_block_tile", 8.0, previous="01_naive", sustained={"tflops": 6.0}),
+        row("cuBLAS", 400.0, role="peer", sustained={"tflops": 200.0}),
     ]
     record("bench", run(*rows, limits=LIMITS, power_limit_w=700.0))
     both = [row("01_naive", 4.0, dtype=dtype, variants={"COALESCED": 1}) for dtype in ("fp16", "bf16")]
@@ -259,6 +259,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "speed": ["gemm", "02_block_tile", "fp16"],
         "variants": ["01_naive", "COALESCED"],
         "uses": ["01_naive", "fp16", "4096"],
+        "sustained": ["02_block_tile", "fp16", "cuBLAS", "4096"],
         "limits": [],
         "levels": [],
         "latencies": [],
@@ -273,6 +274,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     made = {name: TABLES[name](*words) for name, words in arguments.items()}
     assert set(made) == set(TABLES)
     assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
+    assert ["02_block_tile", "8.00", "6.00", "0.02", "0.03"] in cells(made["sustained"])
     first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
     assert cells(made["first"]) == [first]
     # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
