@@ -540,6 +540,19 @@ def levels_table(gpu: str | None = None) -> str:
     return markdown(head, body, [Record(run, {})])
 
 
+@table("tma")
+def tma_table(gpu: str | None = None) -> str:
+    """What TMA brings from L2 to all SMs together, by how many SMs share a chunk and whether it is sent to several."""
+    run, rows = _ceilings(gpu)
+    body = [
+        [row["name"], number(_bytes_per_clock(row), "{:.3g}"), f"{row['value']:.3g} TB/s"]
+        for key, row in rows.items()
+        if key == "L2" or key.startswith("L2, TMA")
+    ]
+    head = ["what arrives", "bytes per clock and SM", "all SMs together"]
+    return markdown(head, body, [Record(run, {})]) if len(body) > 1 else NOTHING
+
+
 def gpu_named(name: str, model: Gpu) -> bool:
     """Whether a GPU called "NVIDIA H200" is one of the devices of that compute capability."""
     return any(device in name.split() for device in re.split(r",\s*", model.devices))

@@ -217,6 +217,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     unit |= {"ms": {"median": 1, "p20": 1, "p80": 1, "n": 9}, "per_clock": {"value": 2500.0, "unit": "FLOP/clock/SM"}}
     unit |= {"sustained": {"value": 622.0, "sm_mhz": {"median": 1880}}}
     rates = [("shared load", 128.0, "byte/clock/SM"), ("L1", 100.0, "byte/clock/SM"), ("L2", 5.0, "TB/s")]
+    rates += [("L2, TMA, by multicast", 9.0, "TB/s")]
     rates += [("DRAM read", 4.0, "TB/s"), ("launch", 2.5, "µs")]
     clocks = {
         "FMA": 4.0,
@@ -262,6 +263,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "sustained": ["02_block_tile", "fp16", "cuBLAS", "4096"],
         "limits": [],
         "levels": [],
+        "tma": [],
         "latencies": [],
         "flight": [],
         "bounds": ["gemm", "fp16", "4096"],
@@ -292,6 +294,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["L2", "260", "20", "5,200", "41", "11"],
         ["device memory", "600", "20", "12,000", "94", "24"],
     ]
+    assert cells(made["tma"])[1] == ["L2, TMA, by multicast, read", "20", "9 TB/s"]
     assert cells(made["latencies"])[1] == ["shared, chased", "29.4", "14.7 ns"]
     assert cells(made["latencies"])[-1] == ["launch, read", "–", "2,500 ns"]
     assert cells(made["clocks"]) == [["01_naive", "–", "1.750 GHz (power cap 50%)"]]
