@@ -49,7 +49,7 @@ def _takes_what_it_must_refuse(kernel: Kernel, least: Shape, seed: int) -> list[
         multiple = kernel.multiples.get(axis, 1)
         for more in sorted({1, multiple // 2}) if multiple > 1 else ():
             shape = tuple(size + more * (position == at) for at, size in enumerate(least))
-            inputs, outputs = _tensors(unchecked, shape, seed)
+            inputs, outputs = tensors(unchecked, shape, seed)
             report = _run(unchecked, inputs, outputs)
             refused = report.status and not report.launches
             if not refused and not (report.ok and _right(unchecked, inputs, outputs)):
@@ -61,11 +61,11 @@ def _takes_what_it_must_refuse(kernel: Kernel, least: Shape, seed: int) -> list[
 
 def _says_nothing(kernel: Kernel, shapes: Sequence[Shape], seed: int) -> list[str]:
     """Each launch in turn is refused: the launcher has to return that. No block runs."""
-    tensors = _tensors(kernel, shapes[-1], seed)
+    inputs, outputs = tensors(kernel, shapes[-1], seed)
     for number in count(1):
         refusals: list[str] = []
         report = _run(
-            *(kernel, *tensors),
+            *(kernel, inputs, outputs),
             blocks=NO_BLOCK,
             refused_launch=number,
             on_refusal=lambda code, why, refusals=refusals: refusals.append(f"CUDA error {code}: {why}"),
@@ -81,19 +81,19 @@ def _says_nothing(kernel: Kernel, shapes: Sequence[Shape], seed: int) -> list[st
 
 def _leaves_something(kernel: Kernel, least: Shape, shapes: Sequence[Shape], seed: int) -> list[str]:
     """Two calls in one process give the same, and all shapes can be launched in one, whichever kernels they take."""
-    calls = [_tensors(kernel, least, seed) for _ in range(2)]
+    calls = [tensors(kernel, least, seed) for _ in range(2)]
     report = _run(kernel, *calls[0], again=calls[1:])
     if not report.ok:
         return [f"called twice in one process: {report}"]
     if not all(torch.equal(one, other) for one, other in zip(calls[0][1], calls[1][1])):
         size = kernel.stage.spec.format(least)
         return [f"called twice in one process, with the same inputs of {size}: the second result is another one"]
-    calls = [_tensors(kernel, shape, seed) for shape in shapes]
+    calls = [tensors(kernel, shape, seed) for shape in shapes]
     report = _run(kernel, *calls[0], again=calls[1:], blocks=NO_BLOCK)
     return [] if report.ok else [f"all test sizes launched in one process: {report}"]
 
 
-def _tensors(kernel: Kernel, shape: Shape, seed: int) -> tuple[Tensors, Tensors]:
+def tensors(kernel: Kernel, shape: Shape, seed: int) -> tuple[Tensors, Tensors]:
     """Inputs, and outputs full of NaN."""
     spec = kernel.stage.spec
     inputs = spec.inputs(shape, kernel.dtype, kernel.variants, seed=seed)
@@ -162,7 +162,7 @@ def last_is_last(kernel: Kernel) -> bool:
     inner = [spec.axes.index(axis) for axis in spec.inner_axes]
     shapes = spec.test_shapes(kernel.multiples, kernel.variants).values()
     largest = max(shapes, key=lambda shape: math.prod(shape) // math.prod(shape[position] for position in inner))
-    inputs, outputs = _tensors(kernel, largest, 0)
+    inputs, outputs = tensors(kernel, largest, 0)
     _run(kernel, inputs, outputs, blocks=LAST_BLOCK, sanitize=False)
     return all(bool(output.flatten()[-1].isfinite()) for output in outputs)
 

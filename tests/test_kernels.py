@@ -14,13 +14,15 @@ import torch
 
 import cudaemu
 import kernels
-from common import accuracy, counts
+from common import accuracy, counts, launcher
 from common.stage import Stage, macros
 from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
+from kernels.h8_fp8.attention import quantize
 
 STAGES = kernels.ladder()
+OTHERS = {quantize.source: quantize}  # a second kernel with a launcher of its own in a stage's source
 OVERLOADED = ("store_tiles", "store_pair")  # a helper of this name per type
 
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
@@ -68,9 +70,10 @@ def test_source_opens_with_what_it_is(stage: Stage):
 def test_macros_are_the_variants_and_say_what_they_do(stage: Stage):
     declared = macros(stage.source)
     assert set(re.findall(r"^#ifndef (\w+)", stage.source.read_text(), re.M)) == set(declared)
-    assert set(declared) == {"DTYPE", *stage.variants}
+    variants = {**stage.variants, **(OTHERS[stage.source].variants if stage.source in OTHERS else {})}
+    assert set(declared) == {"DTYPE", *variants}
     assert all(macro.help for macro in declared.values())
-    assert all(int(declared[name].default) in values for name, values in stage.variants.items())
+    assert all(int(declared[name].default) in values for name, values in variants.items())
 
 
 @every_stage
@@ -117,6 +120,8 @@ def test_counters_of_the_stage_exist(stage: Stage):
 def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Stage, dtype: str):
     """Every variant, at every test shape; each line that has code in one of them is executed in one of them."""
     batch = stage.kernels([dtype])
+    if stage.source in OTHERS:
+        batch += OTHERS[stage.source].kernels([dtype])
     results = [
         accuracy.check(kernel, shape, "emulator", counters=True)
         for kernel in batch
@@ -142,8 +147,7 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
                 kernel.check_shape(*near)
             unchecked = replace(kernel, stage=replace(stage, multiples={}))
             with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
-                instance = accuracy.make(unchecked, near)
-                unchecked.emulate(instance.inputs, instance.outputs())
+                unchecked.emulate(*launcher.tensors(unchecked, near, 0))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_pointers_that_are_none_or_not_aligned(stage: Stage):
     """Whoever copies a launcher out has no Python layer to check for him."""
     kernel = stage.kernel()
     shape = min(kernel.test_shapes().values(), key=lambda shape: stage.spec.flops(shape, kernel.variants))
-    inputs, outputs = launcher._tensors(kernel, shape, 0)
+    inputs, outputs = launcher.tensors(kernel, shape, 0)
     arguments = {**kernel.arguments(inputs, outputs), "stream": None}
     names = [*stage.spec.input_names, *stage.spec.output_names(kernel.variants)]
 

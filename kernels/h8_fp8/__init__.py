@@ -1,4 +1,4 @@
-"""Stage h8: fp8 operands, with a scale per block, Q and K rotated."""
+"""Stage h8: 8-bit operands, a scale for each 64 rows."""
 
 from common.stage import Stage
 

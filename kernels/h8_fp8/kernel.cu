@@ -1,7 +1,7 @@
 // Stage h8 · fp8: e4m3 operands, which the tensor cores multiply twice as fast.
 //
 // Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads, from 8-bit Q, K and V; fp32 accumulation and
-//           softmax, O in 16-bit DTYPE. quantize_kernel makes them: Q, K and V are [B, H, N, HEAD_DIM] in DTYPE; 64 rows
+//           softmax, O in 16-bit DTYPE. quantize_kernel makes them of Q, K and V [B, H, N, HEAD_DIM] in DTYPE; 64 rows
 //           of each share a scale.
 // Idea      e4m3 has 4 significant bits and ends at 448. Three steps keep most of the accuracy.
 //           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
@@ -149,15 +149,15 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Where an operand begins whose rows have WIDTH bytes, 64 or 128, and lie along K: in units of 16 bytes, with the swizzle
-// of that width; 8 rows are WIDTH * 8 bytes on.
+// The descriptor of an operand whose rows lie along K and have WIDTH bytes, 64 or 128, with the swizzle of that width:
+// address, leading and stride in units of 16 bytes; 8 rows are WIDTH * 8 bytes on.
 template <int WIDTH>
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+__device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned address) {
   return (address & 0x3ffff) >> 4 | 1ull << 16 | (unsigned long long)(8 * WIDTH >> 4) << 32 |
          (WIDTH == 128 ? 1ull : 2ull) << 62;
 }
 
-// D[64, N] = A[64, 32] · B[N, 32]ᵀ, or += if `add`; e4m3, fp32 accumulation; rows of both lie along K, in shared memory.
+// D[64, N] = A[64, 32] · B[N, 32]ᵀ, or += if `add`: e4m3, fp32 accumulation; both in shared memory, rows along K.
 #define FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
@@ -171,10 +171,10 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 template <int N>
-__device__ void wgmma_scores(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, bool add);
+__device__ void wgmma_scores_fp8(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, bool add);
 
 template <>
-__device__ __forceinline__ void wgmma_scores<64>(
+__device__ __forceinline__ void wgmma_scores_fp8<64>(
     float (&d)[8][4], unsigned long long a, unsigned long long b, bool add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" OPERANDS_64 "}, "
@@ -182,20 +182,20 @@ __device__ __forceinline__ void wgmma_scores<64>(
 }
 
 template <>
-__device__ __forceinline__ void wgmma_scores<128>(
+__device__ __forceinline__ void wgmma_scores_fp8<128>(
     float (&d)[16][4], unsigned long long a, unsigned long long b, bool add) {
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPERANDS_128 "}, "
                "%64, %65, add, 1, 1;\n}" : ACCUMULATORS_128 : "l"(a), "l"(b), "r"((int)add));
 }
 
-// D[64, N] += A[64, 32] · B[N, 32]ᵀ, likewise; A in registers, 16 rows per warp: register 0 has row lane / 4 and columns
-// lane % 4 * 4 to lane % 4 * 4 + 3, register 1 row + 8, registers 2 and 3 the same of columns + 16.
+// D[64, N] += A[64, 32] · B[N, 32]ᵀ, likewise; A in registers, 16 rows per warp: register 0 has row lane / 4, columns
+// lane % 4 * 4 to lane % 4 * 4 + 3; register 1 has row + 8; registers 2 and 3 have the same rows, columns + 16.
 template <int N>
-__device__ void wgmma_values(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b);
+__device__ void wgmma_values_fp8(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b);
 
 template <>
-__device__ __forceinline__ void wgmma_values<64>(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b) {
+__device__ __forceinline__ void wgmma_values_fp8<64>(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b) {
   asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" OPERANDS_64 "}, "
                "{%32, %33, %34, %35}, %36, add, 1, 1;\n}" : ACCUMULATORS_64
@@ -203,7 +203,7 @@ __device__ __forceinline__ void wgmma_values<64>(float (&d)[8][4], const unsigne
 }
 
 template <>
-__device__ __forceinline__ void wgmma_values<128>(float (&d)[16][4], const unsigned (&a)[4], unsigned long long b) {
+__device__ __forceinline__ void wgmma_values_fp8<128>(float (&d)[16][4], const unsigned (&a)[4], unsigned long long b) {
   asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPERANDS_128 "}, "
                "{%64, %65, %66, %67}, %68, add, 1, 1;\n}" : ACCUMULATORS_128
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared &shared = *reinterpret_cast<Shared *>(memory);
 
-  // 1. A block per multiprocessor takes every gridDim.x-th tile of queries. Neighbours share a head: they find its K and
-  // V in L2. Tiles of K and V follow one another in their rings, from one tile of queries to the next.
+  // 1. A block per multiprocessor takes every gridDim.x-th tile of queries. Neighbours share a head, whose K and V they
+  // find in L2. Tiles of K and V follow one another in their rings, from one tile of queries to the next.
   const int thread = threadIdx.x;
   const int warp = __shfl_sync(~0u, thread / 32, 0);  // so the compiler knows that the lanes of a warp agree
   const int lane = thread % 32;
@@ -387,13 +387,13 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
   const auto give_back = [&](auto &empty, int at) {
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[at % STAGES]));
   };
-  const auto K_rows = descriptor<HEAD_DIM>(shared_address(shared.K)),
-             V_rows = descriptor<KEYS>(shared_address(shared.V));
-  const auto ones = descriptor<128>(shared_address(shared.ones));
+  const auto K_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K)),
+             V_rows = descriptor_of_rows<KEYS>(shared_address(shared.V));
+  const auto ones = descriptor_of_rows<128>(shared_address(shared.ones));
   const float *K_scales = scales + rows / ROWS, *V_scales = K_scales + rows / ROWS;
 
   for (int row = blockIdx.x * BLOCK_Q; row < rows; row += gridDim.x * BLOCK_Q, ++count) {
-    const auto Q_rows = descriptor<HEAD_DIM>(shared_address(shared.Q[count % 2][consumer * WGMMA_M]));  // this one's 64
+    const auto Q_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.Q[count % 2][consumer * WGMMA_M]));
     const int position = count * tiles;          // of the first tile of K and V, in the order of all
     const int first_block = row / N * N / ROWS;  // of this head's rows that share a scale
     const float Q_scale = scales[row / ROWS + consumer] * scale_log2;
@@ -410,7 +410,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_scores = [&](int at) {
       const auto k = K_rows + at % STAGES * (sizeof(shared.K[0]) / 16);
 #pragma unroll
-      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_scores<KEYS>(s, Q_rows + d / 16, k + d / 16, d > 0);
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_scores_fp8<KEYS>(s, Q_rows + d / 16, k + d / 16, d > 0);
       wgmma_commit();
     };
 
@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_values = [&](const Weights &p, int at) {
       const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
 #pragma unroll
-      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], v + key / 16);
+      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values_fp8<HEAD_DIM>(o, p[key / WGMMA_K], v + key / 16);
 #pragma unroll
       for (int key = 0; key < KEYS; key += WGMMA_K)
         wgmma_sums(sums[key / ROWS], p[key / WGMMA_K], ones, key % ROWS > 0);
@@ -436,8 +436,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       }
     };
 
-    // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM), with
-    // m the largest score + log₂(scale of V). Four weights side by side become a register of P.
+    // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM), m
+    // the largest score + log₂(scale of V). Four weights side by side become a register of P.
     const auto weigh = [&](Weights &p) {
       float factor[SCALES], add[SCALES], new_max[2];
 #pragma unroll
@@ -668,7 +668,7 @@ __global__ void __launch_bounds__(QUANTIZE_WARPS * 32) quantize_kernel(
   }
 }
 
-// A matrix of rows × cols, row-major, for TMA in boxes of box_rows × box_cols, as wide as their swizzle: 64 or 128 bytes.
+// A matrix of rows × cols, row-major, for TMA in boxes of box_rows × box_cols, as wide as their swizzle: 64, 128 bytes.
 template <typename T>
 static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int cols, int box_rows, int box_cols) {
   static void *const found = [] {  // a function of the driver: no library to link
