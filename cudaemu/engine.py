@@ -56,9 +56,9 @@ HEAP_BYTES = 8 << 20  # for malloc of device code, as CUDA has it by default
 _FINDING = np.dtype({
     "names": [
         "problem", "pc", "count", "block", "address", "thread", "size", "other_thread", "other_pc", "other_block",
-        "other_launch",
+        "other_launch", "nth",
     ],
-    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8"],
+    "formats": ["u4", "u4", "u8", "u8", "u8", "u4", "u4", "u4", "u4", "u8", "u8", "u8"],
 })  # fmt: skip
 
 

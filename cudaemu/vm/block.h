@@ -345,6 +345,7 @@ struct Block {
   u32 tick = 1;
   u32 live = 0;  // threads that have not exited
   u64 budget = 0;
+  u64 reported = 0;  // findings
   bool stopped = false;
   bool traced = false;
   std::unique_ptr<u8[]> storage;  // frames, shared memory, local memory

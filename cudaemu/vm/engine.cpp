@@ -60,7 +60,7 @@ void Block::start() {
   tick = 1;
   live = launch.threads;
   budget = launch.budget;
-  executed = slept = 0;
+  executed = slept = reported = 0;
   traced = index >= launch.trace_first && index < launch.trace_end;
   // Unwritten memory reads as NaN in every floating type, and as -1.
   memset(shared, 0xff, launch.shared_window);
@@ -121,7 +121,7 @@ void Block::report(Problem problem, u32 pc, u32 thread, u64 address, u32 size, u
                    u64 other_block, u64 other_launch) {
   if (other_block == index && !other_launch) other_block = SAME_BLOCK;
   const Finding finding{
-      u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc, other_block, other_launch};
+      u32(problem), pc, 0, index, address, thread, size, other_thread, other_pc, other_block, other_launch, reported++};
   auto [at, fresh] = worker->findings.try_emplace({u32(problem), pc}, finding);
   const u64 count = at->second.count + 1;
   if (index < at->second.block) at->second = finding;

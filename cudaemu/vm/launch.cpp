@@ -121,7 +121,8 @@ static void merge(Launch &l, Worker &w) {
     auto [at, fresh] = l.findings.try_emplace(key, finding);
     if (fresh) continue;
     const u64 count = at->second.count + finding.count;
-    if (finding.block < at->second.block) at->second = finding;
+    const auto place = [](const Finding &f) { return std::pair(f.block, f.nth); };  // workers may share a block
+    if (place(finding) < place(at->second)) at->second = finding;
     at->second.count = count;
   }
 }
@@ -347,6 +348,7 @@ const char *vm_mirrors() {
     X(LaunchSpec, first_block) X(LaunchSpec, end_block)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
+    X(Finding, nth)
     X(Counters, warps) X(Counters, threads) X(Counters, sectors) X(Counters, wavefronts) X(Counters, conflicts)
     X(Counters, bytes) X(Counters, requests) X(Counters, cluster_requests) X(Counters, cluster_bytes)
     X(TraceRow, launch) X(TraceRow, space) X(TraceRow, kind) X(TraceRow, block) X(TraceRow, thread) X(TraceRow, seq)

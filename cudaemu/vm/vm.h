@@ -194,6 +194,7 @@ struct Finding {
   u64 count, block, address;
   u32 thread, size, other_thread, other_pc;
   u64 other_block, other_launch;
+  u64 nth;  // of what its block reports
 };
 constexpr u32 MANY_THREADS = ~0u, NO_PC = ~0u;
 constexpr u64 SAME_BLOCK = ~0ull;

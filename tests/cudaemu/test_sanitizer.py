@@ -89,6 +89,28 @@ def test_findings_do_not_depend_on_the_number_of_cores():
     assert one.counters == two.counters
 
 
+def test_the_first_finding_of_a_block_that_changes_threads_is_named():
+    """Two blocks take turns, so that the emulator's threads pass them on: each thread sees some of what block 0 does
+    wrong at one line, and the first of all is the one to name."""
+    source = """
+__global__ void turns(int *turn) {
+  __shared__ volatile int a[64];
+  for (int round = 0; round < 64; ++round) {
+    while (*(volatile int *)turn != round * 2 + blockIdx.x) {
+    }
+    __syncthreads();
+    if (blockIdx.x == 0) a[round] = threadIdx.x;
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(turn, 1);
+  }
+}"""
+    library = cudaemu.load(source, threads=2)
+    for _ in range(20):
+        report = library.launch("turns", 2, 64, torch.zeros(1, dtype=torch.int32))
+        first = next(finding for finding in report.findings if finding.kind == "shared race")
+        assert "byte 0 of shared memory (a[0])" in first.message
+
+
 def test_null_pointer_and_sanitizer_off():
     source = unchecked("01_naive")
     out = torch.zeros(32, 32)
