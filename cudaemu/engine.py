@@ -62,9 +62,6 @@ _FINDING = np.dtype({
 })  # fmt: skip
 
 
-_NO_FINDINGS = np.zeros(0, _FINDING)
-
-
 class _Spec(ctypes.Structure):
     _fields_ = [
         ("grid", ctypes.c_uint32 * 3),
@@ -601,10 +598,12 @@ class Module:
         if rows.value:
             events = np.zeros(rows.value, EVENT)
             ctypes.memmove(events.ctypes.data, address, events.nbytes)
-        raw = _NO_FINDINGS
-        if found := vm.vm_findings(running, None, 0):
-            raw = np.zeros(found, _FINDING)
-            vm.vm_findings(running, raw.ctypes.data, len(raw))
+        seconds = time.perf_counter() - start
+        found = vm.vm_findings(running, None, 0)
+        if not found:
+            return LaunchResult(table, [], [], {}, trace, events, left_out.value, "", 0, done, seconds)
+        raw = np.zeros(found, _FINDING)
+        vm.vm_findings(running, raw.ctypes.data, len(raw))
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
         findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
@@ -613,7 +612,6 @@ class Module:
         findings = [each for each in findings if each.kind != HARMLESS and each.problem != PASSED_ON]
         findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]
         findings = [each for each in findings if not _of_set_operations(each)]
-        seconds = time.perf_counter() - start
         return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)
 
     def __del__(self) -> None:

@@ -18,6 +18,7 @@
 #include <driver_functions.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -125,10 +126,15 @@ bool send_all(const void *data, size_t bytes) {
   return true;
 }
 
+// Most answers come soon; to sleep until then would take as long again.
 bool receive_all(void *data, size_t bytes) {
+  constexpr std::chrono::microseconds SOON(200);
+  const auto begin = std::chrono::steady_clock::now();
   for (char *at = static_cast<char *>(data); bytes;) {
-    const ssize_t got = recv(channel, at, bytes, 0);
-    if (got < 0 && errno == EINTR) continue;
+    const bool waits = std::chrono::steady_clock::now() - begin > SOON;
+    const ssize_t got = recv(channel, at, bytes, waits ? 0 : MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) sched_yield();
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (got <= 0) return false;
     at += got, bytes -= got;
   }
