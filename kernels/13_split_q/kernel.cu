@@ -6,7 +6,7 @@
 //           values: a row lies in a quad, two shuffles find its maximum, and the warps meet only where tiles come and
 //           go. P stays where it is: two neighbouring accumulator tiles of S, rounded to 16 bits, are register by
 //           register the fragment that the second product wants (Dao, "FlashAttention-2", 2023). Every warp now reads K
-//           and V, where it was Q and P before: for HEAD_DIM 128, shared memory delivers as much as it did.
+//           and V, where it was Q and P before: for HEAD_DIM 128, shared memory delivers about as much as it did.
 //
 //   level  | S = Q · Kᵀ (queries × keys)   | O += P · V (queries × columns)      | who
 //   -------+-------------------------------+-------------------------------------+-----------------------

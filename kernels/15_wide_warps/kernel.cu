@@ -268,8 +268,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
           largest[m][half_tile] =
               fmaxf(largest[m][half_tile], fmaxf(s[m][n][half_tile * 2], s[m][n][half_tile * 2 + 1]));
         }
-        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so the
-        // largest weight is 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
+        // Scaled and rounded like each score below, and __fmul_rn keeps the compiler from making an FMA of that: so a
+        // maximum that becomes m weighs 1, also of scores of 10^4, whose product with the scale is rounded by 2^-11.
         largest[m][half_tile] *= scale_log2;
         grown |= largest[m][half_tile] > row_max[m][half_tile] + 8;
       }

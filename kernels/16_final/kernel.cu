@@ -436,8 +436,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #endif
 
   // 1. Which queries are mine, and which keys? Neighbouring blocks share a head: they find its K and V in L2. Under a
-  // causal mask the last queries have the most keys. Those of a section of heads begin, so that the grid ends with
-  // short blocks; K and V of a section fit in L2.
+  // causal mask the last queries have the most keys: they come first in a section of heads, whose K and V fit in L2,
+  // and the grid ends with short blocks.
   const int packed = arguments.packed;
   const int rows = arguments.n * packed;
   const int q_tiles = ceil_div(rows, BLOCK_Q);

@@ -64,7 +64,7 @@ constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DAT
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-// The address that ldmatrix wants: 32 bits, within shared memory.
+// An address within shared memory, as PTX wants it: 32 bits.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }

@@ -5,8 +5,8 @@
 // Idea      Stage 13 on stage h3's machine. A producer brings Q, K and V by TMA; two consumer warpgroups own 64
 //           queries each, for which they read all keys and values, straight from shared memory. wgmma takes its first
 //           operand from registers, too, in the layout in which accumulators lie: so P stays where it is, as in stage
-//           13. V is wanted with its keys along K, and lies with its columns side by side; for 16-bit elements the
-//           descriptor says so, and nothing is transposed.
+//           13. V is wanted with its keys along K, and lies with its columns side by side; for 16-bit elements a flag
+//           of the instruction says so, and nothing is transposed.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
@@ -66,7 +66,7 @@ constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DAT
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-// The address that ldmatrix wants: 32 bits, within shared memory.
+// An address within shared memory, as PTX wants it: 32 bits.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }

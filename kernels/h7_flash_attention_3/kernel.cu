@@ -90,7 +90,7 @@ constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DAT
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-// The address that ldmatrix wants: 32 bits, within shared memory.
+// An address within shared memory, as PTX wants it: 32 bits.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
@@ -343,7 +343,7 @@ __device__ __forceinline__ long long row_offset(const Strides &strides, int batc
 }
 
 // Neighbouring blocks share a head: they find its K and V in L2. Under a causal mask the last queries have the most
-// keys. Those of a section of heads begin; K and V of a section fit in L2. PERSISTENT: blocks take the tiles of a
+// keys, so they come first in a section of heads, whose K and V fit in L2. PERSISTENT: blocks take the tiles of a
 // section to and fro, so that a long one is followed by a short one.
 template <int BLOCK_Q>
 struct Schedule {
@@ -825,8 +825,8 @@ extern "C" cudaError_t launch_sdpa(
       O, LSE, partial_O, partial_LSE, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
   if (N * packed <= WGMMA_M) return launch<1>(tensors, arguments, stream);
   if constexpr (HEAD_DIM == 64 && MAX_WARPGROUPS == 3) {
-    // Tiles of 192 queries are a fifth faster; where N leaves more than that of them empty, 128 are better. Under a
-    // causal mask tiles of 192 have more keys that only some of their queries see.
+    // Tiles of 192 queries are faster, long sequences by a fifth; where N leaves more than that of them empty, 128 are
+    // better. Under a causal mask tiles of 192 have more keys that only some of their queries see.
     const long long tenths = CAUSAL ? 11 : 12;
     if (10LL * ceil_div(N, 192) * 192 < tenths * ceil_div(N, 128) * 128) return launch<3>(tensors, arguments, stream);
   }
