@@ -99,8 +99,8 @@ def picture(width: float, height: float, takeaway: str, source: str = "") -> Pic
     figure = Picture(figsize=(width, height), dpi=DPI, layout=below, facecolor="white")
     figure.text(0.08 / width, 1 - 0.08 / height, "\n".join(lines), va="top", fontsize=11, fontweight="bold", color=INK)
     if source:
-        size = min(8.5, 0.97 * width * 72 / (0.61 * len(source)))
-        figure.text(
+        size = 8.5
+        line = figure.text(
             0.08 / width,
             1 - (0.1 + 0.185 * len(lines)) / height,
             source,
@@ -109,6 +109,10 @@ def picture(width: float, height: float, takeaway: str, source: str = "") -> Pic
             fontsize=size,
             color="#0B5394",
         )
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        while line.get_window_extent(renderer).x1 > 0.99 * width * DPI:
+            size -= 0.25
+            line.set_fontsize(size)
     return figure
 
 

@@ -157,7 +157,7 @@ def _tile(axes: Axes, shown: Fragment, lane: int | None, rows: str, columns: str
     axes.set_xticks(np.arange(0, width, 2) + 0.5, [str(n) for n in range(0, width, 2)])
     axes.set_yticks(np.arange(0, height, 2) + 0.5, [str(n) for n in range(0, height, 2)])
     axes.set_xlabel(columns, labelpad=1)
-    axes.set_ylabel(rows, labelpad=1)
+    axes.set_ylabel(rows, labelpad=6)
     bare(axes)
 
 

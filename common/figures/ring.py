@@ -173,7 +173,11 @@ def ring(*traced: Traced, warp: int = 0, turns: int | None = None) -> Picture:
     rows_of = [1 + max(one.buffer for one in each) for each in found]
     buffers = [len({one.buffer for one in moving(each)}) for each in found]  # without one that keeps its tile
     lead = max(-scale(0) for scale in scales)
-    each_flies = (f"{in_flight(each)} with {plural(rows, 'buffer')}" for each, rows in zip(found, buffers))
+    told_apart = len(set(buffers)) == len(buffers)
+    names = [
+        f"with {plural(rows, 'buffer')}" if told_apart else f"in {one.label}" for one, rows in zip(traced, buffers)
+    ]
+    each_flies = (f"{in_flight(each)} {name}" for each, name in zip(found, names))
     width, tall = 11.0, 0.34
     with styled():
         several = any(len({one.tensors for one in moving(each)}) > 1 for each in found)

@@ -194,6 +194,8 @@ def memory(
     inch = (width / GROUPS, height)
     x, y = chunks % layout.LINE // CHUNK, np.searchsorted(lines, chunks // layout.LINE)
     rectangles(axes, x, y, 1, 1, list(colours), list(labels), inch)
+    for left_out in np.flatnonzero(np.diff(lines) > 1):
+        axes.axhline(left_out + 1, color="white", linewidth=5)
     axes.set_xlim(0, GROUPS)
     axes.set_ylim(len(lines), 0)
     axes.set_xticks(np.arange(GROUPS) + 0.5, [f"{4 * group}–{4 * group + 3}" for group in range(GROUPS)])
