@@ -25,7 +25,7 @@ from cudaemu import lower, ptx, terminal
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
-from cudaemu.findings import HARMLESS, NOBODY, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
+from cudaemu.findings import NOBODY, NOTES, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
 from cudaemu.lower import core
@@ -607,9 +607,9 @@ class Module:
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
         findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
-        notes = [finding for finding in findings if finding.kind == HARMLESS]
+        notes = [finding for finding in findings if finding.kind in NOTES]
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
-        findings = [each for each in findings if each.kind != HARMLESS and each.problem != PASSED_ON]
+        findings = [each for each in findings if each.kind not in NOTES and each.problem != PASSED_ON]
         findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]
         findings = [each for each in findings if not _of_set_operations(each)]
         return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)

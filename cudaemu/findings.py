@@ -11,7 +11,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
-HARMLESS = "same value written"  # the kind of those that are notes, not findings
+NOTES = ("same value written", "mbarrier without a fence")  # the kinds of those that are no findings
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
@@ -324,6 +324,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     ),
     "MBARRIER_NOT_THERE": lambda f, at: (
         f"there is no mbarrier at {at.shared(f.address)}: none was initialised there, or it is no longer valid"
+    ),
+    "MBARRIER_NOT_FENCED": lambda f, at: (
+        f"this copy completes on the mbarrier at {at.shared(f.address)}, which {f.someone} initialised{f.there}: after "
+        "that, and before the barrier, that thread needs fence.mbarrier_init, or fence.proxy.async"
     ),
     "MBARRIER_FULL": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"

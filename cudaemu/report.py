@@ -207,7 +207,8 @@ class Report:
     and access: `launch`, `block` and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`,
     `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory; cluster: in that of another
     block, whose rank in the cluster, plus one, is in the bits from 24 on); `accesses`, `writers` and `source` read it.
-    `notes` are races that look harmless, because what is written is what was there: they do not count as findings.
+    `notes` do not count as findings: races that look harmless, because what is written is what was there, and mbarriers
+    that a thread initialised for TMA without a fence.
     """
 
     status: int

@@ -124,6 +124,8 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
 def _fence(lowering: Lowering, form: Form) -> Lowered:
     if form.has("proxy") and form.parts[form.parts.index("proxy") + 1 :][:1] in (["async"], ["async::generic"]):
         return Lowered("fence.proxy.async", category="control")
+    if form.has("mbarrier_init"):
+        return Lowered("fence.mbarrier_init", [], STRONG, category="control")
     return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG, category="control")
 
 

@@ -407,6 +407,12 @@ struct Issue {
   bool find_mbarrier(BulkCopy &c) {
     const auto known = b.cluster.mbarriers.find(c.mbarrier);
     if (known == b.cluster.mbarriers.end()) return fail(Problem::MBARRIER_NOT_THERE, c.mbarrier, 0);
+    const Mbarrier &m = known->second;
+    if (b.launch.sanitize && !m.fenced) {
+      const u64 at = b.cluster.block(c.mbarrier) == &b ? b.cluster.offset(c.mbarrier) : c.mbarrier;
+      b.report(Problem::MBARRIER_NOT_FENCED, i.pc, b.thread(w, lane), at, 8, m.made_by_thread, m.made_at,
+               m.made_by->block->index);
+    }
     c.time = ++known->second.copies;
     return true;
   }

@@ -189,7 +189,8 @@ static void change(Warp &w, const Instr &i, u32 m) {
     };
     if (what == INIT) {
       if (!n || n > MOST_ARRIVALS) return wrong(Problem::MBARRIER_COUNT);
-      b.cluster.mbarriers[t.address] = {};
+      Mbarrier &made = b.cluster.mbarriers[t.address] = {};
+      made.made_by = &w, made.made_by_thread = b.thread(w, lane), made.made_at = i.pc;
       forget(t.address);
       note(EVENT_MBARRIER_INIT, n);
       t.word() = Phase(n | u64(n) << 20).word();
@@ -311,9 +312,18 @@ static void arrive_after_copies(Warp &w, const Instr &i, u32 m) {
   b.changed(w, Space::SHARED);
 }
 
+// fence.mbarrier_init: for those that the warp has initialised.
+static void fence_init(Warp &w, const Instr &, u32) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!w.block->launch.sanitize) return;
+  for (auto &[address, mbarrier] : w.block->cluster.mbarriers) mbarrier.fenced |= mbarrier.made_by == &w;
+  w.block->fence(w, true);
+}
+
 void register_mbarrier(Registry &r) {
   enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
             {"mbarrier.copies", arrive_after_copies, "s* n n n"},
+            {"fence.mbarrier_init", fence_init, ""},
             {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
 }
 

@@ -577,3 +577,49 @@ def test_a_tile_may_begin_within_a_pattern_if_all_go_by_the_address(shifted, shi
     if multiply is not None:
         used = tile[first:, :16].astype(np.float32)
         assert (out == used[:64] @ used[:8].T).all() == right
+
+
+LOADED = """
+__global__ void load(const float *from, float *to) {{
+  __shared__ alignas(16) float tile[32];
+  __shared__ unsigned long long barrier;
+  const unsigned bar = __cvta_generic_to_shared(&barrier), shared = __cvta_generic_to_shared(tile);
+  if (threadIdx.x == 0) {{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+    {one}
+  }}
+  {each}
+  __syncthreads();
+  if (threadIdx.x == {who}) {{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(bar) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                 ::"r"(shared), "l"(from), "r"(bar) : "memory");
+  }}
+  asm volatile("{{\\n.reg .pred p;\\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\\n@!p bra W;\\n}}"
+               ::"r"(bar) : "memory");
+  if (threadIdx.x < 32) to[threadIdx.x] = tile[threadIdx.x];
+}}"""
+INIT_FENCE, PROXY_FENCE = 'asm volatile("fence.mbarrier_init.release.cluster;");', 'asm volatile("fence.proxy.async;");'
+
+
+@pytest.mark.parametrize(
+    "one, each, who, noted",
+    [
+        ("", "", 0, True),
+        (INIT_FENCE, "", 0, False),
+        (PROXY_FENCE, "", 0, False),
+        ("", PROXY_FENCE, 32, False),
+        ("", f"if (threadIdx.x >= 32) {INIT_FENCE}", 32, True),  # it is for what its own thread has initialised
+        ('asm volatile("fence.acq_rel.cluster;");', "", 32, True),
+    ],
+)
+def test_an_mbarrier_that_tma_may_not_know(one, each, who, noted):
+    """A note, no finding: public kernels do without the fence."""
+    source = LOADED.format(one=one, each=each, who=who)
+    a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    report = cudaemu.load(source, arch="9.0").launch("load", 1, 64, a, b)
+    assert report.ok and (a == b).all()
+    assert [note.kind for note in report.notes] == ["mbarrier without a fence"] * noted
+    if noted:
+        (note,) = report.notes
+        assert "cp.async.bulk" in note.ptx and source.split("\n")[note.line - 1].strip().startswith('::"r"(shared)')
