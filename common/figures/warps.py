@@ -206,6 +206,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
     """One panel for each kernel: its producer, each stage of its ring and its consumers, for the first `slices`."""
     stages = [1 + max(held.stage for held in each.slices) for each in runs]
     rows = [1 + number + len(each.consumers) for each, number in zip(runs, stages)]
+    let_on: list[Line2D] = []  # in the legend, if there are such lines
     refills = ", ".join(f"{each.refill:.0f} {each.unit} ({each.label})" for each in runs)
     takeaway = f"From a stage that is free to the next copy into it: {refills}"
     with styled():
@@ -229,6 +230,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
                 if over and wait.end < end:  # it was the end of an empty phase that ended the wait
                     let = max(over, key=lambda held: held.empty)
                     axes.vlines(wait.end, -0.43, 1 + let.stage + 0.43, color=INK, linewidth=0.9)
+                    let_on = [Line2D([], [], color=INK, linewidth=0.9, label="empty is over, the producer goes on")]
             for row, first in enumerate(each.consumers, number + 1):
                 _warp(axes, row, each, first)
                 for span, held in zip(each.of(Kind.WGMMA, warp=first), each.slices):
@@ -243,7 +245,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
                 Patch(color=FREE, label="free"),
                 Patch(color=RUNNING, label="the warp runs"),
                 Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="the warp waits"),
-                Line2D([], [], color=INK, linewidth=0.9, label="empty is over, the producer goes on"),
+                *let_on,
             ],
             loc="outside lower left",
             ncols=4,
@@ -254,7 +256,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
 def turns(*runs: Run, end: int | None = None) -> Picture:
     """One panel for each kernel: when its consumers multiply, store, and wait; and when none of them multiplies.
     `end`: the last step shown, by default each run's."""
-    shares = ", ".join(f"{each.without_product:.0%} ({each.label})" for each in runs)
+    shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.label})" * (len(runs) > 1) for each in runs)
     takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
     rows = [1 + len(each.consumers) for each in runs]
     with styled():

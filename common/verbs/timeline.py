@@ -186,14 +186,19 @@ def spans(record: dict) -> Timeline:
 def figure(record: dict) -> Picture:
     """The first tiles of the block, as the stage's patch says."""
     row, unit = record["rows"][0], _unit(record)
-    where = f"{record['gpu']}, {record['date'][:10]}" if record["gpu"] else "in the emulator"
-    made = warps.Run(spans(record), f"{row['label']} ({row['size']}, {where})", (), record["block"], unit, AXES[unit])
+    where = f"{record['gpu']}, {record['date'][:10]}; {_cost(record)}" if record["gpu"] else "in the emulator"
+    made = warps.Run(spans(record), f"{row['label']}, {row['size']}, {where}", (), record["block"], unit, AXES[unit])
     name = read(course.load(row["name"])).first("Figure")
     if name == "ring":
         return warps.ring(made)
     stored = [row["end"] for row in record["rows"] if row["event"] == "STORES"]
     end = max(each[:TILES][-1] for each in stored)
     return warps.turns(made, end=end) if name == "turns" else warps.overlaps(made, kinds=KINDS, end=end)
+
+
+def _cost(record: dict) -> str:
+    plain, stamps = (record["ms"][name]["median"] for name in ("plain", "stamped"))
+    return f"with stamps {stamps * 1e3:.1f} µs, without {plain * 1e3:.1f} µs ({stamps / plain - 1:+.1%})"
 
 
 def table(record: dict) -> Group:
@@ -208,8 +213,5 @@ def table(record: dict) -> Group:
         cells = (f"{statistics.median(took):,.0f}", f"{max(took):,}", f"{sum(took) / whole[each['group']]:.1%}")
         made.add_row(str(each["group"]), each["event"].lower().replace("_", " "), str(len(took)), *cells)
     where = f"{record['gpu']}, {record['date'][:10]}" if record["gpu"] else "steps in the emulator, not time"
-    note = ""
-    if "ms" in record:
-        plain, stamps = (record["ms"][name]["median"] for name in ("plain", "stamped"))
-        note = f"with stamps {stamps * 1e3:.1f} µs, without {plain * 1e3:.1f} µs ({stamps / plain - 1:+.1%})"
+    note = _cost(record) if "ms" in record else ""
     return terminal.titled(f"{row['label']}, {row['size']}, block {record['block']} ({where})", made, note)

@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   for (int turn = PING_PONG ? consumer : 0; turn < turns; turn += PING_PONG ? CONSUMERS : 1) {
     const Place tile = place(blockIdx.x + turn * gridDim.x, tiles_m, tiles_n);
     float acc[TILES_M][TILES_N][4] = {};  // 2 × 16 rows of C per warp, 128 columns, in wgmma's layout
-    if (PING_PONG && turn > 0) named_barrier_sync(my_turn, CONSUMERS * 128);  // the other one's slices have all come
+    if (PING_PONG && turn > 0) named_barrier_sync(my_turn, CONSUMERS * 128);  // the other has issued its last slice
 
     for (int slice = 0; slice < slices; ++slice) {
       const int position = turn * slices + slice;
