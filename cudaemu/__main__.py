@@ -374,6 +374,8 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
     }
     text = json.dumps(record, indent=1) + "\n"
     if args.json == "-":
+        if sys.stdout is None:
+            raise UserError("--json - writes to standard output, which is closed")
         sys.stdout.write(text)
         return
     try:

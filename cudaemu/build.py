@@ -92,7 +92,7 @@ def compile_host(
     options = _options(flags, defines, arch, folders)
     more = _files(others)
     # The stand-in has the driver's functions as well.
-    libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag != "-lcuda"]
+    libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag not in ("-lcuda", "-lineinfo")]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']
     if call is not None:

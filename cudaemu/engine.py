@@ -611,7 +611,7 @@ class Module:
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
         findings = [each for each in findings if each.kind not in NOTES and each.problem != PASSED_ON]
         findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]
-        findings = [each for each in findings if not _of_set_operations(each)]
+        findings = [each for each in findings if not _of_a_library(each)]
         return LaunchResult(table, findings, notes, stores, trace, events, left_out.value, "", code, done, seconds)
 
     def __del__(self) -> None:
@@ -646,13 +646,24 @@ def _of_the_compiler(found: Violation, memory: Memory) -> bool:
     return about_shared and memory.named(placed(found.address)[0]).startswith(ptx.RESERVED)
 
 
-SET_OPERATIONS = "thrust/system/cuda/detail/set_operations.h"
+IGNORED_BY_LIBRARIES = {  # file -> problem
+    # Thrust's set operations compare what is past the ends, and ignore the outcome.
+    "thrust/system/cuda/detail/set_operations.h": "UNDEFINED_BRANCH",
+    # CUB's merge sort reads the keys after the ends of its runs, and takes none of them.
+    "cub/agent/agent_merge_sort.cuh": "SHARED_UNINITIALISED",
+    "cub/block/block_merge_sort.cuh": "SHARED_UNINITIALISED",
+    "cub/thread/thread_sort.cuh": "SHARED_UNINITIALISED",
+}
 
 
-def _of_set_operations(found: Violation) -> bool:
-    """Is it a comparison of Thrust's set operations? They compare what is past the ends, and ignore the outcome."""
+def _of_a_library(found: Violation) -> bool:
+    """Is it about something that Thrust or CUB reads and then ignores?"""
     places = [*found.place.chain, (found.place.inner_file, 0)]
-    return found.problem == "UNDEFINED_BRANCH" and any(file.endswith(SET_OPERATIONS) for file, _ in places)
+    return any(
+        found.problem == problem and file.endswith(name)
+        for name, problem in IGNORED_BY_LIBRARIES.items()
+        for file, _ in places
+    )
 
 
 def _violation(

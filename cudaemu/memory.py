@@ -288,11 +288,17 @@ class Arena(AddressMap):
 
     def share(self, name: str, memory: Array | tuple[int, int]) -> Allocation:
         """Memory of this process, where it is: an array, a CPU tensor, or an address and how many bytes. It counts as
-        written. ValueError if an array is not contiguous or not on the CPU."""
+        written. UserError if it cannot be read and written, ValueError if an array is not contiguous or not on the
+        CPU."""
         if isinstance(memory, tuple):
+            if not _mapped(*memory):
+                address, size = memory
+                raise UserError(f"{name} must be memory to read and write, got {size:,} bytes at {address:#x}")
             allocation = Allocation(name, *memory)
         else:
             _check_place(name, memory)
+            if isinstance(memory, np.ndarray) and not memory.flags.writeable:
+                raise UserError(f"{name} must be writable, got a read-only array")
             data = raw_bytes(memory)
             allocation = Allocation(name, _address(memory), data.size, memory, data=data)
         allocation.mapped = True
@@ -349,8 +355,43 @@ def _check_place(name: str, array: Array) -> None:
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} must be a contiguous array")
-    elif array.device.type != "cpu" or not array.is_contiguous():
+        return
+    import torch
+
+    if array.is_nested or array.layout != torch.strided:
+        raise UserError(f"{name} must be a dense tensor, got {'a nested one' if array.is_nested else array.layout}")
+    if array.device.type != "cpu" or not array.is_contiguous():
         raise ValueError(f"{name} must be a contiguous tensor on the CPU")
+    if array.is_neg() or array.is_conj():
+        raise UserError(f"{name} must have its values in memory, got a lazy view: pass a clone()")
+    if array.requires_grad and torch.is_grad_enabled():
+        raise UserError(
+            f"{name} requires grad, which kernels do not record: pass {name}.detach(), or use torch.no_grad()"
+        )
+    try:
+        there, size = array.data_ptr(), array.untyped_storage().nbytes()
+    except RuntimeError:  # of a transform, or fake
+        there, size = 0, 0
+    if torch._is_functional_tensor(array):
+        there = 0
+    end = (int(array.storage_offset()) + array.numel()) * array.element_size()
+    if array.numel() and not (there and size >= end):
+        plain = there and type(array) in (torch.Tensor, torch.nn.Parameter)
+        what = f"one whose storage was resized to {size:,} bytes" if plain else "a fake, functional or emptied one"
+        raise UserError(f"{name} must be a tensor with memory of its own, got {what}")
+
+
+def _mapped(address: int, size: int) -> bool:
+    """Whether this process may read and write all of these bytes."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:  # in order
+            bounds, rights, *_ = line.split(maxsplit=2)
+            first, end = (int(bound, 16) for bound in bounds.split("-"))
+            if first <= address < end and rights.startswith("rw"):
+                if address + size <= end:
+                    return True
+                address, size = end, address + size - end
+    return False
 
 
 def _overlap(one: Allocation, other: Allocation) -> bool:

@@ -83,8 +83,8 @@ class Options:
                 raise _wrong(name, "True or False", value)
         for name in ("multiprocessors", "refused_launch", "threads"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise _wrong(name, "a whole number, at least 1, or None", value)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST):
+                raise _wrong(name, f"a whole number from 1 to {_MOST:,}, or None", value)
         if self.blocks is not None and not (isinstance(self.blocks, range) and self.blocks.step == 1):
             raise _wrong("blocks", "a range of steps of 1, or None", self.blocks)
         if self.trace is not None and not isinstance(self.trace, Trace):
@@ -129,6 +129,8 @@ class Options:
         gpu = hardware.model(self.arch)
         return replace(gpu, sms=self.multiprocessors) if self.multiprocessors else gpu
 
+
+_MOST = 1 << 20  # of cores, multiprocessors, launches
 
 # Fields that are settled when a source is compiled.
 COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")

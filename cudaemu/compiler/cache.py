@@ -235,11 +235,7 @@ def _build(build: Callable[[Path], None], out: Path) -> set[str]:
     depfiles = list(out.glob("*.d"))
     if failure is not None and not depfiles:
         raise failure
-    read = {
-        os.path.join(out, name)
-        for path in depfiles
-        for name in parse_depfile(path.read_text(encoding="utf-8", errors="surrogateescape"))
-    }
+    read = {os.path.join(out, name) for path in depfiles for name in parse_depfile(os.fsdecode(path.read_bytes()))}
     for path in depfiles if failure is None else list(out.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     if failure is not None:

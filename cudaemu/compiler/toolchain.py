@@ -245,6 +245,7 @@ def run(
             encoding="utf-8",
             errors="replace",
             cwd=cwd,
+            env={**os.environ, "TMPDIR": str(cwd)} if cwd else None,  # what a tool that is ended leaves there goes, too
             start_new_session=True,
         ) as process:
             assert process.stdout is not None

@@ -12,6 +12,7 @@ struct Node {
 
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
+  std::string spoiled_by;  // the call that must not be made while a stream is captured, if there was one
   Node *add(cudaGraphNodeType type, Work work, const cudaGraphNode_t *after = nullptr, size_t count = 0) {
     nodes.push_back(std::make_unique<Node>(Node{type, std::move(work), {}, nullptr}));
     for (size_t n = 0; n < count; ++n) nodes.back()->after.push_back(reinterpret_cast<Node *>(after[n]));
@@ -81,7 +82,10 @@ bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type) {
   return true;
 }
 
-cudaError_t forbidden_in_capture(const char *call) {
+// It spoils the capture of that stream, or all of them.
+cudaError_t forbidden_in_capture(const char *call, cudaStream_t only = nullptr) {
+  for (auto &[stream, graph] : captures())
+    if ((!only || stream == only) && graph->spoiled_by.empty()) graph->spoiled_by = call;
   return refuse(cudaErrorStreamCaptureUnsupported, format("%s: it cannot wait for a stream that is captured", call));
 }
 
@@ -154,11 +158,22 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
   };
   drop(captures());  // and those that have joined it
   drop(captured_events());
+  if (const std::string call = graph->spoiled_by; !call.empty()) {
+    graphs().erase(graph);
+    delete graph;
+    *out = nullptr;
+    return refuse(cudaErrorStreamCaptureInvalidated,
+                  format("cudaStreamEndCapture: %s was called while the stream was captured", call.c_str()));
+  }
   *out = reinterpret_cast<cudaGraph_t>(graph);
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-  *status = captures().count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  const auto found = captures().find(stream);
+  *status = found == captures().end() ? cudaStreamCaptureStatusNone
+            : found->second->spoiled_by.empty()
+                ? cudaStreamCaptureStatusActive
+                : cudaStreamCaptureStatusInvalidated;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {

@@ -1026,6 +1026,7 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
     ERROR(cudaErrorInvalidChannelDescriptor, "invalid channel descriptor"),
     ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
     ERROR(cudaErrorGraphExecUpdateFailure,
           "the graph update was not performed because it included changes which violated constraints specific to "
           "instantiated graph update"),
@@ -1715,7 +1716,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread &&
       !streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: the stream does not exist (or no longer)");
-  if (captures().count(stream)) return forbidden_in_capture("cudaStreamSynchronize");
+  if (captures().count(stream)) return forbidden_in_capture("cudaStreamSynchronize", stream);
   return synchronised();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }

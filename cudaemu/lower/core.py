@@ -38,7 +38,7 @@ from cudaemu.ptx import (
 FLAGS = {
     "FTZ": 1, "SAT": 2, "RELU": 16, "NOT_PRED": 64, "ONE_MASK": 128, "WARP_BARRIER": 256, "STRONG": 512,
     "ACQUIRE": 1024, "RELEASE": 2048, "SPIN": 4096, "SIGNAL": 8192, "PAST_L1": 16384, "OF_BLOCK": 32768,
-    "TENTATIVE": 131072, "DEPENDENT": 262144, "SPECULATED": 524288, "TRACKED": 65536,
+    "TENTATIVE": 131072, "DEPENDENT": 262144, "SPECULATED": 524288, "MAY_PAD": 1048576, "TRACKED": 65536,
 }  # fmt: skip
 (
     FTZ,
@@ -57,6 +57,7 @@ FLAGS = {
     TENTATIVE,
     DEPENDENT,
     SPECULATED,
+    MAY_PAD,
     TRACKED,
 ) = FLAGS.values()
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudaemu.lower.core import (
     ABSENT,
     ACQUIRE,
+    MAY_PAD,
     OF_BLOCK,
     PAST_L1,
     RELEASE,
@@ -74,6 +75,7 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
     if load:
+        flags |= MAY_PAD * (count > 1 and type_[0] != "f")
         return Lowered(f"ld.{machine}", out, flags, category=kind, access=access, global_load=globally)
     flags |= SIGNAL * (flags & STRONG != 0)
     return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=globally)

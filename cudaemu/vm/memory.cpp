@@ -246,7 +246,7 @@ static bool all_written(const u8 *written, u32 bytes) {
 }
 
 // The bytes of global memory that have been written: marked by stores, checked by loads.
-// `element`: bytes that are read into one register.
+// `element`: bytes of which it is enough that some have been written: what is read into one register, or (MAY_PAD) at once.
 void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p,
                  u32 element) {
   Block &b = *w.block;
@@ -456,7 +456,7 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
 static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
   Block &b = *w.block;
   if (space == Space::GLOBAL) {
-    note_global(w, i, mask, address, bytes, false, p, Shape(i.o[2]).bytes);
+    note_global(w, i, mask, address, bytes, false, p, i.flags & MAY_PAD ? bytes : Shape(i.o[2]).bytes);
     b.race_read(w, i, mask, address, bytes, p);
   }
   if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);

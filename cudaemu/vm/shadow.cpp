@@ -153,16 +153,17 @@ void Block::look_for_race(Problem problem, const Warp &w, const Instr &i, u32 la
 }
 
 // One granule, read by the lanes of `lanes`. `mine`: their stamp.
-void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine) {
+// `gap`: it need not have been written.
+void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine, bool gap) {
   Cell &written = written_by[at], &read = read_by[at];
   const u32 where = at << program.granule_log2;
   const int lane = __builtin_ctz(lanes);
   if (where >= launch.shared_bytes) return;  // reported already
   if (written.is(IN_FLIGHT))
     report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
-  else if (!written)
-    report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-  else {
+  else if (!written) {
+    if (!gap) report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
+  } else {
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
     if (const Visit *v = boxed(where); v && v->shifted) report_shifted(*v, thread(w, lane), i.pc);
   }
@@ -205,7 +206,9 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
     const u32 at = from >> shift;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
       const u32 behind = (g - at) / count;
-      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP});
+      const auto piece = written_by.begin() + at + behind * count;
+      const bool gap = i.flags & MAY_PAD && std::any_of(piece, piece + count, [](Cell c) { return bool(c); });
+      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP}, gap);
     }
   };
   if (p.row && !for_warp) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 
 import numpy as np
 import pytest
@@ -126,3 +127,15 @@ def test_kernels_on_memory_where_it_is():
 def test_memory_must_be_memory(memory):
     with pytest.raises(UserError, match=r"memory\['x'\] must be"):
         cudaemu.run_ptx(PTX, "scale", 1, 32, [0, 0, 1.0], memory={"x": memory})
+
+
+def test_memory_must_be_there_to_read_and_write():
+    """Otherwise the kernel's store would end Python."""
+    constant = np.frombuffer(bytes(32), np.float32)
+    mapped = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ)
+    read_only = np.frombuffer(mapped, np.float32)
+    places = [constant, read_only, (read_only.ctypes.data, 32), (4096, 32), (read_only.ctypes.data, 1 << 50)]
+    for memory in places:
+        with pytest.raises(UserError, match="x must be (writable|memory to read and write)"):
+            cudaemu.run_ptx(PTX, "scale", 1, 32, [0, 0, 1.0], memory={"x": memory})
+    assert constant.tobytes() == bytes(32)

@@ -22,9 +22,14 @@ int main() {
   cudaStreamIsCapturing(stream, &status);
   printf("%d ", status == cudaStreamCaptureStatusActive);
   int value = 5;
+  printf("%s ", cudaGetErrorName(cudaStreamSynchronize(stream)));
+  cudaStreamIsCapturing(stream, &status);
+  printf("%d ", status == cudaStreamCaptureStatusInvalidated);
+  printf("%s ", cudaGetErrorName(cudaStreamEndCapture(stream, &graph)));
+  printf("%d ", graph == nullptr);
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
   set<<<1, 1, 0, stream>>>(x, value);
   value = 6;
-  printf("%s ", cudaGetErrorName(cudaStreamSynchronize(stream)));
   cudaStreamEndCapture(stream, &graph);
   cudaGetLastError();
   cudaMemcpy(&h, x, sizeof h, cudaMemcpyDeviceToHost);
@@ -61,7 +66,8 @@ def test_capture(capsys):
     assert report.ok, report
     said = capsys.readouterr().out.split()
     assert said[:4] == ["cudaErrorStreamCaptureUnsupported", "cudaErrorIllegalState", "1", said[0]]
-    assert said[4:] == ["0", "5", "7", "cudaErrorGraphExecUpdateFailure", "cudaErrorInvalidValue"]
+    assert said[4:7] == ["1", "cudaErrorStreamCaptureInvalidated", "1"]  # no graph
+    assert said[7:] == ["0", "5", "7", "cudaErrorGraphExecUpdateFailure", "cudaErrorInvalidValue"]
 
 
 POOLS = r"""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cudaemu
 from cudaemu import build
@@ -380,3 +381,47 @@ def test_what_overlaps_is_only_read():
     assert np.array_equal(x, np.arange(64))
     library.launch("next", 1, 16, x[:16], x[32:48])
     assert np.array_equal(x[32:48], np.arange(16) + 1)
+
+
+def shrunk(size: int) -> torch.Tensor:
+    tensor = torch.ones(16)
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode() as mode:
+        return mode.from_tensor(torch.ones(16))
+
+
+@pytest.mark.parametrize(
+    "tensor, said",
+    [
+        (shrunk(16), "resized to 16 bytes"),
+        (shrunk(0), "fake, functional or emptied"),
+        (fake(), "fake, functional or emptied"),
+        (torch.nested.nested_tensor([torch.ones(4)]), "dense tensor, got a nested one"),
+        (torch._neg_view(torch.ones(16)), "lazy view"),
+        (torch.ones(16, requires_grad=True), r"requires grad, .* y.detach\(\)"),
+    ],
+)
+def test_tensors_without_memory_of_their_own(library, tensor, said):
+    """Each would give a wrong result, or end Python, without a word."""
+    with pytest.raises(UserError, match=f"y .*{said}"):
+        library.launch("saxpy", 1, 64, 2.0, torch.ones(16), tensor, 16)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.functionalize])
+def test_tensors_inside_a_transform(library, transform):
+    def call(y):
+        library.launch("saxpy", 1, 64, 2.0, np.ones(16, np.float32), y, 16)
+        return y
+
+    with pytest.raises(UserError, match="y must be a tensor with memory of its own"):
+        transform(call)(torch.ones(2, 16))
+
+
+def test_options_beyond_what_a_machine_has(library):
+    for option in ("multiprocessors", "threads"):
+        with pytest.raises(UserError, match=f"{option} must be a whole number from 1 to"):
+            library.launch("saxpy", 1, 1, 2.0, None, None, 0, **{option: 10**12})

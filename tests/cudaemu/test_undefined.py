@@ -375,3 +375,32 @@ def test_a_loop_that_sets_it_in_its_first_turn():
         c,
     )
     assert not result.findings and np.array_equal(c, np.arange(32) + 5)
+
+
+@pytest.mark.parametrize(
+    "use, written, found",
+    [("*b = *from", 1, 0), ("*b = *from", 0, 1), ("b->x = from->x + from->y + from->z + from->w", 1, 1)],
+)
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_what_pads_a_structure_that_is_copied(space, use, written, found):
+    """nvcc copies a structure by vectors of integers; what pads it was never written. Numbers are to be there, all."""
+    place = "__shared__ float4 s; float4 *from = &s;" if space == "shared" else "float4 *from = a;"
+    report = cudaemu.program(
+        sources.source(
+            f"""__global__ void k(float4 *a, float4 *b, int written) {{
+  {place}
+  if (threadIdx.x < written) from->x = 1;
+  __syncthreads();
+  if (threadIdx.x == 32) {use};
+}}
+int main() {{
+  float4 *a, *b;
+  cudaMalloc(&a, sizeof *a), cudaMalloc(&b, sizeof *b);
+  k<<<1, 64>>>(a, b, {written});
+  cudaDeviceSynchronize();
+}}
+""",
+            f"pads_{space}_{written}_{found}",
+        )
+    )
+    assert [each.kind for each in report.findings] == [f"uninitialised {space} read"] * found, report
