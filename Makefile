@@ -45,7 +45,8 @@ lint-types: $(LINTERS)
 	$(RUN) -m mypy
 
 lint-cuda: $(LINTERS)
-	$(BIN)clang-format --dry-run --Werror $(CODE)
+	@echo "clang-format --dry-run --Werror, $(words $(CODE)) files"
+	@$(BIN)clang-format --dry-run --Werror $(CODE)
 
 format: $(LINTERS)
 	$(RUN) -m ruff check --fix-only
