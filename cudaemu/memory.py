@@ -370,10 +370,8 @@ def _check_place(name: str, array: Array) -> None:
         )
     try:
         there, size = array.data_ptr(), array.untyped_storage().nbytes()
-    except RuntimeError:  # of a transform, or fake
+    except RuntimeError:  # inside a transform
         there, size = 0, 0
-    if torch._is_functional_tensor(array):
-        there = 0
     end = (int(array.storage_offset()) + array.numel()) * array.element_size()
     if array.numel() and not (there and size >= end):
         plain = there and type(array) in (torch.Tensor, torch.nn.Parameter)

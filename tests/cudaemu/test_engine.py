@@ -677,10 +677,12 @@ def test_an_exchange_for_the_sake_of_the_store_reads_nothing(uses, found):
     ("load", "found"),
     [
         ("ld.global.u64 %rd5, [%rd0]; st.global.u32 [%rd1], %rd5;", []),
-        ("ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r2;", ["uninitialised global read"]),
+        ("ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r2;", []),
+        ("ld.global.v2.f32 {%f2, %f3}, [%rd0]; st.global.f32 [%rd1], %f2;", ["uninitialised global read"]),
     ],
 )
 def test_a_structure_with_padding_may_be_read_as_one_number(load, found):
+    """Or as several integers, by which nvcc copies structures."""
     result = launch("st.global.u32 [%rd0], 7;" + load, np.zeros(2, np.uint32), np.zeros(1, np.uint32), block=(1,),
                     unwritten=(0,))  # fmt: skip
     assert kinds(result) == found
