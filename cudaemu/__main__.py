@@ -265,7 +265,8 @@ class _Bar:
 
 
 def _tell(finding: object) -> None:
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     say(f"{finding}\n", "red")
 
 

@@ -21,6 +21,9 @@ Progress = Callable[[int, int], None]  # blocks done, blocks in all
 _MACRO = re.compile(r"[A-Za-z_]\w*(\([\w\s,.]*\))?")
 
 
+_MOST = 1 << 20  # of cores, multiprocessors, launches
+
+
 @dataclass(frozen=True)
 class Options:
     """How a source is compiled (the fields from `arch` to `sources`) and how it is run (the others).
@@ -129,8 +132,6 @@ class Options:
         gpu = hardware.model(self.arch)
         return replace(gpu, sms=self.multiprocessors) if self.multiprocessors else gpu
 
-
-_MOST = 1 << 20  # of cores, multiprocessors, launches
 
 # Fields that are settled when a source is compiled.
 COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")

@@ -43,7 +43,7 @@ GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: prin
 SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
 WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
-_SOON = 50e-6  # seconds in which the next request is looked for without sleeping
+_SOON = 50e-6  # seconds
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is
 _NAME = 64  # bytes of the name of the last call
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
@@ -656,8 +656,8 @@ class _Passed:
 
 
 def _ready(waiting: Sequence[Any]) -> list[Any]:
-    """Those from which something can be read: at once, or, since to sleep takes as long as most requests, soon; else
-    within half a second."""
+    """Those from which something can be read within half a second. For the first _SOON it does not sleep: to wake up
+    takes longer than the program takes from one launch to the next."""
     until = time.perf_counter() + _SOON
     while not (ready := select.select(waiting, [], [], 0)[0]) and time.perf_counter() < until:
         os.sched_yield()

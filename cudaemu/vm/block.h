@@ -163,9 +163,9 @@ struct Mbarrier {
   u32 copies = 0;                            // that ever were to complete on it
   u32 expecting = MANY_THREADS, at = NO_PC;  // who called expect_tx last, and where
   u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
-  const Warp *made_by = nullptr;
+  const Warp *made_by = nullptr;                // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
-  bool fenced = false;  // since then, for TMA
+  bool fenced = false;  // since then, so that TMA finds it
 };
 
 // The products of four warps together: wgmma.cpp.

@@ -174,7 +174,7 @@ static PastPointer as_past(const Clock &beyond, const Clock &within, u64 block) 
 
 // fence.proxy.async: those who learn what the warp knows also know that it is fenced.
 void Block::fence_proxy(Warp &w) {
-  for (auto &[address, mbarrier] : cluster.mbarriers) mbarrier.fenced = true;
+  for (auto &[address, mbarrier] : cluster.mbarriers) mbarrier.fenced = true;  // by whichever thread: it is for a note
   w.knows.time[w.index] = advance(w);
   settle(w);
   const PastPointer own = as_past(w.knows, {}, index | PROXY_FENCED);

@@ -679,6 +679,35 @@ sys.exit(0 if report.status == 0 and library.launch("print", 5, 32).status == 0 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_findings_and_json_with_a_closed_standard_output():
+    words = [sys.executable, "-m", "cudaemu", "-q", str(source(ODD, "odd")), "last"]
+    done = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *words], cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=300)  # fmt: skip
+    assert done.returncode == FINDINGS_STATUS and "before a null pointer" in done.stderr
+    words = [sys.executable, "-m", "cudaemu", "-q", "--json", "-", str(source(ODD, "odd")), "last"]
+    done = subprocess.run(["/bin/sh", "-c", '"$@" >&-', "sh", *words], cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=300)  # fmt: skip
+    assert done.returncode == NOT_RUN_STATUS and "Traceback" not in done.stderr
+    assert "--json - writes to standard output, which is closed" in done.stderr
+
+
+def test_a_path_of_other_letters_in_an_ascii_locale(tmp_path):
+    """Python's names of files are then not the text that compilers write."""
+    path = tmp_path / "é日" / "ü.cu"
+    path.parent.mkdir()
+    path.write_text('#include "größe.h"\n#include <cstdio>\nint main() { printf("%d\\n", SIZE); }\n', encoding="utf-8")
+    path.with_name("größe.h").write_text("#define SIZE 7\n")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for _ in range(2):  # compiled, and found in the cache
+        done = command(path, env={**os.environ, **ascii_only})
+        assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
+def test_nvcc_may_be_asked_for_line_information():
+    """What begins with -l is for the linker, except this."""
+    assert command(source(ODD, "odd"), "last", options=("-q", "--flags=-lineinfo")).stdout == "700 7\n"
+
+
 # ---- what is wrong, in words that lead to it -------------------------------------------------------------------------
 
 TOLD = r"""

@@ -325,6 +325,12 @@ def test_tools_do_not_outlive_python(tmp_path, how):
     raise AssertionError("the tool runs on")
 
 
+def test_what_tools_leave_goes_with_their_folder(tmp_path):
+    """nvcc's temporary files, if it is ended, stay where it was told to make them."""
+    toolchain.run(["/bin/sh", "-c", "mktemp -t left.XXXXXX"], cwd=tmp_path)
+    assert [path.name[:5] for path in tmp_path.iterdir()] == ["left."]
+
+
 def test_closed_streams_are_no_hindrance():
     script = "from cudaemu.compiler import toolchain; toolchain.run(['/bin/sh', '-c', 'echo told'])"
     for closed in ("<&-", ">&-", "<&- >&-"):
