@@ -534,6 +534,11 @@ def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
     return _recorded(tables.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
 
 
+def fused() -> Markdown:
+    """What it saves that a product and what follows it are one kernel, as recorded."""
+    return _recorded(tables.fused_table())
+
+
 def levels() -> Markdown:
     """The memory levels of the GPU that was recorded: size, latency, bandwidth."""
     return _recorded(tables.levels_table())

@@ -510,6 +510,30 @@ def first_table(gpu: str | None = None) -> str:
     return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
 
 
+def fused_cells(run: Mapping) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/fused.py, a row per size: what the product takes, and what follows it in its kernel or in one
+    of its own."""
+    sizes: dict[int, dict[str, float]] = {}
+    for row in run["rows"]:
+        sizes.setdefault(row["size"], {})[row["name"]] = row["ms"]["median"] * 1e3
+    names = list(dict.fromkeys(row["name"] for row in run["rows"]))
+    body = []
+    for size, us in sizes.items():
+        _, one, two = (us[name] for name in names)
+        body.append([str(size), *(f"{us[name]:,.1f} µs" for name in names), f"{two - one:,.1f} µs", f"{two / one:.2f}"])
+    return ["M = N = K", *names, "saved", "×"], body
+
+
+@table("fused")
+def fused_table(gpu: str | None = None) -> str:
+    """What fusion saves: the newest run of measure/fused.py."""
+    run = next(iter(runs(kind="fused", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    return markdown(*fused_cells(run)) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
+
+
 @table("levels")
 def levels_table(gpu: str | None = None) -> str:
     """What each level of memory holds, how long a load waits for it, and what it delivers."""
