@@ -67,6 +67,8 @@ def test_pointers_that_are_none_or_not_aligned(stage: Stage):
         if stage.alignment > 1 and tensor.dtype != torch.float32:  # scales
             address = tensor.data_ptr() + stage.alignment // 2
             assert status(name, address.to_bytes(8, "little")) == invalid_value, f"{name}, misaligned"
+    for name in stage.spec.given_names:  # may be null; no 16-bit number begins at an odd address
+        assert status(name, (inputs[0].data_ptr() + 1).to_bytes(8, "little")) == invalid_value, f"{name}, misaligned"
 
 
 @pytest.mark.parametrize("rule", ["N % 32", "false"])
