@@ -13,6 +13,7 @@ from torch.nn.functional import gelu
 import kernels
 from common import problem
 from common.measure import contest, timing
+from common.practice import patches
 from cudaemu.errors import UserError
 from kernels import matmul
 from tests.launches import from_four_threads
@@ -99,6 +100,22 @@ def test_what_follows_a_product_with_every_tile(choice):
     changed = {"bias": bias, "residual": residual, "activation": 2, "choice": choice}
     stage.kernel("fp16").emulate((a, b), (c,), changed=changed).raise_if_findings()
     assert_right(c, expected(a, b, bias, "gelu", residual))
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_multicast_that_was_tried_is_right(tmp_path, transposed):
+    """Pairs of blocks, also where the lower one has no row of C; the tiles of a split K have no pair."""
+    stage = kernels.load("h5")
+    source = tmp_path / "multicast.cu"
+    source.write_text(patches.tried(stage.directory / "multicast.patch"))
+    kernel = stage.kernel("fp16", {"B_TRANSPOSED": transposed}, source)
+    a, b = make(264, 136), make(136, 328)
+    for choice in range(8):
+        c = torch.full((264, 328), torch.nan, dtype=a.dtype)
+        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed={"choice": choice})
+        report.raise_if_findings()
+        assert_right(c, expected(a, b))
+        assert choice > 3 or report.launches[0].grid[0] == 2 * 2 * -(-328 // (256, 192, 128, 64)[choice])
 
 
 def test_gelu_of_what_is_not_finite_is_torchs():

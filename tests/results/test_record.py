@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -19,10 +20,11 @@ SCRIPT = RESULTS / "record.sh"
 
 @pytest.fixture
 def commands(tmp_path):
-    """The words of all commands of the script, by the names of the files that they make."""
+    """The words of all commands of the script, by the names of the files that they make. Patched sources are made."""
     stub = tmp_path / "python"
     stub.write_text(
-        '#!/usr/bin/env bash\nprintf "%s\\n" "$@" | python3 -c "import json, sys; '
+        f'#!/usr/bin/env bash\n[[ $2 == common.practice.patches ]] && exec {sys.executable} "$@"\n'
+        'printf "%s\\n" "$@" | python3 -c "import json, sys; '
         'print(json.dumps(sys.stdin.read().splitlines()))" >>"$LOG"\n'
     )
     stub.chmod(0o755)
