@@ -616,6 +616,7 @@ void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, c
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &,
                  u32 element = 0);
+u32 around(const Instr &);  // bytes around what it accesses, of an access that MAY_PAD a structure
 // What is undefined goes with the values: see undefined.cpp.
 void undefined_load(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool sign, u32 width,
                     u32 count, const u32 *registers);

@@ -206,8 +206,11 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
     const u32 at = from >> shift;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
       const u32 behind = (g - at) / count;
-      const auto piece = written_by.begin() + at + behind * count;
-      const bool gap = i.flags & MAY_PAD && std::any_of(piece, piece + count, [](Cell c) { return bool(c); });
+      bool gap = false;
+      if (i.flags & MAY_PAD) {
+        const u32 near = around(i) >> shift, first_near = (at + behind * count) & ~(near - 1);
+        for (u32 n = first_near; n < first_near + near && n < written_by.size(); ++n) gap |= bool(written_by[n]);
+      }
       read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP}, gap);
     }
   };
