@@ -464,6 +464,26 @@ int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
     assert status == 130 and "Traceback" not in said and seconds < 10
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["-m", "cudaemu", "x.cu"], 130), (["cudaemu", "x.cu"], 130), (["-c", "import cudaemu"], -signal.SIGINT)],
+)
+def test_ctrl_c_while_the_command_starts(tmp_path, words, status):
+    """In NumPy's place there is a module at whose import Ctrl-C is pressed."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n")
+    (tmp_path / "cudaemu").write_text("from cudaemu.__main__ import main\nmain()\n")  # as pip makes it
+    words = [str(tmp_path / "cudaemu") if word == "cudaemu" and words[0] == word else word for word in words]
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert ended.returncode == status and (status != 130 or not ended.stdout + ended.stderr), ended
+
+
 # ---- streams, threads ------------------------------------------------------------------------------------------------
 
 STREAMS = r"""
