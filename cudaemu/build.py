@@ -274,17 +274,20 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     return error
 
 
+_OF_A_LIBRARY = r"_*(cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)"
+
+
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
     places: dict[str, str] = {}
     for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
-        here = f"line {line}" if Path(file) == source else f"{Path(file).name}:{line}"
-        places.setdefault(name, f"{name} ({here})" if line else name)
+        places.setdefault(name, f"{name} ({Path(file).name}:{line})" if line else name)
     missing = sorted(places)
-    cuda = [
-        name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
-    ]
+    cuda = [name for name in missing if re.match(r"_*(cuda|cu[A-Z])", name) or re.match(_OF_A_LIBRARY, name)]
     if cuda:
-        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have"
+        instead = "leave the call out (#ifndef __EMULATOR__), or run the program on a GPU"
+        if any(re.match(_OF_A_LIBRARY, name) for name in cuda):
+            instead = "compute it on the host, or by CUB or Thrust, which are headers; or " + instead
+        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have: {instead}"
     elif missing:
         said = (
             f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "

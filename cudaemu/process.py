@@ -40,7 +40,7 @@ HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
-SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
+SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # of cudaError_t
 WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _SOON = 50e-6  # seconds
@@ -446,7 +446,7 @@ class Host:
         made = self.device.arena.allocate(f"{call} {self._allocated}", size, initialised=kind != 0)
         if made is None:
             free = memory.available_memory()
-            self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free")
+            self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
             return struct.pack("=Q", 0)
         made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
@@ -475,8 +475,8 @@ class Host:
         arena = self.device.arena
         found = next((a for a in arena.allocations if a.base == address and not a.variable and a.array is None), None)
         if found is None:
-            self._refuse(INVALID_VALUE, f"cudaFree: {arena.describe(address)} is not the start of an allocation")
-            return struct.pack("=i", INVALID_VALUE)
+            why = f"cudaFree: {arena.describe(address)} is not the start of an allocation"
+            return struct.pack("=i", INVALID_VALUE) + why.encode()
         arena.free(found)
         self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
@@ -491,8 +491,7 @@ class Host:
         address, size = reader.take("QQ")
         found = arena.find(address)
         end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
-        self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
-        return b""
+        return f"{call}: {size:,} bytes at {arena.describe(address)}{end}".encode()
 
     def _moved(self, reader: _Reader) -> bytes:
         """The stand-in has copied, or filled (no source), while undefined values were in device memory."""
@@ -528,8 +527,7 @@ class Host:
         try:
             return struct.pack("=I", self.device.load(reader.text()))
         except UserError as error:
-            self._refuse(INVALID_PTX, f"the module cannot be loaded: {error}")
-            return struct.pack("=I", 0)
+            return struct.pack("=I", 0) + f"the module cannot be loaded: {error}".encode()
 
     def _memory(self, reader: _Reader) -> bytes:
         return struct.pack("=Q", memory.available_memory())
@@ -543,10 +541,12 @@ class Host:
 
     def _refused(self, reader: _Reader) -> bytes:
         (code,) = reader.take("i")
-        self._refuse(code, reader.text())
+        self._refuse(code, reader.text(), reader.offsets())
         return b""
 
-    def _refuse(self, code: int, why: str) -> None:
+    def _refuse(self, code: int, why: str, offsets: Sequence[int] = ()) -> None:
+        file, line, _ = self._locate(offsets)
+        why += f" ({Path(file).name}:{line})" if line else ""
         self.ended.refusals.append((code, why))
         if self.refused:
             self.refused(code, why)

@@ -214,7 +214,9 @@ cudaError_t look_up(const char *call, const cudaTextureDesc &how, Texture *t) {
                   format("%s: filterMode must be cudaFilterModePoint for integers that are read as such", call));
   if (how.sRGB || how.maxAnisotropy > 1)
     return refuse(cudaErrorNotSupported,
-                  format("%s: the emulator has no sRGB conversion and no anisotropic filtering", call));
+                  format("%s: the emulator has no sRGB conversion and no anisotropic filtering: convert in the kernel, "
+                         "or leave them out (#ifndef __EMULATOR__)",
+                         call));
   return cudaSuccess;
 }
 

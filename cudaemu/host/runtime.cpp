@@ -313,9 +313,17 @@ cudaError_t record(cudaError_t error) {
   return error;
 }
 
-// An error with its reason in words for the report: CUDA has only the number.
+Packet where(void *context);
+
+// An error's reason in words for the report, and the line that called: CUDA has only the number.
+void explain(int error, const std::string &why) {
+  if (channel < 0) return;
+  const Packet place = where(nullptr);
+  ask(Request::REFUSED, Packet().add(int32_t(error)).text(why).bytes(place.data().data(), place.data().size()));
+}
+
 cudaError_t refuse(cudaError_t error, const std::string &why) {
-  if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
+  explain(error, why);
   return record(error);
 }
 
@@ -659,7 +667,7 @@ cudaError_t synchronised() {
 
 // An error of the driver: it does not change the runtime's last error.
 CUresult driver_refuses(CUresult error, const std::string &why) {
-  if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
+  explain(error, why);
   return error;
 }
 
@@ -770,7 +778,9 @@ cudaError_t entry_point(const char *call, const char *name, void **function, uns
   const bool early = *function && version < since;
   if (early) *function = nullptr;
   if (!*function && !early)
-    driver_refuses(CUDA_ERROR_NOT_FOUND, format("%s: the emulator has no driver function '%s'", call, name));
+    driver_refuses(
+        CUDA_ERROR_NOT_FOUND,
+        format("%s: the emulator has no driver function '%s': leave it out (#ifndef __EMULATOR__)", call, name));
   if (status)
     *status = early       ? cudaDriverEntryPointVersionNotSufficent
               : *function ? cudaDriverEntryPointSuccess
@@ -818,7 +828,9 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
-  const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
+  Answer answer = ask(Request::RELEASE, Packet().add(at));
+  const auto error = cudaError_t(answer.take<int32_t>());
+  if (error) explain(error, answer.rest());
   std::lock_guard lock(guard);
   if (!error) blocks().erase(at);
   if (!error && found != mapped().end()) {
@@ -879,7 +891,7 @@ Range range(const char *call, const void *at, size_t bytes) {
   if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
     made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
   if (bytes > made.size - made.offset) {
-    ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes)));
+    explain(cudaErrorInvalidValue, ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes))).rest());
     made.size = 0;
   }
   return made;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -221,11 +222,11 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--flags=-arch=sm_90",), "int main() {}", "-arch=sm_90: .*--arch"),
         (("-I", "/no/such/folder"), "int main() {}", "folder /no/such/folder "),
         ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', r"must have a main\(\)"),
-        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(line 2\)"),
+        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(wrong\.cu:2\)"),
         (
             (),
             "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
-            r"calls cudaIpcGetMemHandle \(line 3\)",
+            r"calls cudaIpcGetMemHandle \(wrong\.cu:3\).*does not have: leave the call out \(#ifndef __EMULATOR__\)",
         ),
         (
             (),
@@ -239,8 +240,6 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
     ],
 )
 def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
-    import re
-
     path = tmp_path / "wrong.cu"
     path.write_text(text + "\n")
     done = command(path, options=options)
@@ -352,8 +351,6 @@ def spaced(text: object) -> str:
 @pytest.mark.parametrize("what", CASES)
 def test_host_code_of_a_stranger(what):
     """The program ends as it would; this process goes on, and knows why and where."""
-    import re
-
     status, kind, said = CASES[what]
     report = cudaemu.program(source(TROUBLE, "trouble"), [str(what)])
     assert report.status == status
@@ -381,6 +378,8 @@ def test_findings_decide_the_exit_status_and_come_at_once():
 def test_refusals_have_a_reason(what, status, why):
     report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [what])
     assert report.status == status and why in report.error, report.error
+    called = re.search(r"\(trouble\.cu:(\d+)\)$", report.error)
+    assert called and f"case {what}:" in TROUBLE.splitlines()[int(called[1]) - 1], report.error
     done = command(source(TROUBLE, "trouble"), what)
     assert done.returncode == status and why in " ".join(done.stderr.split())
 
