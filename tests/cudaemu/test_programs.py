@@ -426,6 +426,24 @@ def test_an_endless_loop_on_the_host_is_ended():
     assert "has run for 1 s without calling CUDA" in str(report) and time.monotonic() - started < 30
 
 
+READS = r"""#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+extern "C" cudaError_t reads(const half *a, float *b, int n) {
+  if (float(a[0]) == 0.f) return cudaErrorUnknown;  // the read
+  b[0] = 1, n += 1;
+  return n ? cudaGetLastError() : cudaSuccess;
+}
+"""
+
+
+def test_a_fault_at_the_beginning_of_a_function():
+    """g++ gives the load no line of its own: it seems to be on the one with the function's name."""
+    a, b = torch.ones(32).half(), torch.ones(32)
+    report = cudaemu.run(source(READS, "reads"), "reads", [a, b, 1])
+    (finding,) = report.findings
+    assert (finding.kind, finding.line) == ("device pointer on the host", 4), report
+
+
 def interrupted(path: Path, *arguments: str, after: float) -> tuple[int, str, float]:
     """A program at which Ctrl-C is pressed: its exit status, what it said, the seconds that it then took."""
     process = subprocess.Popen(
