@@ -695,7 +695,8 @@ def locate_fault(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = fro
     """Likewise, if the first is an instruction that has failed. One to which the compiler gave no line seems to be on the
     line before; among the first ones of a function, where that begins: what is meant then is the line that follows."""
     begin = _begin_of_function(so, offsets[0]) if offsets else None
-    if begin is not None and (first := next(_places(so, (begin,)), None)) == next(_places(so, offsets[:1]), None):
+    first = next(_places(so, () if begin is None else (begin,)), ("", 0, ""))
+    if first == next(_places(so, offsets[:1]), None):
         following = tuple(range(offsets[0] + 1, offsets[0] + 1 + _FEW_INSTRUCTIONS))
         for place in _places(so, following):
             if place != first and place[2] == first[2] and _is_users(place, stubs):

@@ -245,17 +245,17 @@ struct cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, e
 }
 cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *texel, size_t width, size_t height,
                             unsigned flags) {
-  CALL(cudaMallocArray);
+  UNSAFE_CALL(cudaMallocArray);
   return make_array("cudaMallocArray", array, texel, make_cudaExtent(width, height, 0), flags);
 }
 cudaError_t cudaMalloc3DArray(
     cudaArray_t *array, const struct cudaChannelFormatDesc *texel, struct cudaExtent extent, unsigned flags) {
-  CALL(cudaMalloc3DArray);
+  UNSAFE_CALL(cudaMalloc3DArray);
   return make_array("cudaMalloc3DArray", array, texel, extent, flags);
 }
 cudaError_t cudaFreeArray(cudaArray_t handle) {
-  CALL(cudaFreeArray);
   if (!handle) return cudaSuccess;
+  UNSAFE_CALL(cudaFreeArray);
   const Array *array = array_of(handle);
   if (!array) return no_array("cudaFreeArray");
   const cudaError_t error = release(array->base, false, "cudaFreeArray");
@@ -278,7 +278,7 @@ cudaError_t cudaGetChannelDesc(struct cudaChannelFormatDesc *texel, cudaArray_co
 }
 
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr *memory, struct cudaExtent extent) {
-  CALL(cudaMalloc3D);
+  UNSAFE_CALL(cudaMalloc3D);
   const size_t pitch = (extent.width + 511) / 512 * 512;
   void *at = nullptr;
   const cudaError_t error = allocate(&at, pitch * extent.height * extent.depth, DEVICE);

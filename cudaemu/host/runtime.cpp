@@ -582,6 +582,11 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
 // Work queued in a stream: done at once, or kept in a graph (graphs.h) while the stream is captured.
 using Work = std::function<cudaError_t()>;
 bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type);
+cudaError_t unsafe_in_capture(const char *call);
+// Names the call, which must not be made while a stream is captured.
+#define UNSAFE_CALL(NAME) \
+  CALL(NAME);             \
+  if (const cudaError_t unsafe = unsafe_in_capture(#NAME)) return unsafe
 
 template <class F>
 cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNodeType type = cudaGraphNodeTypeMemcpy) {
@@ -1039,6 +1044,8 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidChannelDescriptor, "invalid channel descriptor"),
     ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
     ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
+    ERROR(cudaErrorStreamCaptureWrongThread,
+          "attempt to terminate a thread-local capture sequence from another thread"),
     ERROR(cudaErrorGraphExecUpdateFailure,
           "the graph update was not performed because it included changes which violated constraints specific to "
           "instantiated graph update"),
@@ -1789,7 +1796,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CALL(cudaEventSynchronize);
   return events().count(reinterpret_cast<Event *>(event)) ? synchronised() : record(cudaErrorInvalidResourceHandle);
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  UNSAFE_CALL(cudaEventQuery);
+  return cudaEventSynchronize(event);
+}
 
 // The emulation's time on this machine: a GPU's is not known.
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -1807,7 +1817,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 // --- memory ----------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
-  CALL(cudaMalloc);
+  UNSAFE_CALL(cudaMalloc);
   return allocate(address, bytes, DEVICE);
 }
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
@@ -1825,26 +1835,27 @@ cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t 
   return cudaSuccess;
 }
 cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
-  CALL(cudaMallocManaged);
+  UNSAFE_CALL(cudaMallocManaged);
   return allocate(address, bytes, MANAGED);
 }
 cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
-  CALL(cudaHostAlloc);
+  UNSAFE_CALL(cudaHostAlloc);
   const cudaError_t error = allocate(address, bytes, PINNED);
   if (!error) host_flags()[*address] = flags;
   return error;
 }
 cudaError_t cudaMallocHost(void **address, size_t bytes) {
-  CALL(cudaMallocHost);
+  UNSAFE_CALL(cudaMallocHost);
   return allocate(address, bytes, PINNED);
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
-  CALL(cudaMallocPitch);
+  UNSAFE_CALL(cudaMallocPitch);
   *pitch = (width + 511) / 512 * 512;
   return allocate(address, *pitch * height, DEVICE);
 }
 cudaError_t cudaFree(void *address) {
   CALL(cudaFree);
+  if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFree") : cudaSuccess) return unsafe;
   return release(address, false, "cudaFree");
 }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
@@ -1855,6 +1866,7 @@ cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
 }
 cudaError_t cudaFreeHost(void *address) {
   CALL(cudaFreeHost);
+  if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFreeHost") : cudaSuccess) return unsafe;
   return release(address, true, "cudaFreeHost");
 }
 

@@ -6,6 +6,7 @@ import heapq
 import math
 from array import array
 from itertools import chain
+from typing import Any
 
 from cudaemu.lower.core import (
     ABSENT,
@@ -261,7 +262,8 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
         anew: dict[Register, int] = {}  # how often it has become another address
         for lowered in code[begin:end]:
             if lowered.name.startswith(("ld.", "st.")) and lowered.name != "ld.param" and not lowered.flags & STRONG:
-                base, offset, shape = lowered.operands[:3]
+                base: Any = lowered.operands[0]
+                offset, shape = lowered.operands[1:3]
                 at, size = offset.value - ((offset.value & 1 << 31) << 1), (shape.value & 255) * (shape.value >> 8 & 255)
                 if isinstance(base, Constant):
                     base, at = base.special, base.value + at
