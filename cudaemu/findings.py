@@ -301,6 +301,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
     "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
+    "UNDEFINED_PRINT": lambda f, at: _undefined(f, f"argument {f.size} after this printf's text"),
     "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
     "UNDEFINED_ATOMIC": lambda f, at: _undefined(f, "an operand of this atomic"),
     "BARRIER_DIVERGENCE": lambda f, at: (

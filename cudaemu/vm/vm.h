@@ -180,6 +180,7 @@ struct Instr {
   X(UNDEFINED_ADDRESS, "undefined value", 0)                   \
   X(UNDEFINED_BRANCH, "undefined value", 0)                    \
   X(UNDEFINED_ATOMIC, "undefined value", 0)                    \
+  X(UNDEFINED_PRINT, "undefined value", 0)                     \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
   X(SAME_VALUE, "same value written", 0)

@@ -406,6 +406,28 @@ int main() {{
     assert [each.kind for each in report.findings] == [f"uninitialised {space} read"] * found, report
 
 
+PRINTS = r"""
+#include <cstdio>
+__global__ void k(int n) {
+  int x, y[2];
+  for (int k = 0; k < n; ++k) y[k % 2] = k;
+  printf("%d %g\n", n, double(threadIdx.x));
+  printf("%d %s %d\n", n, "and", y[1]);  // y
+  if (threadIdx.x == 3) printf("%d\n", x);  // x
+}
+int main() { k<<<1, 32>>>(1); return cudaDeviceSynchronize(); }
+"""
+
+
+def test_printing_depends_on_what_is_printed():
+    report = cudaemu.program(sources.source(PRINTS, "prints"))
+    found = [(each.kind, each.line, each.thread) for each in report.findings]
+    lines = [PRINTS[: PRINTS.index(f"// {mark}\n")].count("\n") + 1 for mark in "yx"]
+    assert found == [("undefined value", lines[0], (0, 0, 0)), ("undefined value", lines[1], (3, 0, 0))], report
+    assert "argument 3 after this printf's text" in report.findings[0].message
+    assert "in one lane" in report.findings[1].message
+
+
 STRUCTURES = r"""
 #include <cuda_runtime.h>
 struct A { double d; char c; };
