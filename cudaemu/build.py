@@ -348,7 +348,6 @@ class PtxCheck:
         except BaseException as error:
             self._error = error
 
-
     def _started(self, end: Callable[[], None]) -> None:
         self._end = end
         if self._in_vain:

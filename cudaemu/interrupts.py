@@ -1,4 +1,4 @@
-"""Ctrl-C while the command's modules are imported, which takes a fifth of a second: it imports nothing that takes long."""
+"""Ctrl-C while the command's modules are imported, which takes a fifth of a second. This one imports little."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 
 def quiet_for(command: str) -> None:
-    """If this process is that command, Ctrl-C ends it without a traceback, until `as_usual`. A program that only imports
-    the package keeps its own way."""
+    """If this process is that command, Ctrl-C ends it without a traceback, until `as_usual`. A program that only
+    imports the package keeps its own way."""
     first = sys.argv[0] if sys.argv else ""
     module = " ".join(sys.orig_argv).partition(" -m")[2].split()[:1] if first == "-m" else []
     is_command = module == [command] or os.path.basename(first) == command

@@ -692,8 +692,9 @@ def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset
 
 
 def locate_fault(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset()) -> tuple[str, int, str]:
-    """Likewise, if the first is an instruction that has failed. One to which the compiler gave no line seems to be on the
-    line before; among the first ones of a function, where that begins: what is meant then is the line that follows."""
+    """Likewise, if the first is an instruction that has failed. One to which the compiler gave no line seems to be on
+    the line before; among the first ones of a function, where that begins: what is meant then is the line that
+    follows."""
     begin = _begin_of_function(so, offsets[0]) if offsets else None
     first = next(_places(so, () if begin is None else (begin,)), ("", 0, ""))
     if first == next(_places(so, offsets[:1]), None):

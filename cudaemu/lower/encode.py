@@ -254,8 +254,8 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
 def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
     """What pads a structure is copied with it, by accesses of its own (`ld.shared.v4.u8`). A structure is what a basic
     block accesses side by side from one address. A gap is smaller than the largest piece and comes after a member: a
-    piece may be unwritten if something is written around it, in as many bytes as the largest has. Returns what is loaded
-    of pieces that may be nothing but a gap."""
+    piece may be unwritten if something is written around it, in as many bytes as the largest has. Returns what is
+    loaded of pieces that may be nothing but a gap."""
     loaded: set[Register] = set()
     for begin, end in zip(bounds, bounds[1:], strict=False):
         accesses: dict[tuple, list[tuple[int, int, Lowered]]] = {}
@@ -264,7 +264,8 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
             if lowered.name.startswith(("ld.", "st.")) and lowered.name != "ld.param" and not lowered.flags & STRONG:
                 base: Any = lowered.operands[0]
                 offset, shape = lowered.operands[1:3]
-                at, size = offset.value - ((offset.value & 1 << 31) << 1), (shape.value & 255) * (shape.value >> 8 & 255)
+                at = offset.value - ((offset.value & 1 << 31) << 1)
+                size = (shape.value & 255) * (shape.value >> 8 & 255)
                 if isinstance(base, Constant):
                     base, at = base.special, base.value + at
                 accesses.setdefault((lowered.name, base, anew.get(base, 0)), []).append((at, size, lowered))
@@ -412,8 +413,8 @@ def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
-    """The registers that may hold something undefined: those that may never have been set (`unset`), what local memory
-    and shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
+    """The registers that may hold something undefined: those that may never have been set, what local memory and
+    shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
     sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
     reached: list[Register | str] = [
         *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
