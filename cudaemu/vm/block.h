@@ -516,7 +516,8 @@ struct Block {
   bool waited_in_vain(const Warp &, int lane, u64 actor) const;
   void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
   Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
-  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine, bool gap);
+  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
+  bool may_pad(const Instr &, u32 at) const;
   void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, Cell mine, bool same_value);
   void learn_waited(Warp &);
   bool early(const Warp &w, u32 mask) const {  // may a launch before this one still run, for all that these lanes know?
