@@ -16,6 +16,6 @@ stage = Stage(
     variants={"HEAD_DIM": (64, 128), "KEYS": (64, 128)},
     multiples={"N": 128},
     alignment=16,
-    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
+    counters=("bulk_load_bytes", "instructions.barrier", "instructions.wgmma"),
     function="attention",
 )
