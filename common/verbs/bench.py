@@ -401,7 +401,8 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
             update(advance=1)
     for ladder in dict.fromkeys(stage.ladder for stage in stages):
         mine = [stage for stage in stages if stage.ladder == ladder]
-        terminal.out.print(_ladder_table(mine, counted | joined.get(ladder, {}), verdicts, shapes.get(ladder, ""), args))
+        known = counted | joined.get(ladder, {})
+        terminal.out.print(_ladder_table(mine, known, verdicts, shapes.get(ladder, ""), args))
     for report in wrong:
         terminal.err.print(report, markup=False, soft_wrap=True)
     _nothing_saved(args)
