@@ -5,7 +5,7 @@ from common.stage import Stage
 stage = Stage(
     package=__name__,
     idea="Stage h7 in e4m3, which wgmma multiplies twice as fast: 64 rows of Q, K or V share a scale, Q and K are "
-    "rotated by a Hadamard matrix, the scale of V goes into the weights. P stays in registers because V's keys stand "
+    "rotated by a Hadamard matrix, the scale of V goes into the weights. P stays in registers because V's keys are "
     "in P's order.",
     problem="attention_fp8",
     ladder="hopper-attention",
