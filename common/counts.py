@@ -129,6 +129,7 @@ SHORT = {
     "shared_store_wavefronts": "store wavefr.",
     "cp_async_sectors": "copied sectors",
     "bulk_load_bytes": "TMA bytes",
+    "instructions": "instructions",
     "instructions.mma": "mma",
     "instructions.wmma": "wmma",
     "instructions.wgmma": "wgmma",
