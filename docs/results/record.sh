@@ -45,7 +45,9 @@ run profile-attention-64 kernels profile $attention --variant HEAD_DIM=64 --size
 run counts-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 1x2x256
 run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 1x2x256
 
+run counts-hopper kernels profile $hopper --sizes 256
 for d in 128 64; do
+  run counts-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 1x2x256
   run profile-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 4096 1024 16384
 done
 
