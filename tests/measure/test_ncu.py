@@ -243,3 +243,5 @@ def test_recorded_counters_are_what_the_kernels_of_today_should_count(record: Re
     if any(pair["emulator"] != row["counters"][key]["emulator"] for key, pair in pairs.items()):
         pytest.skip("the kernel has changed since")
     assert not different(pairs), "counter: (expected, ncu)"
+    if counted["bulk_load_bytes"] and not counted["global_load_sectors"]:  # what comes, comes by TMA
+        assert counted["bulk_load_bytes"] == row["metrics"]["L2 → L1"]
