@@ -728,8 +728,8 @@ def _under_swizzle(chance: random.Random) -> Question:
     offset = row * 128 + chunk * 16 + within
     column = ((chunk ^ row % 8) * 16 + within) // size
     return Question(
-        f"TMA has written a box of 64 rows × {128 // size} columns of {name} with the 128-byte swizzle to a multiple of "
-        f"1,024 bytes. Which row and column lie {offset:,} bytes from the beginning of the tile?",
+        f"TMA has written a box of 64 rows × {128 // size} columns of {name} with the 128-byte swizzle to a multiple "
+        f"of 1,024 bytes. Which row and column lie {offset:,} bytes from the beginning of the tile?",
         {"row": row, "column": column},
         f"{offset:,} = {row} · 128 + {chunk} · 16 + {within}: row {row}, chunk {chunk} as it lies, which is chunk "
         f"{chunk} ^ {row % 8} = {chunk ^ row % 8} of the row; {chunk ^ row % 8} · {16 // size} + {within // size} = "
@@ -758,8 +758,8 @@ def _expect(chance: random.Random) -> Question:
     copies = "A thread copies one box" if count == 1 else f"A thread copies {count} boxes, to {count} places,"
     each = rows * columns * size
     return Question(
-        f"A tensor map of {height} × {width} in {name}, boxes of {rows} rows × {columns} columns. {copies} from row {y}, "
-        f"column {x} on, by TMA, all on one mbarrier. How many bytes must expect_tx announce?",
+        f"A tensor map of {height} × {width} in {name}, boxes of {rows} rows × {columns} columns. {copies} from row "
+        f"{y}, column {x} on, by TMA, all on one mbarrier. How many bytes must expect_tx announce?",
         {"bytes": each * count},
         f"{rows} · {columns} · {size} = {each:,} bytes a box"
         + (f", {count} of them" if count > 1 else "")
@@ -788,9 +788,9 @@ def _setmaxnreg(chance: random.Random) -> Question:
             break
     blocks = plural(producers, "producer warpgroup") + " and " + plural(consumers, "consumer warpgroup")
     return Question(
-        f"A block of {blocks}; each thread was launched with {launched} registers. The producers execute setmaxnreg.dec "
-        f"{kept}. What is the largest number, a multiple of 8 and at most {MOST_REGISTERS}, that all consumers can take "
-        f"with setmaxnreg.inc, and how many of the block's registers are left over then?",
+        f"A block of {blocks}; each thread was launched with {launched} registers. The producers execute "
+        f"setmaxnreg.dec {kept}. What is the largest number, a multiple of 8 and at most {MOST_REGISTERS}, that all "
+        f"consumers can take with setmaxnreg.inc, and how many of the block's registers are left over then?",
         {"registers": each, "left": left},
         f"The block has {launched} · {threads} = {launched * threads:,}, no matter how many the SM has. Less {kept} · "
         f"{128 * producers} for the producers that is {launched * threads - kept * 128 * producers:,}, for "
@@ -813,9 +813,9 @@ def _clusters(chance: random.Random) -> Question:
     listed = ", ".join(map(str, counts[:-1])) + f" and {counts[-1]}"
     most = "one block" if per_sm == 1 else f"{per_sm} blocks"
     return Question(
-        f"A GPU has GPCs with {listed} SMs, and an SM holds {most} of a kernel. The blocks of a cluster run in one GPC. "
-        f"How many clusters of {size} blocks run at a time, and for how many blocks is there room left that no cluster "
-        "can use?",
+        f"A GPU has GPCs with {listed} SMs, and an SM holds {most} of a kernel. The blocks of a cluster run in one "
+        f"GPC. How many clusters of {size} blocks run at a time, and for how many blocks is there room left that no "
+        "cluster can use?",
         {"clusters": fit, "left": free},
         " + ".join(f"{each * per_sm // size}" for each in counts)
         + f" = {fit}: each GPC by itself, rounded down; {sum(counts) * per_sm} - {fit} · {size} = {free}. "

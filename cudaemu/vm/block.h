@@ -173,7 +173,7 @@ struct Mbarrier {
   u32 overrun_by = MANY_THREADS, overrun_at = NO_PC;
   u64 overrun_block = 0;
   std::vector<std::array<u32, LANES>> passed;  // by warp: `phases` when the lane's last wait was over, plus one
-  struct Stale {  // waits of a thread for the phase for which it had waited before
+  struct Stale {                               // waits of a thread for the phase for which it had waited before
     u32 thread, count = 0;
   };
   std::map<u32, Stale> stale;  // by pc: of the first thread that did so

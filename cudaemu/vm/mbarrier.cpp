@@ -317,10 +317,10 @@ void Block::report_phases() {
         if (by->index == m->overrun_block) {
           by->worker = worker;
           const u64 shown = by.get() == this ? at : Cluster::address(*this, at);
-          by->report(Problem::DEADLOCK_OVERRUN, m->overrun_at, m->overrun_by, shown, m->overrun, m->made_by_thread, m->made_at);
+          by->report(Problem::DEADLOCK_OVERRUN, m->overrun_at, m->overrun_by, shown, m->overrun, m->made_by_thread,
+                     m->made_at);
         }
-    for (const auto &[pc, stale] : m->stale)
-      report(Problem::DEADLOCK_STALE, pc, stale.thread, at, stale.count);
+    for (const auto &[pc, stale] : m->stale) report(Problem::DEADLOCK_STALE, pc, stale.thread, at, stale.count);
   }
 }
 

@@ -236,7 +236,7 @@ def test_the_command_writes_a_file_and_says_what_it_leaves_out(tmp_path):
 
 @pytest.mark.parametrize("name", ["tma_ring-parity-of-empty", "tma_tile-bytes-too-many"])
 def test_what_is_left_out_of_a_launch_that_deadlocks(name):
-    """Its blocks have not ended, and some have never begun: those that it shows and those that it leaves out are all."""
+    """Its blocks have not ended, and some have never begun: what it shows and what it leaves out are all."""
     broken = next(each for each in suite.suite() if each.name == name)
     report = cudaemu.program(broken.path, broken.run, arch="9.0", counters=False, events=Events(range(2)))
     assert {finding.kind for finding in report.findings} == {"deadlock"}

@@ -504,7 +504,10 @@ def test_clusters_are_placed_one_by_one():
 def test_shares_of_split_k_are_all_slices_once():
     for question in asked("split-k"):
         (k,), (depth,) = found(r"K = (\d+)", question.text), found(r"slices of (\d+);", question.text)
-        (splits,), (rank,) = found(r"; (\d+) blocks share", question.text), found(r"first of block (\d+)", question.text)
+        (splits,), (rank,) = (
+            found(r"; (\d+) blocks share", question.text),
+            found(r"first of block (\d+)", question.text),
+        )
         slices, first, count = question.parts.values()
         owner = [next(r for r in range(splits) if n < slices * (r + 1) // splits) for n in range(slices)]
         assert slices == len(range(0, k, depth))
