@@ -128,6 +128,8 @@ SHORT = {
     "shared_store_requests": "shared stores",
     "shared_store_wavefronts": "store wavefr.",
     "cp_async_sectors": "copied sectors",
+    "bulk_load_bytes": "TMA bytes",
+    "instructions": "instructions",
     "instructions.mma": "mma",
     "instructions.wmma": "wmma",
     "instructions.wgmma": "wgmma",
@@ -138,6 +140,7 @@ SHORT = {
     "instructions.shuffle": "shuffles",
     "instructions.barrier": "barriers",
     "instructions.integer": "integer",
+    "instructions.float": "float",
     "instructions.load.global": "global loads",
     "instructions.store.shared": "shared stores",
 }

@@ -329,23 +329,6 @@ def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture
     )
 
 
-def estimates(compared: Sequence[Kernel], function: str = "", seldom: bool = True) -> Markdown:
-    """TFLOP/s of kernels at the highest clock of the recorded GPU, from `costs`: if all hides behind the resource that
-    is needed longest, and if only fragments hide behind products, and each other resource waits for its turn."""
-    ceilings = newest_ceilings()
-    if ceilings is None:
-        return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
-    body = []
-    for each in compared:
-        found = attention_tiles.cost(each, _per_clock(ceilings), function=function, seldom=seldom)
-        row = [each.label]
-        for name, clocks in (attention_tiles.hidden(found), attention_tiles.in_turn(found)):
-            rate = attention_tiles.tflops(clocks, each, ceilings["sms"], ceilings["highest_mhz"])
-            row += [f"{clocks:,.0f} ({name})", f"{rate:.3g}"]
-        body.append(row)
-    return table(["clocks per tile", "if all else hides", "TFLOP/s", "if nothing hides", "TFLOP/s"], body)
-
-
 def _per_clock(ceilings: Mapping) -> dict[str, float]:
     """What an SM does per clock, by the keys of a ceiling run."""
     known = rates(ceilings)
@@ -404,6 +387,21 @@ def task(exercise: Stage | str) -> Markdown:
     """The task: a stage's step, or the exercise of that name. UserError if there is none."""
     name = exercise if isinstance(exercise, str) else exercise.name
     return Markdown(folder.page(exercises.find(name)).replace("\n## ", "\n#### ").replace("# ", "### ", 1))
+
+
+def further(stage: Stage) -> Markdown:
+    """How to practise what a notebook taught: the exercises of its stage, and the interview pages that refer to it."""
+    found = sorted(exercises.of_stage(stage), key=lambda each: each.level)
+    body = [[each.title, each.kind, each.level, f"`{folder.command(each)}`"] for each in found]
+    parts = ["## Exercises", table(["", "kind", "level", "command"], body).data]
+    pages = []
+    for path in sorted((ROOT / "docs" / "interview").glob("[0-9]*.md")):
+        text = path.read_text(encoding="utf-8")
+        if f"notebooks/{stage.name}.ipynb" in text or f"kernels/{stage.name}/" in text:
+            title = text.splitlines()[0].lstrip("# ")
+            pages.append(f"[{title}](../docs/interview/{path.name})")
+    parts += [f"Interview questions: {', '.join(pages)}."] if pages else []
+    return Markdown("\n\n".join(parts))
 
 
 def banks(stage: Stage, source: Path | None = None, *, verb: str | None = None) -> Beside:
@@ -532,6 +530,11 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
 def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
     """The recorded speed of all stages of a ladder and of the libraries, in one dtype; `settings` as in `speed`."""
     return _recorded(tables.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
+
+
+def fused() -> Markdown:
+    """What it saves that a product and what follows it are one kernel, as recorded."""
+    return _recorded(tables.fused_table())
 
 
 def levels() -> Markdown:

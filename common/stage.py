@@ -66,6 +66,7 @@ class Stage:
     multiples: Mapping[str, int | str] = field(default_factory=dict)  # axis -> its size is a multiple of this (macro)
     alignment: int = 1  # bytes that the first element of each tensor must be aligned to
     counters: tuple[str, ...] = ()  # the emulator's counters that this stage is about, the first above all
+    counted_at: tuple[int, ...] = ()  # where `bench` counts a ladder that ends with this stage; default: the problem's
     together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     function: str = ""  # what programs call instead of the stage: a module of its package, and a function in it

@@ -11,13 +11,17 @@ memory), which hands each launch to the engine (engine, vm/): a virtual machine 
 
 from __future__ import annotations
 
-from cudaemu.calls import executable_lines, prepare, program, run, run_ptx
-from cudaemu.errors import CheckFailed, UserError
-from cudaemu.library import Library, load
-from cudaemu.options import Options
-from cudaemu.process import HostFinding
-from cudaemu.report import METRICS, Counters, Finding, Launch, Report, Trace
-from cudaemu.timeline import Events, Span, Timeline
+from cudaemu import interrupts
+
+interrupts.quiet_for("cudaemu")  # before the imports that take a while
+
+from cudaemu.calls import executable_lines, prepare, program, run, run_ptx  # noqa: E402
+from cudaemu.errors import CheckFailed, UserError  # noqa: E402
+from cudaemu.library import Library, load  # noqa: E402
+from cudaemu.options import Options  # noqa: E402
+from cudaemu.process import HostFinding  # noqa: E402
+from cudaemu.report import METRICS, Counters, Finding, Launch, Report, Trace  # noqa: E402
+from cudaemu.timeline import Events, Span, Timeline  # noqa: E402
 
 __version__ = "0.2.0"
 

@@ -6,7 +6,7 @@ import linecache
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -274,17 +274,20 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
     return error
 
 
+_OF_A_LIBRARY = r"_*(cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)"
+
+
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
     places: dict[str, str] = {}
     for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
-        here = f"line {line}" if Path(file) == source else f"{Path(file).name}:{line}"
-        places.setdefault(name, f"{name} ({here})" if line else name)
+        places.setdefault(name, f"{name} ({Path(file).name}:{line})" if line else name)
     missing = sorted(places)
-    cuda = [
-        name for name in missing if re.match(r"_*(cuda|cu[A-Z]|cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)", name)
-    ]
+    cuda = [name for name in missing if re.match(r"_*(cuda|cu[A-Z])", name) or re.match(_OF_A_LIBRARY, name)]
     if cuda:
-        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have"
+        instead = "leave the call out (#ifndef __EMULATOR__), or run the program on a GPU"
+        if any(re.match(_OF_A_LIBRARY, name) for name in cuda):
+            instead = "compute it on the host, or by CUB or Thrust, which are headers; or " + instead
+        said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have: {instead}"
     elif missing:
         said = (
             f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "
@@ -301,6 +304,7 @@ def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserE
 
 
 CHECK_SECONDS, CHECK_BYTES = 300, 8 << 30  # what ptxas may take for it: a thousandth is usual
+SECONDS_FOR_WORDS = 2  # that it may go on when the emulator has refused the code: it may say better why
 
 _accepted: set[Path] = set()  # builds that this process has checked before
 
@@ -314,6 +318,8 @@ class PtxCheck:
     def __init__(self, build: Build):
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._end: Callable[[], None] | None = None  # ends ptxas
+        self._in_vain = False  # nobody waits for its answer any more
         self._build = build
         if build.so not in _accepted and _own_assembly(build.ptx, build.nvcc):
             self._thread = threading.Thread(target=self._check, daemon=True)
@@ -326,19 +332,29 @@ class PtxCheck:
         if kind is not None and not issubclass(kind, UserError):
             return
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(None if error is None else SECONDS_FOR_WORDS)
+            if self._thread.is_alive():
+                self._in_vain = True
+                if self._end is not None:
+                    self._end()
+                return
         if self._error is not None:
             raise self._error from None
 
     def _check(self) -> None:
         try:
-            check_ptx(self._build)
+            check_ptx(self._build, self._started)
             _accepted.add(self._build.so)
         except BaseException as error:
             self._error = error
 
+    def _started(self, end: Callable[[], None]) -> None:
+        self._end = end
+        if self._in_vain:
+            end()
 
-def check_ptx(build: Build) -> None:
+
+def check_ptx(build: Build, started: Callable[[Callable[[], None]], None] | None = None) -> None:
     """UserError with the source's line if ptxas refuses a build's PTX; accepted builds are not checked again."""
     ptxas = toolchain.find_tool("ptxas", build.nvcc)
     separately = ["-c"] if build.relocatable else []
@@ -348,7 +364,7 @@ def check_ptx(build: Build) -> None:
             (out / "kernel.ptx").write_text(text, encoding="utf-8")
             words = [ptxas, *separately, "-O0", f"-arch=sm_{build.arch.nvcc}", "kernel.ptx", "-o", os.devnull]
             try:
-                toolchain.run(words, cwd=out, seconds=CHECK_SECONDS, memory=CHECK_BYTES)
+                toolchain.run(words, cwd=out, seconds=CHECK_SECONDS, memory=CHECK_BYTES, started=started)
             except ToolFailed as error:
                 raise ToolFailed(_in_source(str(error), text)) from error
             (out / "kernel.ptx").unlink()

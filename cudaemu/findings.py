@@ -175,7 +175,9 @@ def _undefined(f: Violation, what: str) -> str:
         return (
             f"{what} holds, {lanes}, the undefined result of the shuffle{f.there} from a lane that takes no part in it"
         )
-    stored = f" (stored{f.there}, and read from memory)" if f.other_place is not None else ""
+    read = f.other_place is not None and f.other_place.text.startswith("ld")
+    how = "read with what lies beside it" if read else "stored"
+    stored = f" ({how}{f.there}{'' if read else ', and read from memory'})" if f.other_place is not None else ""
     return f"{what} holds, {lanes}, a value that was never set{stored}"
 
 
@@ -299,6 +301,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),
     "UNDEFINED_BRANCH": lambda f, at: _undefined(f, "the condition"),
+    "UNDEFINED_PRINT": lambda f, at: _undefined(f, f"argument {f.size} after this printf's text"),
     "UNDEFINED_STORE": lambda f, at: _undefined(f, "what is written to memory"),
     "UNDEFINED_ATOMIC": lambda f, at: _undefined(f, "an operand of this atomic"),
     "BARRIER_DIVERGENCE": lambda f, at: (

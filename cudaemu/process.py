@@ -19,7 +19,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -40,12 +40,13 @@ HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
 GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
-SUCCESS, INVALID_VALUE, INVALID_PTX, UNKNOWN = 0, 1, 218, 999  # of cudaError_t
+SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # of cudaError_t
 WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
 KILLED_FOR_SILENCE = "the host code has run for {:.0f} s without calling CUDA or ending: an endless loop?"
 _SOON = 50e-6  # seconds
 _HEAD = 8  # bytes before what a request says: its kind, and how long it is
 _NAME = 64  # bytes of the name of the last call
+_FEW_INSTRUCTIONS = 64  # bytes
 _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the stack's end
 
 
@@ -446,7 +447,7 @@ class Host:
         made = self.device.arena.allocate(f"{call} {self._allocated}", size, initialised=kind != 0)
         if made is None:
             free = memory.available_memory()
-            self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free")
+            self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
             return struct.pack("=Q", 0)
         made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
@@ -475,8 +476,8 @@ class Host:
         arena = self.device.arena
         found = next((a for a in arena.allocations if a.base == address and not a.variable and a.array is None), None)
         if found is None:
-            self._refuse(INVALID_VALUE, f"cudaFree: {arena.describe(address)} is not the start of an allocation")
-            return struct.pack("=i", INVALID_VALUE)
+            why = f"cudaFree: {arena.describe(address)} is not the start of an allocation"
+            return struct.pack("=i", INVALID_VALUE) + why.encode()
         arena.free(found)
         self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
@@ -491,8 +492,7 @@ class Host:
         address, size = reader.take("QQ")
         found = arena.find(address)
         end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
-        self._refuse(INVALID_VALUE, f"{call}: {size:,} bytes at {arena.describe(address)}{end}")
-        return b""
+        return f"{call}: {size:,} bytes at {arena.describe(address)}{end}".encode()
 
     def _moved(self, reader: _Reader) -> bytes:
         """The stand-in has copied, or filled (no source), while undefined values were in device memory."""
@@ -528,8 +528,7 @@ class Host:
         try:
             return struct.pack("=I", self.device.load(reader.text()))
         except UserError as error:
-            self._refuse(INVALID_PTX, f"the module cannot be loaded: {error}")
-            return struct.pack("=I", 0)
+            return struct.pack("=I", 0) + f"the module cannot be loaded: {error}".encode()
 
     def _memory(self, reader: _Reader) -> bytes:
         return struct.pack("=Q", memory.available_memory())
@@ -543,17 +542,21 @@ class Host:
 
     def _refused(self, reader: _Reader) -> bytes:
         (code,) = reader.take("i")
-        self._refuse(code, reader.text())
+        self._refuse(code, reader.text(), reader.offsets())
         return b""
 
-    def _refuse(self, code: int, why: str) -> None:
+    def _refuse(self, code: int, why: str, offsets: Sequence[int] = ()) -> None:
+        file, line, _ = self._locate(offsets)
+        why += f" ({Path(file).name}:{line})" if line else ""
         self.ended.refusals.append((code, why))
         if self.refused:
             self.refused(code, why)
 
     def _fault(self, reader: _Reader) -> bytes:
         number, address, early, stack = reader.take("iQIQ")
-        file, line, function = self._locate(reader.offsets())
+        is_full = number == signal.SIGSEGV and abs(address - stack) < _STACK_REACH
+        find = locate if is_full else locate_fault
+        file, line, function = find(self.so, reader.offsets(), self.device.stubs)
         arena = self.device.arena
         if early and self.device.meets_host:
             return b""
@@ -566,7 +569,7 @@ class Host:
         if address in arena:
             what = f"host code reads or writes {arena.describe(address)}, which only kernels and copies may{after}"
             self.device.found(HostFinding("device pointer on the host", what, file, line, function))
-        elif number == signal.SIGSEGV and abs(address - stack) < _STACK_REACH:
+        elif is_full:
             what = f"the host code's stack is full: endless recursion, or large local arrays{after}"
             self.device.found(HostFinding("host crash", what, file, line, function))
         else:
@@ -684,20 +687,48 @@ def _receive(channel: socket.socket) -> bytes:
 @lru_cache(maxsize=1024)
 def locate(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset()) -> tuple[str, int, str]:
     """File, line and function of the first of these places in a shared object that is in the user's source."""
-    if not offsets:
-        return "", 0, ""
-    try:
-        said = toolchain.run(["addr2line", "-e", so, "-i", "-f", "-C", *map(hex, offsets)])
-    except UserError:
-        return "", 0, ""
+    file, line, function = next((place for place in _places(so, offsets) if _is_users(place, stubs)), ("", 0, ""))
+    return file, line, function.partition("(")[0]
+
+
+def locate_fault(so: Path, offsets: tuple[int, ...], stubs: frozenset[str] = frozenset()) -> tuple[str, int, str]:
+    """Likewise, if the first is an instruction that has failed. One to which the compiler gave no line seems to be on
+    the line before; among the first ones of a function, where that begins: what is meant then is the line that
+    follows."""
+    begin = _begin_of_function(so, offsets[0]) if offsets else None
+    first = next(_places(so, () if begin is None else (begin,)), ("", 0, ""))
+    if first == next(_places(so, offsets[:1]), None):
+        following = tuple(range(offsets[0] + 1, offsets[0] + 1 + _FEW_INSTRUCTIONS))
+        for place in _places(so, following):
+            if place != first and place[2] == first[2] and _is_users(place, stubs):
+                return *place[:2], place[2].partition("(")[0]
+    return locate(so, offsets, stubs)
+
+
+def _places(so: Path, offsets: tuple[int, ...]) -> Iterator[tuple[str, int, str]]:
+    """Of each place those that it was expanded in after its own."""
+    said = ""
+    with suppress(UserError):
+        said = toolchain.run(["addr2line", "-e", so, "-i", "-f", "-C", *map(hex, offsets)]) if offsets else ""
     lines = said.splitlines()
     for function, place in zip(lines[::2], lines[1::2]):
         file, _, line = place.partition(" ")[0].rpartition(":")
-        foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(os.path.normpath(file)))
-        foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
-        if not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line.isdigit():
-            return file, int(line), function.partition("(")[0]
-    return "", 0, ""
+        yield file, int(line) if line.isdigit() else 0, function
+
+
+def _is_users(place: tuple[str, int, str], stubs: frozenset[str]) -> bool:
+    file, line, function = place
+    foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(os.path.normpath(file)))
+    foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
+    return not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line > 0
+
+
+def _begin_of_function(so: Path, offset: int) -> int | None:
+    begins: list[int] = []
+    with suppress(UserError):
+        symbols = [line.split() for line in toolchain.run(["nm", "--defined-only", so]).splitlines()]
+        begins = [int(words[0], 16) for words in symbols if len(words) == 3 and words[1] in "tTwW"]
+    return max((begin for begin in begins if begin <= offset), default=None)
 
 
 def library_of(file: str) -> str:

@@ -26,6 +26,9 @@ BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 _BLANKS = {name: f"%{name}" for name in BYTES}  # the placeholder for a register of that type in a pattern
 
 
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+
+
 class PtxError(UserError):
     """PTX that cannot be read, or that the emulator does not understand."""
 
@@ -364,7 +367,10 @@ class _Parser:
 
     def fail(self, message: str) -> PtxError:
         line = self.text.count("\n", 0, self.position) + 1
-        return PtxError(f"PTX line {line}: {message}")
+        place = _LOC.match(self.text, self.text.rfind("\t.loc\t", 0, self.position) + 1)
+        file = re.search(rf'^\s*\.file\s+{place[1]}\s+"([^"]*)"', self.text, re.MULTILINE) if place else None
+        source = f" ({file[1].rpartition('/')[2]}:{place[2]})" if place and file else ""
+        return PtxError(f"PTX line {line}{source}: {message}")
 
     def skip(self) -> bool:
         """Move to the next character that counts; False at the end."""
@@ -585,7 +591,8 @@ class _Parser:
             if many is None and not re.fullmatch(_NAME, part):
                 raise self.fail(f"registers that cannot be read: {part[:60]}")
             if many and int(many[2]) > MOST_REGISTERS:
-                raise self.fail(f"{many[2]} registers {many[1]}: the emulator takes {MOST_REGISTERS:,}")
+                got = f"{int(many[2]):,}"
+                raise self.fail(f"{many[1]} must be at most {MOST_REGISTERS:,} registers in the emulator, got {got}")
             names = [f"{many[1]}{index}" for index in range(int(many[2]))] if many else [part]
             registers = [Register(name, type_) for name in names]
             scope.names.update(zip(names, registers))

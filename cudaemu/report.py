@@ -375,6 +375,8 @@ class _Memory(findings.Memory):
 
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
+        if plain.startswith("element ") and offset == start:
+            return plain
         if not size:
             member = arrays.member(self.source, self.kernel.name, plain, offset - start, self.defines)
             if member is not None:

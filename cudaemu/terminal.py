@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from cudaemu import interrupts
 from cudaemu.errors import CheckFailed, UserError
 
 NEAREST = str.maketrans("→×÷–−▸·…µ±√≤≥“”’█━╸╺", '>x/-->*.u~v<>""\'#---')
@@ -104,6 +105,7 @@ def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
     prepare()
     try:
         try:
+            interrupts.as_usual()
             status = run()
         except SystemExit as shown:  # argparse has printed its help
             status = int(shown.code or 0)

@@ -200,9 +200,7 @@ def test_a_result_of_zeros_has_to_be_zero(dtype: str):
     c[1, 2] = 1e-6
     found = judged(instance, c)
     assert (found.wrong, found.limit, found.error) == (1, 0.0, pytest.approx(1e-6, rel=0.1))
-    with pytest.raises(
-        CheckFailed, match=r"relative error \d.\d\de-0[67], allowed 0.00e\+00; 1 of 7680 elements are wrong"
-    ):
+    with pytest.raises(CheckFailed, match=r"\d.\d\de-0[67], .* 0\.00e\+00; 1 of 7680"):  # error, allowed, wrong
         accuracy.verify(kernel, instance, (c,))
 
 
@@ -316,7 +314,7 @@ def test_verify_raises_with_the_report():
     kernel = NAIVE.kernel()
     instance, c = computed(kernel)
     c[2, 3] = 1000
-    with pytest.raises(CheckFailed, match=r"01_naive fp16, 96x80x64: wrong result\n.*1 of 7680 elements are wrong"):
+    with pytest.raises(CheckFailed, match=r"01_naive fp16, 96x80x64: wrong.*\n.*1 of 7680"):
         accuracy.verify(kernel, instance, (c,))
 
 

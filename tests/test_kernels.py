@@ -87,7 +87,7 @@ def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     assert names == [*kernel.arguments(instance.inputs, instance.outputs()), "stream"]
 
 
-def test_helpers_stand_word_for_word():
+def test_a_helper_is_the_same_word_for_word_in_every_stage():
     versions = defaultdict(dict)
     for stage in STAGES:
         for helper in HELPER.finditer(stage.source.read_text()):
@@ -212,6 +212,19 @@ def test_any_shape_refuses_what_it_cannot_take(pointer: int, shape: tuple[int, i
         pointers = [(pointer if place == at else 1 << 40).to_bytes(8, "little") for at in range(3)]
         report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], names=names, defines=defines)
         assert report.error == "invalid argument" and not report.launches
+
+
+def test_a_loop_counter_that_would_overflow_is_refused():
+    """02 adds BLOCK_K to its counter after the last slice."""
+    stage = kernels.load("02")
+    names = [*stage.spec.tensor_names({}), *stage.spec.axes, "stream"]
+    block_k = int(re.search(r"constexpr int BLOCK_K = (\d+)", stage.source.read_text())[1])
+    pointers = [(1 << 40).to_bytes(8, "little")] * 3
+    for beyond in (0, 1):
+        shape = (1, 1, 0x7FFFFFFF - block_k + beyond)
+        options = {"names": names, "defines": stage.kernel().defines, "blocks": launcher.NO_BLOCK, "counters": False}
+        report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], **options)
+        assert (report.error == "invalid argument") == bool(beyond) == (not report.launches)
 
 
 @pytest.mark.parametrize(

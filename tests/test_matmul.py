@@ -13,6 +13,7 @@ from torch.nn.functional import gelu
 import kernels
 from common import problem
 from common.measure import contest, timing
+from common.practice import patches
 from cudaemu.errors import UserError
 from kernels import matmul
 from tests.launches import from_four_threads
@@ -82,6 +83,46 @@ def test_strides_and_misaligned_tensors():
     assert_right(matmul(odd, b), expected(odd, b))
     turned = make(80, 40).t()
     assert_right(matmul(turned, b, out=torch.empty(64, 40, dtype=torch.float16).t()), expected(turned, b))
+
+
+def test_addends_that_do_not_begin_at_pairs_are_copied():
+    a, b, bias, residual = make(16, 24), make(24, 64), make(130), make(16, 71)
+    for options in ({"bias": bias[1:65]}, {"bias": bias[1:129:2]}, {"bias": bias[2:66]}, {"residual": residual[:, 7:]}):
+        assert_right(matmul(a, b, **options), expected(a, b, **options))
+
+
+@pytest.mark.parametrize("choice", range(8))
+def test_what_follows_a_product_with_every_tile(choice):
+    """Each choice of the launcher adds to each column what belongs to it, at the edges too."""
+    stage = kernels.load("h5")
+    a, b, bias, residual = make(136, 72), make(72, 328), make(328), make(136, 328)
+    c = torch.full((136, 328), torch.nan, dtype=a.dtype)
+    changed = {"bias": bias, "residual": residual, "activation": 2, "choice": choice}
+    stage.kernel("fp16").emulate((a, b), (c,), changed=changed).raise_if_findings()
+    assert_right(c, expected(a, b, bias, "gelu", residual))
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_multicast_that_was_tried_is_right(tmp_path, transposed):
+    """Pairs of blocks, also where the lower one has no row of C; the tiles of a split K have no pair."""
+    stage = kernels.load("h5")
+    source = tmp_path / "multicast.cu"
+    source.write_text(patches.tried(stage.directory / "multicast.patch"))
+    kernel = stage.kernel("fp16", {"B_TRANSPOSED": transposed}, source)
+    a, b = make(264, 136), make(136, 328)
+    for choice in range(8):
+        c = torch.full((264, 328), torch.nan, dtype=a.dtype)
+        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed={"choice": choice})
+        report.raise_if_findings()
+        assert_right(c, expected(a, b))
+        assert choice > 3 or report.launches[0].grid[0] == 2 * 2 * -(-328 // (256, 192, 128, 64)[choice])
+
+
+def test_gelu_of_what_is_not_finite_is_torchs():
+    a = torch.tensor([[torch.inf], [-torch.inf], [torch.nan], [0.0], [6e4], [-6e4], [-3.0]]).half().expand(7, 8) / 8
+    c = matmul(a, torch.ones(8, 8).half(), activation="gelu")
+    assert_right(c[3:], torch.nn.functional.gelu(a[3:].double().sum(1, keepdim=True)).expand(4, 8))
+    assert c[0].isposinf().all() and c[1:3].isnan().all()
 
 
 def test_other_sizes_are_stage_11s():

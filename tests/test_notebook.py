@@ -282,6 +282,16 @@ def test_a_goal_of_an_exercise_that_is_missed_is_named():
     assert "**Right**" in text and "`global_load_sectors`: 5, goal: 4" in text
 
 
+def test_what_can_be_practised_after_a_notebook(monkeypatch, tmp_path):
+    """Every exercise of the stage, and the interview pages that refer to it."""
+    text = notebook.further(kernels.load("06")).data
+    assert text.startswith("## Exercises") and "`python -m kernels.06_padding practice` |" in text
+    assert "`python -m kernels practice 06-rows` |" in text and "| bug | 2 |" in text and "05-" not in text
+    assert "(../docs/interview/03_shared_memory.md)" in text and "16_several_gpus" not in text
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)  # without these pages, as in a repository for students
+    assert "nterview" not in notebook.further(kernels.load("06")).data
+
+
 def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     assert "are recorded yet" in notebook.roofline().data
@@ -293,14 +303,6 @@ def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
     assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
-    assert "python -m common.measure.ceiling" in notebook.estimates([kernel]).data
-
-
-def test_estimates_are_a_ceiling_and_a_floor():
-    rows = notebook.estimates([kernels.load(number).kernel() for number in ("13", "15")]).data.splitlines()[2:]
-    for row, what in zip(rows, ("shared memory", "tensor cores")):
-        ceiling, floor = (float(cell) for cell in row.split("|")[3:6:2])
-        assert f"({what})" in row and 100 < floor < ceiling < 989
 
 
 def test_assembly_is_of_the_code_and_of_the_generation_asked_for():

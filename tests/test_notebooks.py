@@ -80,14 +80,25 @@ def _not_as_run(path: Path) -> list[str]:
 
 
 def test_they_ask_and_answer():
-    """Three to five questions, each answer folded away."""
+    """Five questions, each answer folded away."""
     wrong = {}
     for path in PATHS:
         cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
         answers = [text for text in cells if "<summary>Answer</summary>" in text]
         folded = all(text.count("<details>") == text.count("</details>") == 1 for text in answers)
-        if not (3 <= len(answers) <= 5 and folded):
+        if not (len(answers) == 5 and folded):
             wrong[path.name] = f"{len(answers)} answers, " + ("each folded" if folded else "not each folded")
+    assert not wrong
+
+
+def test_each_stage_s_notebook_ends_with_exercises_and_the_way_on():
+    wrong = []
+    for path in PATHS:
+        if path.stem not in {stage.name for stage in kernels.ladder()}:
+            continue
+        exercises, last = nbformat.read(path, as_version=4).cells[-2:]
+        if exercises.source != "notebook.further(stage)" or "](" not in last.source:
+            wrong.append(path.name)
     assert not wrong
 
 

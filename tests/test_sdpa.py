@@ -502,6 +502,20 @@ def test_blocks_for_few_queries_fit_every_gpu():
         assert_right(decoding, tensors, outputs)
 
 
+def test_code_without_the_wait_is_not_launched_early(edited):
+    """A build for 8.0 has no griddepcontrol.wait: on a newer GPU its second kernel begins when the first has ended."""
+    inquiry = ("compiled.ptxVersion >= 90", "1")
+    kinds = []
+    for source in (None, edited(STAGE, inquiry)):
+        decoding = STAGE.kernel("fp16", source=source)
+        tensors = inputs(decoding, 1, 4, 1, 2, 300)
+        outputs = SPEC.outputs(SPEC.shape(tensors, decoding.variants), "fp16", decoding.variants)
+        report = decoding.emulate(tensors, outputs, arch="9.0", compiled_for="8.0")
+        assert [launch.kernel for launch in report.launches][1:] == ["combine_kernel"]
+        kinds.append({finding.kind for finding in report.findings})
+    assert kinds[0] == set() and kinds[1], "launched early whatever it was compiled for, and nobody waits"
+
+
 REFUSED = {
     "scale of 0": {"scale": 0.0},
     "negative scale": {"scale": -0.5},

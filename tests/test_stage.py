@@ -106,7 +106,7 @@ def test_multiple_may_be_a_macro(tmp_path):
     source.write_text("#ifndef BLOCK_K\n#define BLOCK_K 16  // depth\n#endif\n")
     stage = Stage("kernels.01_naive", "", variants={"BLOCK_K": (16, 32)}, multiples={"K": "BLOCK_K"})
     stage.kernel(source=source).check_shape(1, 1, 48)
-    with pytest.raises(UserError, match="K must be a multiple of 32, got 48"):
+    with pytest.raises(UserError, match="K .*multiple of 32.* 48"):
         stage.kernel(variants={"BLOCK_K": 32}, source=source).check_shape(1, 1, 48)
 
 

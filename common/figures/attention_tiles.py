@@ -386,16 +386,3 @@ def hidden(each: Cost) -> tuple[str, float]:
     """(the resource that is needed longest, its clocks): the least that a tile can take."""
     name = max(RESOURCES, key=each.of)
     return name, each.of(name)
-
-
-def in_turn(each: Cost) -> tuple[str, float]:
-    """What a tile takes if only fragments are loaded while tensor cores multiply: (what is added up, its clocks)."""
-    products = max(("tensor cores", SHARED), key=each.of)
-    softmax = ("exp2 (XU)", "FMA pipe", "ALU pipe")
-    return f"{products}, softmax's pipes", each.of(products) + sum(each.of(name) for name in softmax)
-
-
-def tflops(clocks: float, kernel: Kernel, sms: int, mhz: float) -> float:
-    """The rate of a GPU whose schedulers take this many clocks for each tile of 16 queries and 64 keys."""
-    flops = 4 * QUERIES * KEYS * kernel.variants["HEAD_DIM"] * SCHEDULERS
-    return flops / clocks * sms * mhz * 1e6 / 1e12

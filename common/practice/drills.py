@@ -473,7 +473,7 @@ def _keys_of_values(chance: random.Random) -> Question:
         "of a thread side by side become a register of the next product's first operand, in which the thread has "
         "columns t · 4 to t · 4 + 3 of each 16, where t = thread % 4. A thread takes its weights in the order of their "
         f"keys, and none moves to another thread. Which thread of the warpgroup (0 to 127) has the weight of query "
-        f"{row} and key {key}, and at which place must that key stand among the {keys} of V?",
+        f"{row} and key {key}, and at which place must that key be among the {keys} of V?",
         {"thread": thread, "place": place},
         f"Warp {row // 16}, lane {row % 8} · 4 + {key} % 8 / 2; t = {thread % 4} has keys {thread % 4 * 2}, "
         f"{thread % 4 * 2 + 1}, {thread % 4 * 2 + 8} and {thread % 4 * 2 + 9} of each 16. Key {key} is one of them: "
@@ -482,7 +482,7 @@ def _keys_of_values(chance: random.Random) -> Question:
 
 
 def value_place(key: int) -> int:
-    """Where attention in fp8 has a key in V: the four of 16 that a lane of S has stand side by side."""
+    """Where attention in fp8 has a key in V: the four of 16 that a lane of S has are side by side."""
     return key // 16 * 16 + key % 8 // 2 * 4 + key % 16 // 8 * 2 + key % 2
 
 

@@ -2,7 +2,7 @@
 
 Q, K and V are [B, H, N, HEAD_DIM]. 64 rows share a scale: their largest |x| / 448. Q and K are rotated first: columns
 get signs, and rows are multiplied with a Hadamard matrix / √HEAD_DIM (Shah et al., "FlashAttention-3", 2024). V is
-transposed, [B, H, HEAD_DIM, N], and its keys stand in the order in which wgmma's first operand has the columns of an
+transposed, [B, H, HEAD_DIM, N], and its keys are in the order in which wgmma's first operand has the columns of an
 accumulator: of 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ... `scales` is [3, B, H, N / 64]: of Q, of K, of V.
 """
 

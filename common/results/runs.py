@@ -21,7 +21,7 @@ from cudaemu.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 2
-KINDS = ("bench", "ceiling", "first", "profile", "timeline")
+KINDS = ("bench", "ceiling", "first", "fused", "profile", "timeline")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
@@ -29,6 +29,7 @@ _ROW: dict[str, dict[str, Any]] = {
     "bench": {"role": str, "name": str, **_CASE, "ms": dict, "tflops": (int, float)},
     "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
     "first": {"name": str, "size": str, "bytes": int, "ms": dict, "peer": dict},
+    "fused": {"name": str, "size": int, "ms": dict, "clock": dict},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
     "timeline": {"name": str, **_CASE, "group": int, "event": str, "numbers": list, "begin": list, "end": list},
 }

@@ -196,10 +196,10 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
                 body.append([f"{label}, {dtype}", *(r and tflops(r.row["tflops"]) for r in rows)])
         ratios = {
             "× previous": [number(r.times(r.previous)) if r else None for r in own],
-            "% of the library": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
+            f"% of {label}": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
             "% of the problem's bound": [number(bounds.of_problem(r), "{:.0%}") if r else None for r in own],
         }
-        body += [[f"{label}, {dtype}", *cells] for label, cells in ratios.items() if any(cells)]
+        body += [[f"{head}, {dtype}", *cells] for head, cells in ratios.items() if any(cells)]
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
@@ -297,7 +297,8 @@ def _long_runs(
 @table("spread")
 def spread_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """TFLOP/s of a stage and of the library, and the stage's share, from the lowest to the highest of all runs but the
-    quick ones that have both at all these sizes: how far runs of the same kernel differ."""
+    quick ones that have both at all these sizes: how far runs of the same kernel differ. Then their clocks and the SM
+    clock, of the runs that counted them."""
     found = _long_runs(name, dtype, shown, gpu, settings)
     if not found:
         return NOTHING
@@ -308,10 +309,20 @@ def spread_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **s
         columns.setdefault(name, []).append([r.row["tflops"] for r in records_])
         columns.setdefault(peers[0].row["name"], []).append([peer.row["tflops"] for peer in peers])
         columns.setdefault("share", []).append([share for r in records_ if (share := r.times(r.peer))])
+        for of in (records_, peers):
+            label = of[0].row["name"]
+            columns.setdefault(f"{label}, clocks", []).append([r.clocks for r in of if r.clocks])
+            columns.setdefault(f"{label}, GHz", []).append([r.row["clock"]["ghz"] for r in of if r.clocks])
     body: list[list[object]] = []
+    forms: dict[str, Callable[[float], str]] = {
+        "share": "{:.0%}".format,
+        "clocks": "{:,.0f}".format,
+        "GHz": "{:.2f}".format,
+    }
     for label, values in columns.items():
-        form: Callable[[float], str] = "{:.0%}".format if label == "share" else tflops
-        body.append([label, *(f"{form(min(each))} to {form(max(each))}" for each in values)])
+        form = forms.get(label.rpartition(", ")[2], tflops)
+        if any(values):
+            body.append([label, *(f"{form(min(each))} to {form(max(each))}" if each else None for each in values)])
     means = [statistics.geometric_mean([share for r in at.values() if (share := r.times(r.peer))]) for _, at in found]
     files = ", ".join(f"[{run['file']}]" for run, _ in found)
     median = f"Median over the runs of the share's geometric mean: {statistics.median(means):.3f}."
@@ -353,7 +364,7 @@ def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **
     """A stage and the library at sizes that tiles do not divide, × the time that each takes at the whole size above.
 
     `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. × whole is of
-    clocks where they were counted: times at two sizes are not of one clock."""
+    clocks where they were counted: times at two sizes are not of one clock. A clock that no row has is no column."""
     wanted = not_zero(_settings(settings))
     grouped = [group.split(",") for group in groups]
     for run in runs(kind="bench", gpu=gpu):
@@ -375,8 +386,9 @@ def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **
                 cells += [milliseconds(ms), ratio, gigahertz(record.row)]
             body.append(cells)
     peers = [r.peer.row["name"] for r in at.values() if r.peer]
-    heads = [head for each in (name, peers[0]) for head in (each, "× whole", "SM clock")]
-    return markdown(["size", *heads], body, list(at.values()))
+    heads = ["size", *(head for each in (name, peers[0]) for head in (each, "× whole", "SM clock"))]
+    kept = [n for n, head in enumerate(heads) if head != "SM clock" or any(row[n] for row in body)]
+    return markdown([heads[n] for n in kept], [[row[n] for n in kept] for row in body], list(at.values()))
 
 
 @table("uses")
@@ -508,6 +520,30 @@ def first_table(gpu: str | None = None) -> str:
         f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}, {run['date'][:10]}"
     )
     return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
+
+
+def fused_cells(run: Mapping) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/fused.py, a row per size: what the product takes, and what follows it in its kernel or in one
+    of its own."""
+    sizes: dict[int, dict[str, float]] = {}
+    for row in run["rows"]:
+        sizes.setdefault(row["size"], {})[row["name"]] = row["ms"]["median"] * 1e3
+    names = list(dict.fromkeys(row["name"] for row in run["rows"]))
+    body = []
+    for size, us in sizes.items():
+        _, one, two = (us[name] for name in names)
+        body.append([str(size), *(f"{us[name]:,.1f} µs" for name in names), f"{two - one:,.1f} µs", f"{two / one:.2f}"])
+    return ["M = N = K", *names, "saved", "×"], body
+
+
+@table("fused")
+def fused_table(gpu: str | None = None) -> str:
+    """What fusion saves: the newest run of measure/fused.py."""
+    run = next(iter(runs(kind="fused", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    return markdown(*fused_cells(run)) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
 
 
 @table("levels")

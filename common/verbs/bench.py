@@ -320,7 +320,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
     wrong = False
     for dtype in _dtypes(stage, args):
         asked = sweep(stage, dtype, args)
-        shape = options.shapes(asked[-1], args, stage.spec.emulator_shapes(asked[-1].variants)[-1:], "emulator")[0]
+        shape = _counted_at(asked[-1], args)
         columns = list(asked)
         if args.source:
             columns.insert(0, stage.kernel(dtype, asked[0].settings))
@@ -360,6 +360,13 @@ def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Reco
     return [r for r in shown if r.row["size"] in wanted] or shown
 
 
+def _counted_at(kernel: Kernel, args: argparse.Namespace) -> tuple[int, ...]:
+    """The shape at which a kernel is counted: the first of --sizes, or what the last stage of its ladder asks for."""
+    stage = kernel.stage
+    default = course.ladder(stage)[-1].counted_at or stage.spec.emulator_shapes(kernel.variants)[-1]
+    return options.shapes(kernel, args, [default], "emulator")[0]
+
+
 def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     """One screen: which stages are right, what each moved, and the recorded times. Exit status 1 if one is wrong."""
     if args.variant:
@@ -371,6 +378,7 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     wrong: list[str] = []
     counted: dict[str, Mapping[str, int]] = {}
     verdicts: dict[str, Text] = {}
+    joined: dict[str, dict[str, Mapping[str, int]]] = {}  # ladder -> the stage of another one that it starts from
     shapes: dict[str, str] = {}
     with terminal.progress("checking the stages in the emulator", total=len(stages)) as update:
         for stage in stages:
@@ -378,17 +386,23 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
             kernel = stage.kernel(dtype if dtype in stage.dtypes else stage.dtypes[0])
             update(f"checking {kernel.label} in the emulator")
             try:
-                shape = options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator")[0]
+                shape = _counted_at(kernel, args)
                 shapes[stage.ladder] = stage.spec.format(shape)
                 counted[stage.name] = _emulated(kernel, shape, args.seed, say=False).counters.flat()
                 verdicts[stage.name] = Text("ok", style="green")
+                before = course.previous(stage)
+                other = course.counterpart(before, kernel) if before and before.ladder != stage.ladder else None
+                if other and other.stage.spec.part == stage.spec.part:
+                    took = counts.emulate(other, other.stage.spec.like(stage.spec, shape), args.seed, sanitize=False)
+                    joined[stage.ladder] = {other.stage.name: took.counters.flat()}
             except CheckFailed as failure:
                 wrong.append(str(failure))
                 verdicts[stage.name] = Text("no", style="red")
             update(advance=1)
     for ladder in dict.fromkeys(stage.ladder for stage in stages):
         mine = [stage for stage in stages if stage.ladder == ladder]
-        terminal.out.print(_ladder_table(mine, counted, verdicts, shapes.get(ladder, ""), args))
+        known = counted | joined.get(ladder, {})
+        terminal.out.print(_ladder_table(mine, known, verdicts, shapes.get(ladder, ""), args))
     for report in wrong:
         terminal.err.print(report, markup=False, soft_wrap=True)
     _nothing_saved(args)
@@ -403,7 +417,8 @@ def _ladder_table(
     shape: str,
     args: argparse.Namespace,
 ) -> Group:
-    """A row per stage: right or not; the counter it is about, before and after; recorded TFLOP/s and ratios."""
+    """A row per stage: right or not; the counter it is about, before and after ("–" where the stage before computes
+    something else); recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
     found = tables.rungs(stages[0].ladder, dtype, None, **settings)
@@ -421,12 +436,12 @@ def _ladder_table(
     for stage in stages:
         name = stage.counters[0]
         before = course.previous(stage)
+        same = before is not None and before.spec.part == stage.spec.part
         old, new = (
-            counted[each.name].get(name, 0) if each and each.name in counted else None for each in (before, stage)
+            counts.short(counted[each.name].get(name, 0)) if each and each.name in counted else "–"
+            for each in (before if same else None, stage)
         )
-        moved = (
-            "–" if new is None else counts.short(new) if old is None else f"{counts.short(old)} → {counts.short(new)}"
-        )
+        moved = f"{old} → {new}" if before and new != "–" else new
         record = at.get(stage.name)
         made.add_row(
             course.rung(stage.name, before.name if before else "", above),
@@ -443,9 +458,11 @@ def _ladder_table(
 
 
 GAINS = {  # what a ladder is climbed for: name -> the counters that it is the sum of
-    "sectors read": ("global_load_sectors", "cp_async_sectors"),
+    "sectors read": ("global_load_sectors", "cp_async_sectors", "bulk_load_sectors"),
+    "sectors written": ("global_store_sectors", "bulk_store_sectors"),
     "shared-memory wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts"),
     "barriers": ("instructions.barrier",),
+    "instructions": ("instructions",),
 }
 
 

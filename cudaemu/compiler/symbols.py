@@ -11,6 +11,7 @@ from functools import lru_cache
 from cudaemu import cpp
 
 UNNAMED = "(anonymous namespace)::"
+_PIECE = re.compile(r"_\$_(\d+)$")  # after the name of an array or a structure of which nvcc keeps one element alone
 OF_FILE = "$file"  # and a number, after a name that an earlier file of the program has as well
 
 
@@ -49,8 +50,11 @@ def _plain(symbol: str) -> str:
 def readable(symbol: str) -> str:
     """The name in the source of a mangled kernel, with its template arguments, or of a mangled variable of one.
 
-    "_Z6kernelPf" -> "kernel"; "_Z4gemmILi64ELb1EEvPf" -> "gemm<64, true>"; "_ZZ6kernelPfE4tile" -> "tile".
+    "_Z6kernelPf" -> "kernel"; "_Z4gemmILi64ELb1EEvPf" -> "gemm<64, true>"; "_ZZ6kernelPfE4tile" -> "tile";
+    "_ZZ6kernelPfE4tile_$_1" -> "element 1 of tile".
     """
+    if piece := _PIECE.search(symbol):
+        return f"element {piece[1]} of {readable(symbol[: piece.start()])}"
     text = demangle(symbol)
     if text == _plain(symbol):
         return text

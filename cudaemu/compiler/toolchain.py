@@ -11,10 +11,10 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from cudaemu.compiler import cache
@@ -223,10 +223,14 @@ exit $status"""
 
 
 def run(
-    command: Sequence[object], cwd: Path | None = None, seconds: float = TOOL_SECONDS, memory: int = TOOL_BYTES
+    command: Sequence[object],
+    cwd: Path | None = None,
+    seconds: float = TOOL_SECONDS,
+    memory: int = TOOL_BYTES,
+    started: Callable[[Callable[[], None]], None] | None = None,
 ) -> str:
     """Run a tool with empty input, for at most `seconds`, with at most `memory` bytes, and no longer than this process
-    lives; returns its output, stderr included.
+    lives; returns its output, stderr included. `started` gets a function that ends it, for another thread.
 
     UserError with that output if it fails; ToolFailed if the output names a place in the input, and the failure would
     repeat: no signal, and no lack of time, memory or the like."""
@@ -253,6 +257,8 @@ def run(
             timer.daemon = True
             timer.start()
             try:
+                if started is not None:
+                    started(partial(_end_group, process))
                 said = process.stdout.read()
                 status = process.wait()
             except BaseException:

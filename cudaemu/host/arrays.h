@@ -214,7 +214,9 @@ cudaError_t look_up(const char *call, const cudaTextureDesc &how, Texture *t) {
                   format("%s: filterMode must be cudaFilterModePoint for integers that are read as such", call));
   if (how.sRGB || how.maxAnisotropy > 1)
     return refuse(cudaErrorNotSupported,
-                  format("%s: the emulator has no sRGB conversion and no anisotropic filtering", call));
+                  format("%s: the emulator has no sRGB conversion and no anisotropic filtering: convert in the kernel, "
+                         "or leave them out (#ifndef __EMULATOR__)",
+                         call));
   return cudaSuccess;
 }
 
@@ -243,17 +245,17 @@ struct cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, e
 }
 cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *texel, size_t width, size_t height,
                             unsigned flags) {
-  CALL(cudaMallocArray);
+  UNSAFE_CALL(cudaMallocArray);
   return make_array("cudaMallocArray", array, texel, make_cudaExtent(width, height, 0), flags);
 }
 cudaError_t cudaMalloc3DArray(
     cudaArray_t *array, const struct cudaChannelFormatDesc *texel, struct cudaExtent extent, unsigned flags) {
-  CALL(cudaMalloc3DArray);
+  UNSAFE_CALL(cudaMalloc3DArray);
   return make_array("cudaMalloc3DArray", array, texel, extent, flags);
 }
 cudaError_t cudaFreeArray(cudaArray_t handle) {
-  CALL(cudaFreeArray);
   if (!handle) return cudaSuccess;
+  UNSAFE_CALL(cudaFreeArray);
   const Array *array = array_of(handle);
   if (!array) return no_array("cudaFreeArray");
   const cudaError_t error = release(array->base, false, "cudaFreeArray");
@@ -276,7 +278,7 @@ cudaError_t cudaGetChannelDesc(struct cudaChannelFormatDesc *texel, cudaArray_co
 }
 
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr *memory, struct cudaExtent extent) {
-  CALL(cudaMalloc3D);
+  UNSAFE_CALL(cudaMalloc3D);
   const size_t pitch = (extent.width + 511) / 512 * 512;
   void *at = nullptr;
   const cudaError_t error = allocate(&at, pitch * extent.height * extent.depth, DEVICE);

@@ -41,8 +41,9 @@ CUresult load_module(const char *call, CUmodule *out, const void *image) {
   if (begins("\177ELF") || begins("\x50\xed\x55\xba"))
     return driver_refuses(CUDA_ERROR_NO_BINARY_FOR_GPU,
                           format("%s: the emulator runs PTX, not machine code: load the text of nvcc -ptx", call));
-  const uint32_t number = ask(Request::MODULE, Packet().text(text)).take<uint32_t>();
-  if (!number) return CUDA_ERROR_INVALID_PTX;
+  Answer answer = ask(Request::MODULE, Packet().text(text));
+  const uint32_t number = answer.take<uint32_t>();
+  if (!number) return driver_refuses(CUDA_ERROR_INVALID_PTX, answer.rest());
   Module *const made = new Module{"module" + std::to_string(number) + ":"};
   modules().insert(made);
   return *out = reinterpret_cast<CUmodule>(made), CUDA_SUCCESS;

@@ -13,6 +13,8 @@ struct Node {
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
   std::string spoiled_by;  // the call that must not be made while a stream is captured, if there was one
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // of the capture that fills it
+  pthread_t thread = 0;                                       // which began that
   Node *add(cudaGraphNodeType type, Work work, const cudaGraphNode_t *after = nullptr, size_t count = 0) {
     nodes.push_back(std::make_unique<Node>(Node{type, std::move(work), {}, nullptr}));
     for (size_t n = 0; n < count; ++n) nodes.back()->after.push_back(reinterpret_cast<Node *>(after[n]));
@@ -89,6 +91,26 @@ cudaError_t forbidden_in_capture(const char *call, cudaStream_t only = nullptr) 
   return refuse(cudaErrorStreamCaptureUnsupported, format("%s: it cannot wait for a stream that is captured", call));
 }
 
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
+// What may synchronize with a stream that is captured is forbidden to the threads that the modes name: it fails, and spoils
+// their captures.
+cudaError_t unsafe_in_capture(const char *call) {
+  if (captures().empty() || thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  bool forbidden = false;
+  for (auto &[stream, graph] : captures()) {
+    const bool own = pthread_equal(graph->thread, pthread_self());
+    const bool others = thread_mode == cudaStreamCaptureModeGlobal && graph->mode == cudaStreamCaptureModeGlobal;
+    if (own ? graph->mode == cudaStreamCaptureModeRelaxed : !others) continue;
+    if (graph->spoiled_by.empty()) graph->spoiled_by = call;
+    forbidden = true;
+  }
+  if (!forbidden) return cudaSuccess;
+  return refuse(
+      cudaErrorStreamCaptureUnsupported,
+      format("%s: a stream is captured: call it before that, or capture with cudaStreamCaptureModeRelaxed", call));
+}
+
 cudaError_t add_node(const char *call, cudaGraphNode_t *out, cudaGraph_t handle, const cudaGraphNode_t *after,
                      size_t count, cudaGraphNodeType type, Work work) {
   Graph *graph = graph_of(handle);
@@ -134,7 +156,7 @@ cudaError_t set_step(const char *call, cudaGraphExec_t exec, cudaGraphNode_t nod
 
 extern "C" {
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
   CALL(cudaStreamBeginCapture);
   if (!streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorStreamCaptureUnsupported,
@@ -142,6 +164,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
   if (captures().count(stream))
     return refuse(cudaErrorIllegalState, "cudaStreamBeginCapture: the stream is captured already");
   Graph *const graph = new Graph;
+  graph->mode = mode, graph->thread = pthread_self();
   graphs().insert(graph);
   captures()[stream] = graph;
   return cudaSuccess;
@@ -152,6 +175,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
   if (found == captures().end())
     return refuse(cudaErrorIllegalState, "cudaStreamEndCapture: the stream is not captured");
   Graph *const graph = found->second;
+  if (graph->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(graph->thread, pthread_self()))
+    return refuse(cudaErrorStreamCaptureWrongThread,
+                  "cudaStreamEndCapture: the thread that began the capture must end it, unless its mode is relaxed");
   const auto drop = [graph](auto &from) {
     for (auto each = from.begin(); each != from.end();)
       each = each->second == graph ? from.erase(each) : std::next(each);
@@ -177,8 +203,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-  static enum cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  return std::swap(current, *mode), cudaSuccess;
+  return std::swap(thread_mode, *mode), cudaSuccess;
 }
 
 cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned) {

@@ -313,9 +313,17 @@ cudaError_t record(cudaError_t error) {
   return error;
 }
 
-// An error with its reason in words for the report: CUDA has only the number.
+Packet where(void *context);
+
+// An error's reason in words for the report, and the line that called: CUDA has only the number.
+void explain(int error, const std::string &why) {
+  if (channel < 0) return;
+  const Packet place = where(nullptr);
+  ask(Request::REFUSED, Packet().add(int32_t(error)).text(why).bytes(place.data().data(), place.data().size()));
+}
+
 cudaError_t refuse(cudaError_t error, const std::string &why) {
-  if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
+  explain(error, why);
   return record(error);
 }
 
@@ -574,6 +582,11 @@ cudaError_t check(cudaStream_t stream, const std::string &what) {
 // Work queued in a stream: done at once, or kept in a graph (graphs.h) while the stream is captured.
 using Work = std::function<cudaError_t()>;
 bool capture(cudaStream_t stream, const Work &work, cudaGraphNodeType type);
+cudaError_t unsafe_in_capture(const char *call);
+// Names the call, which must not be made while a stream is captured.
+#define UNSAFE_CALL(NAME) \
+  CALL(NAME);             \
+  if (const cudaError_t unsafe = unsafe_in_capture(#NAME)) return unsafe
 
 template <class F>
 cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNodeType type = cudaGraphNodeTypeMemcpy) {
@@ -659,7 +672,7 @@ cudaError_t synchronised() {
 
 // An error of the driver: it does not change the runtime's last error.
 CUresult driver_refuses(CUresult error, const std::string &why) {
-  if (channel >= 0) ask(Request::REFUSED, Packet().add(int32_t(error)).text(why));
+  explain(error, why);
   return error;
 }
 
@@ -770,7 +783,9 @@ cudaError_t entry_point(const char *call, const char *name, void **function, uns
   const bool early = *function && version < since;
   if (early) *function = nullptr;
   if (!*function && !early)
-    driver_refuses(CUDA_ERROR_NOT_FOUND, format("%s: the emulator has no driver function '%s'", call, name));
+    driver_refuses(
+        CUDA_ERROR_NOT_FOUND,
+        format("%s: the emulator has no driver function '%s': leave it out (#ifndef __EMULATOR__)", call, name));
   if (status)
     *status = early       ? cudaDriverEntryPointVersionNotSufficent
               : *function ? cudaDriverEntryPointSuccess
@@ -818,7 +833,9 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
-  const auto error = cudaError_t(ask(Request::RELEASE, Packet().add(at)).take<int32_t>());
+  Answer answer = ask(Request::RELEASE, Packet().add(at));
+  const auto error = cudaError_t(answer.take<int32_t>());
+  if (error) explain(error, answer.rest());
   std::lock_guard lock(guard);
   if (!error) blocks().erase(at);
   if (!error && found != mapped().end()) {
@@ -879,7 +896,7 @@ Range range(const char *call, const void *at, size_t bytes) {
   if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
     made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
   if (bytes > made.size - made.offset) {
-    ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes)));
+    explain(cudaErrorInvalidValue, ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes))).rest());
     made.size = 0;
   }
   return made;
@@ -1027,6 +1044,8 @@ const ErrorText ERRORS[] = {
     ERROR(cudaErrorInvalidChannelDescriptor, "invalid channel descriptor"),
     ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
     ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
+    ERROR(cudaErrorStreamCaptureWrongThread,
+          "attempt to terminate a thread-local capture sequence from another thread"),
     ERROR(cudaErrorGraphExecUpdateFailure,
           "the graph update was not performed because it included changes which violated constraints specific to "
           "instantiated graph update"),
@@ -1777,7 +1796,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CALL(cudaEventSynchronize);
   return events().count(reinterpret_cast<Event *>(event)) ? synchronised() : record(cudaErrorInvalidResourceHandle);
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  UNSAFE_CALL(cudaEventQuery);
+  return cudaEventSynchronize(event);
+}
 
 // The emulation's time on this machine: a GPU's is not known.
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -1795,7 +1817,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 // --- memory ----------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
-  CALL(cudaMalloc);
+  UNSAFE_CALL(cudaMalloc);
   return allocate(address, bytes, DEVICE);
 }
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
@@ -1813,26 +1835,27 @@ cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t 
   return cudaSuccess;
 }
 cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
-  CALL(cudaMallocManaged);
+  UNSAFE_CALL(cudaMallocManaged);
   return allocate(address, bytes, MANAGED);
 }
 cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
-  CALL(cudaHostAlloc);
+  UNSAFE_CALL(cudaHostAlloc);
   const cudaError_t error = allocate(address, bytes, PINNED);
   if (!error) host_flags()[*address] = flags;
   return error;
 }
 cudaError_t cudaMallocHost(void **address, size_t bytes) {
-  CALL(cudaMallocHost);
+  UNSAFE_CALL(cudaMallocHost);
   return allocate(address, bytes, PINNED);
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
-  CALL(cudaMallocPitch);
+  UNSAFE_CALL(cudaMallocPitch);
   *pitch = (width + 511) / 512 * 512;
   return allocate(address, *pitch * height, DEVICE);
 }
 cudaError_t cudaFree(void *address) {
   CALL(cudaFree);
+  if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFree") : cudaSuccess) return unsafe;
   return release(address, false, "cudaFree");
 }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
@@ -1843,6 +1866,7 @@ cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
 }
 cudaError_t cudaFreeHost(void *address) {
   CALL(cudaFreeHost);
+  if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFreeHost") : cudaSuccess) return unsafe;
   return release(address, true, "cudaFreeHost");
 }
 

@@ -104,6 +104,7 @@ PACKED = ("u16x2", "s16x2")
 
 # Generic addresses: as in vm.h.
 FUNCTION_WINDOW = 4 << 56
+AROUND_SHIFT = 26  # in the shape of a load or a store: see memory.cpp
 STACK_BYTES = 16 << 10  # per thread, in programs that call through pointers or recursively
 FRAME_HEADER = 16  # of a call: where it returns to, and the frame below
 

@@ -6,15 +6,18 @@ import heapq
 import math
 from array import array
 from itertools import chain
+from typing import Any
 
 from cudaemu.lower.core import (
     ABSENT,
     ACQUIRE,
+    AROUND_SHIFT,
     BRANCH,
     CALL,
     CALL_POINTER,
     DEPENDENT,
     EXIT,
+    MAY_PAD,
     NONE,
     PLAIN,
     RELEASE,
@@ -248,6 +251,45 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
                 lowered.flags |= TENTATIVE
 
 
+def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
+    """What pads a structure is copied with it, by accesses of its own (`ld.shared.v4.u8`). A structure is what a basic
+    block accesses side by side from one address. A gap is smaller than the largest piece and comes after a member: a
+    piece may be unwritten if something is written around it, in as many bytes as the largest has. Returns what is
+    loaded of pieces that may be nothing but a gap."""
+    loaded: set[Register] = set()
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        accesses: dict[tuple, list[tuple[int, int, Lowered]]] = {}
+        anew: dict[Register, int] = {}  # how often it has become another address
+        for lowered in code[begin:end]:
+            if lowered.name.startswith(("ld.", "st.")) and lowered.name != "ld.param" and not lowered.flags & STRONG:
+                base: Any = lowered.operands[0]
+                offset, shape = lowered.operands[1:3]
+                at = offset.value - ((offset.value & 1 << 31) << 1)
+                size = (shape.value & 255) * (shape.value >> 8 & 255)
+                if isinstance(base, Constant):
+                    base, at = base.special, base.value + at
+                accesses.setdefault((lowered.name, base, anew.get(base, 0)), []).append((at, size, lowered))
+            for register in lowered.writes:
+                anew[register] = anew.get(register, 0) + 1
+        for pieces in accesses.values():
+            pieces.sort(key=lambda piece: piece[0])
+            starts = [n for n, (at, _, _) in enumerate(pieces) if not n or at != sum(pieces[n - 1][:2])]
+            for first, last in zip(starts, [*starts[1:], len(pieces)], strict=True):
+                largest = max(size for _, size, _ in pieces[first:last])
+                for _, size, lowered in pieces[first:last]:
+                    shape = lowered.operands[2]
+                    if last - first < 2 or not shape.value >> AROUND_SHIFT:
+                        continue
+                    lowered.flags |= MAY_PAD
+                    if size == largest:
+                        continue
+                    around = Raw(shape.value & (1 << AROUND_SHIFT) - 1 | largest.bit_length() - 1 << AROUND_SHIFT)
+                    lowered.operands = [around if operand is shape else operand for operand in lowered.operands]
+                    lowered.others = [around if operand is shape else operand for operand in lowered.others]
+                    loaded.update(lowered.writes)
+    return loaded
+
+
 def _drop_unread_results(code: list[Lowered]) -> None:
     """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
     exchanges = [lowered for lowered in code if lowered.name.startswith("atom.exch.") and lowered.writes]
@@ -428,6 +470,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     slots = _Slots()
     ranges: list[dict[Register, list[int]]] = []
     unset: set[Register] = set()
+    gaps: set[Register] = set()
     for unit in lowering.units:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
@@ -437,8 +480,9 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
             liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
         unset |= liveness.before(unit.begin) - {lowering.stack}
+        gaps |= _mark_structures(code, liveness.bounds)
     local = any(unit.frame_bytes for unit in lowering.units)
-    undefined = _undefined(code, unset, local, wary)
+    undefined = _undefined(code, unset | gaps, local, wary)
     for lives in ranges:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudaemu.lower.core import (
     ABSENT,
     ACQUIRE,
+    AROUND_SHIFT,
     MAY_PAD,
     OF_BLOCK,
     PAST_L1,
@@ -66,7 +67,8 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
         if not _is_kernel_parameter(lowering, where):
             machine = "local"  # a parameter of a call
     base, offset, wide = lowering.address(where, machine)
-    shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25
+    around = (size * count).bit_length() - 1 if type_[0] != "f" else 0
+    shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25 | around << AROUND_SHIFT
     registers = [
         lowering.define(element, width) if load else lowering.use(element, width, type_) for element in elements
     ]
@@ -74,8 +76,8 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
+    flags |= MAY_PAD * (count > 1 and type_[0] != "f")
     if load:
-        flags |= MAY_PAD * (count > 1 and type_[0] != "f")
         return Lowered(f"ld.{machine}", out, flags, category=kind, access=access, global_load=globally)
     flags |= SIGNAL * (flags & STRONG != 0)
     return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=globally)

@@ -314,6 +314,7 @@ struct Launch {
   std::string ready, taken;
   std::condition_variable room;  // in `ready`
   void print_ended(const Cluster &);
+  void wait_for_room(std::unique_lock<std::mutex> &, const Worker &);
   void print_rest();
 
   void wait() {  // until all workers are through
@@ -385,9 +386,11 @@ struct Block {
   PastPointer farewell;                             // what its threads knew when they ended, of other blocks
   std::map<std::pair<u64, u32>, Visitor> visitors;  // warps of other blocks, by block and warp
   std::vector<TraceRow> trace;
-  std::string output;                // what the block's threads printed
-  const Allocation *last = nullptr;  // the allocation that was hit last
-  const Allocation *only = nullptr;  // ... and by all lanes of the last check, or null
+  std::string output;                              // what the block's threads printed, and the host has not been given
+  u64 printed = 0;                                 // bytes, in all
+  std::chrono::steady_clock::time_point streamed;  // when the host was given some
+  const Allocation *last = nullptr;                // the allocation that was hit last
+  const Allocation *only = nullptr;                // ... and by all lanes of the last check, or null
 
   Block(Cluster &, u32 rank);
   void start();
@@ -395,6 +398,7 @@ struct Block {
   bool waits(s32 for_what) const;  // does a group of lanes? See Group::waiting
   bool release_lanes();            // let lanes go on that wait for others of their warp; false: there are none
   void report_deadlock(u64 not_started);
+  void stream_output();
   bool poll_changed() const;  // does memory differ from what its threads polled last?
   u64 version() const { return launch.version() + changes; }
   void changed(Warp &w, Space space) {
@@ -524,7 +528,8 @@ struct Block {
   bool waited_in_vain(const Warp &, int lane, u64 actor) const;
   void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
   Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
-  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine, bool gap);
+  void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
+  bool may_pad(const Instr &, u32 at) const;
   void write_granule(const Warp &, const Instr &, int lane, u32 at, u32 bytes, Cell mine, bool same_value);
   void learn_waited(Warp &);
   bool early(const Warp &w, u32 mask) const {  // may a launch before this one still run, for all that these lanes know?
@@ -628,6 +633,7 @@ void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, c
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &,
                  u32 element = 0);
+u32 around(const Instr &);  // bytes around what it accesses, of an access that MAY_PAD a structure
 // What is undefined goes with the values: see undefined.cpp.
 void undefined_load(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, bool sign, u32 width,
                     u32 count, const u32 *registers);

@@ -54,6 +54,7 @@ void Block::start() {
   for (int axis = 0; axis < 3; ++axis) ctaid[axis] = cluster.id[axis] * launch.cluster[axis] + place[axis];
   index = ctaid[0] + launch.grid[0] * (ctaid[1] + u64(launch.grid[1]) * ctaid[2]);
   output.clear();
+  printed = 0;
   passed = 0;
   farewell = nullptr;
   visitors.clear();
@@ -142,6 +143,7 @@ Outcome Block::run(Worker &by) {
       polled |= turn == Turn::POLLED;
       if (stopped || launch.stop.load(std::memory_order_relaxed)) return Outcome::DONE;
     }
+    if (!output.empty()) stream_output();
     if (moved) {
       if (by.brief && live) return Outcome::PAUSED;
       vain = 0;

@@ -18,6 +18,8 @@ constexpr u64 MOST_STORAGE = 4ull << 30;         // bytes of clusters that have 
 constexpr u64 IDLE_INSTRUCTIONS = 10'000'000;    // of clusters that only poll while nothing happens: it is a deadlock
 constexpr std::chrono::microseconds BRIEF(200);  // on the caller's thread: longer than it takes to wake another
 constexpr u64 MOST_READY = 16 << 20;             // bytes that were printed and that the host has not taken
+constexpr size_t MUCH_OUTPUT = 64 << 10;  // bytes that a running block has printed, to be given to the host at once
+constexpr std::chrono::milliseconds PATIENCE(50);  // ... and those that are fewer
 constexpr u32 TRIES = 2;  // of a cluster, to go on at once when what it polled has changed; then new ones come first
 
 constexpr u64 NONE_FRESH = ~0ull;
@@ -147,6 +149,23 @@ void Launch::print_ended(const Cluster &cluster) {
   for (auto at = output.begin(); at != output.end() && at->first < printed; at = output.erase(at)) ready += at->second;
 }
 
+// Meanwhile the host takes what is ready.
+void Launch::wait_for_room(std::unique_lock<std::mutex> &lock, const Worker &worker) {
+  while (ready.size() >= MOST_READY && !stop && !worker.brief) room.wait_for(lock, std::chrono::milliseconds(10));
+}
+
+// What a block has printed so far: now and then, if all those before it have ended, so that each one's output is in a piece.
+void Block::stream_output() {
+  const auto now = std::chrono::steady_clock::now();
+  if (output.size() < MUCH_OUTPUT && now - streamed < PATIENCE) return;
+  streamed = now;
+  std::unique_lock lock(launch.mutex);
+  if (!cluster.alone() || cluster.number != launch.printed) return;
+  launch.ready += output;
+  output.clear();
+  launch.wait_for_room(lock, *worker);
+}
+
 void Launch::print_rest() {
   for (const auto &[block, text] : output) ready += text;
   output.clear();
@@ -170,8 +189,7 @@ static bool work(Launch &l, Worker &worker) {
       keep_events(l, *cluster);
       for (auto &block : cluster->blocks) keep_trace(l, *block);
       l.print_ended(*cluster);
-      while (l.ready.size() >= MOST_READY && !l.stop && !worker.brief)
-        l.room.wait_for(lock, std::chrono::milliseconds(10));
+      l.wait_for_room(lock, worker);
       if (cluster->stopped()) l.stop = true;
       l.free.push_back(cluster);
       l.done.fetch_add(l.cluster_blocks);

@@ -224,9 +224,13 @@ void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind
 }
 
 // Of an access by elements: has each at least one byte that somebody has written? The rest may pad a structure.
-static bool each_written(const u8 *written, u32 bytes, u32 element) {
-  for (u32 at = 0; at < bytes; at += element)
-    if (!memchr(written + at, 1, element)) return false;
+// `element`: larger than the access if what pads it is a part by itself: what lies around it then, as far as there is `all`.
+static bool each_written(const Allocation &all, u64 address, u32 bytes, u32 element) {
+  const u64 end = all.base + all.size;
+  for (u64 at = address & ~u64(element - 1); at < address + bytes; at += element) {
+    const u64 from = std::max(at, all.base), to = std::min(at + element, end);
+    if (!memchr(all.written + (from - all.base), 1, to - from)) return false;
+  }
   return true;
 }
 
@@ -246,7 +250,7 @@ static bool all_written(const u8 *written, u32 bytes) {
 }
 
 // The bytes of global memory that have been written: marked by stores, checked by loads.
-// `element`: bytes of which it is enough that some have been written: what is read into one register, or (MAY_PAD) at once.
+// `element`: bytes of which it is enough that some have been written: what is read into one register, or (MAY_PAD) around.
 void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p,
                  u32 element) {
   Block &b = *w.block;
@@ -265,7 +269,7 @@ void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 byte
     u8 *written = b.last->written + (a - b.last->base);
     if (store)
       memset(written, 1, bytes);
-    else if (!all_written(written, bytes) && !(element && each_written(written, bytes, element)))
+    else if (!all_written(written, bytes) && !(element && each_written(*b.last, a, bytes, element)))
       b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
   }
 }
@@ -287,13 +291,22 @@ static void note_poll(Warp &w, const Instr &i, u32 mask, const u64 *host, const 
 // ---- ld and st ----
 // o: address register, offset, shape, registers (~0: not wanted)
 // shape: element bytes | elements << 8 | register bytes << 16 | sign extension << 24 | 64-bit address << 25
+//        | log2 of the bytes around it of which, if it MAY_PAD, it is enough that some have been written << 26
 
 struct Shape {
   u32 bytes, count, reg;
   bool sign, wide;
+  u32 around;
   explicit Shape(u32 s)
-      : bytes(s & 255), count(s >> 8 & 255), reg(s >> 16 & 255), sign(s >> 24 & 1), wide(s >> 25 & 1) {}
+      : bytes(s & 255),
+        count(s >> 8 & 255),
+        reg(s >> 16 & 255),
+        sign(s >> 24 & 1),
+        wide(s >> 25 & 1),
+        around(1u << (s >> 26)) {}
 };
+
+u32 around(const Instr &i) { return Shape(i.o[2]).around; }
 
 void addresses(const Warp &w, u32 base, u32 offset, bool wide, u64 *out) {
   const s64 add = s32(offset);
@@ -456,7 +469,7 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
 static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
   Block &b = *w.block;
   if (space == Space::GLOBAL) {
-    note_global(w, i, mask, address, bytes, false, p, i.flags & MAY_PAD ? bytes : Shape(i.o[2]).bytes);
+    note_global(w, i, mask, address, bytes, false, p, i.flags & MAY_PAD ? around(i) : Shape(i.o[2]).bytes);
     b.race_read(w, i, mask, address, bytes, p);
   }
   if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
@@ -512,7 +525,8 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
       note_load(w, i, mask, space, address, bytes, p);
   }
   ++w.reads;
-  const bool undefined = b.holds_undefined(space);
+  const bool gap = i.flags & MAY_PAD && i.flags & TRACKED && b.launch.sanitize && s.around > bytes;
+  const bool undefined = gap || b.holds_undefined(space);
   if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined)
     return load_row(w, i, s, space, p.low);
   u64 from[LANES];

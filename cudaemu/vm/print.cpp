@@ -30,15 +30,21 @@ static std::string read_string(const Block &b, u32 thread, u64 address) {
   return text;
 }
 
-// `taken`: how many arguments the text has asked for.
-static std::string format(const Block &b, u32 thread, const std::string &text, u64 arguments, u32 *taken) {
+// `taken`: how many arguments the text has asked for; `unset`: the first of them that nobody has set, from 1; 0: none.
+static std::string format(const Block &b, u32 thread, const std::string &text, u64 arguments, u32 *taken, u32 *unset) {
   std::string out;
   u64 offset = 0;
   const auto take = [&](u64 bytes) {
     offset = (offset + bytes - 1) / bytes * bytes;
     const u8 *at = resolve(b, thread, arguments + offset, bytes);
-    offset += bytes;
     ++*taken;
+    if (const u64 from = (arguments & ~WINDOW_MASK) + offset;
+        at && b.local_undefined && (arguments & WINDOW_MASK) == LOCAL_WINDOW) {
+      u8 *bits = b.local_undefined + u64(thread) * b.local_stride + from;
+      if (!*unset && std::any_of(bits, bits + bytes, [](u8 x) { return x; })) *unset = *taken;
+      memset(bits, 0xff, bytes);  // the next call has its own arguments, in the same place
+    }
+    offset += bytes;
     u64 value = 0;
     if (at) memcpy(&value, at, bytes);
     return value;
@@ -92,19 +98,25 @@ static std::string format(const Block &b, u32 thread, const std::string &text, u
 // o: base, then where in local memory the parameters are: format, arguments, and the result
 static void print(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
+  u32 bad = 0, which = 0;  // lanes that print what nobody has set, and which argument it is in the first
   for (u32 rest = m; rest; rest &= rest - 1) {
     const u32 lane = __builtin_ctz(rest), thread = b.thread(w, lane);
     u8 *local = b.local + u64(thread) * b.local_stride + w.reg<u64>(i.o[0])[lane];
-    u32 result = 0;
-    if (b.output.size() < MOST_OUTPUT) {
+    u32 result = 0, unset = 0;
+    if (b.printed < MOST_OUTPUT) {
       const std::string text = read_string(b, thread, bits_of<u64>(local + i.o[1]));
-      b.output += format(b, thread, text, bits_of<u64>(local + i.o[2]), &result);
+      const std::string said = format(b, thread, text, bits_of<u64>(local + i.o[2]), &result, &unset);
+      b.output += said;
+      b.printed += said.size();
       b.budget -= std::min(b.budget, PRINT_COST);
-      if (b.output.size() >= MOST_OUTPUT) b.output += "\n(the block has printed a megabyte: the rest is left out)\n";
+      if (b.printed >= MOST_OUTPUT) b.output += "\n(the block has printed a megabyte: the rest is left out)\n";
+      if (unset && !bad) which = unset;
+      bad |= u32(unset != 0) << lane;
     }
     memcpy(local + i.o[3], &result, sizeof result);
     b.defined(w, lane, w.reg<u64>(i.o[0])[lane] + i.o[3], sizeof result);
   }
+  if (bad) b.report(Problem::UNDEFINED_PRINT, i.pc, b.thread(w, __builtin_ctz(bad)), __builtin_popcount(bad), which);
 }
 
 // __assertfail. o: base, then where the parameters are: assertion, file, line, function, bytes of a character

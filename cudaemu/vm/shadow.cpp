@@ -152,9 +152,16 @@ void Block::look_for_race(Problem problem, const Warp &w, const Instr &i, u32 la
           return report_visit(problem, w, i, lane, where, bytes, *this, last);
 }
 
+// May this granule, which is unwritten, be a gap of a structure that is read? Then something around it is written.
+bool Block::may_pad(const Instr &i, u32 at) const {
+  if (!(i.flags & MAY_PAD)) return false;
+  const u32 near = std::max(around(i) >> program.granule_log2, 1u), from = at & ~(near - 1);
+  const auto end = written_by.begin() + std::min<size_t>(from + near, written_by.size());
+  return std::any_of(written_by.begin() + from, end, [](Cell c) { return bool(c); });
+}
+
 // One granule, read by the lanes of `lanes`. `mine`: their stamp.
-// `gap`: it need not have been written.
-void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine, bool gap) {
+void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 bytes, Cell mine) {
   Cell &written = written_by[at], &read = read_by[at];
   const u32 where = at << program.granule_log2;
   const int lane = __builtin_ctz(lanes);
@@ -162,7 +169,7 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
   if (written.is(IN_FLIGHT))
     report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
   else if (!written) {
-    if (!gap) report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
+    if (!may_pad(i, at)) report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
   } else {
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
     if (const Visit *v = boxed(where); v && v->shifted) report_shifted(*v, thread(w, lane), i.pc);
@@ -206,9 +213,7 @@ void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, 
     const u32 at = from >> shift;
     for (u32 g = at; g <= (from + step * bytes - 1) >> shift; ++g) {
       const u32 behind = (g - at) / count;
-      const auto piece = written_by.begin() + at + behind * count;
-      const bool gap = i.flags & MAY_PAD && std::any_of(piece, piece + count, [](Cell c) { return bool(c); });
-      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP}, gap);
+      read_granule(w, i, step > 1 ? 1u << behind : lanes, g, bytes, {first.word + behind * LANE_STEP});
     }
   };
   if (p.row && !for_warp) {

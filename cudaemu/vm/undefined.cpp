@@ -361,6 +361,13 @@ bool undefined_bits(Warp &w, int lane, Space space, u64 address, u8 *bits, u32 b
   return true;
 }
 
+// What is undefined in the warp came last from what pads a structure.
+static bool of_a_gap(const Warp &w) {
+  const Program &p = w.block->program;
+  return w.origin != NO_PC && p.code[w.origin].flags & MAY_PAD && p.flows.count(w.origin) &&
+         p.flows.at(w.origin).targets;
+}
+
 // Memory takes over what is undefined of what a lane writes; null: nothing is.
 void put_undefined(Warp &w, const Instr &i, int lane, Space space, u64 address, const u8 *bits, u32 bytes) {
   Block &b = *w.block;
@@ -375,7 +382,27 @@ void put_undefined(Warp &w, const Instr &i, int lane, Space space, u64 address, 
   memcpy(to, bits, bytes);
   if (space == Space::LOCAL || !std::any_of(bits, bits + bytes, [](u8 x) { return x; })) return;
   there.shared_tainted = true;
-  for (u64 word = address / 4; word <= (address + bytes - 1) / 4; ++word) there.shared_origin[word] = i.pc;
+  const u32 origin = of_a_gap(w) ? w.origin : i.pc;
+  for (u64 word = address / 4; word <= (address + bytes - 1) / 4; ++word) there.shared_origin[word] = origin;
+}
+
+// What of an element was never written: what pads a structure that is copied (MAY_PAD).
+static bool unwritten_bits(const Block &b, Space space, u64 address, u8 *bits, u32 bytes) {
+  memset(bits, 0, bytes);
+  const Allocation *at = space == Space::GLOBAL ? find(b.launch, address, bytes) : nullptr;
+  if (space == Space::GLOBAL ? !at || !at->written : space != Space::SHARED) return false;
+  for (u32 k = 0; k < bytes; ++k)
+    if (at ? !at->written[address + k - at->base] : !b.written_by[(address + k) >> b.program.granule_log2])
+      bits[k] = 0xff;
+  return std::any_of(bits, bits + bytes, [](u8 x) { return x; });
+}
+
+// Is something in a thread's local memory set around what pads a structure?
+static bool set_around(const Warp &w, const Instr &i, int lane, u64 address) {
+  const Block &b = *w.block;
+  const u64 from = address & ~u64(around(i) - 1), end = std::min<u64>(from + around(i), b.program.local_bytes);
+  const u8 *bits = b.local_undefined + u64(b.thread(w, lane)) * b.local_stride;
+  return std::any_of(bits + from, bits + end, [](u8 x) { return x != 0xff; });
 }
 
 // A load of the lanes of `m`, of elements of `bytes` into registers of `width`. Nothing that is undefined can be in memory
@@ -383,12 +410,20 @@ void put_undefined(Warp &w, const Instr &i, int lane, Space space, u64 address, 
 void undefined_load(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, bool sign, u32 width,
                     u32 count, const u32 *registers) {
   if (!w.undefined || !(i.flags & TRACKED)) return;
-  u8 bits[16];
+  const bool held = w.block->holds_undefined(space), may_pad = i.flags & MAY_PAD;
+  const bool gap = may_pad && around(i) > count * bytes;
+  u8 bits[16] = {};
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     for (u32 n = 0; n < count; ++n) {
       if (registers[n] == ALL) continue;
-      const bool any = undefined_bits(w, lane, space, address[lane] + n * bytes, bits, bytes);
+      const u64 at = address[lane] + n * bytes;
+      bool any = held && undefined_bits(w, lane, space, at, bits, bytes);
+      if (any ? may_pad && space == Space::LOCAL && set_around(w, i, lane, at)
+              : gap && unwritten_bits(*w.block, space, at, bits, bytes)) {
+        w.origin = i.pc;
+        any = true;
+      }
       if (!any && !w.tainted) continue;
       u8 *to = w.undefined + registers[n] + lane * width;
       memset(to, sign && bits[bytes - 1] & 0x80 ? 0xff : 0, width);
@@ -405,13 +440,15 @@ void undefined_store(Warp &w, const Instr &i, u32 m, Space space, const u64 *add
   const bool followed = w.tainted && i.flags & TRACKED;
   if (!followed && !b.holds_undefined(space)) return;
   if (space == Space::LOCAL && !b.local_undefined) return;
+  const bool pads = space == Space::GLOBAL && i.flags & MAY_PAD && of_a_gap(w);  // the host does not look at that
   u32 bad = 0;
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     for (u32 n = 0; n < count; ++n) {
       const u8 *bits = followed ? w.undefined + registers[n] + lane * width : nullptr;
-      put_undefined(w, i, lane, space, address[lane] + n * bytes, bits, bytes);
-      if (bits && std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; })) bad |= 1u << lane;
+      const bool whole = bits && std::all_of(bits, bits + bytes, [](u8 x) { return x == 0xff; });
+      put_undefined(w, i, lane, space, address[lane] + n * bytes, whole && pads ? nullptr : bits, bytes);
+      if (whole && !pads) bad |= 1u << lane;
     }
   }
   if (space == Space::GLOBAL) complain(w, i, Problem::UNDEFINED_STORE, bad);

@@ -54,7 +54,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
   X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so */ \
-  X(MAY_PAD, 1048576)  /* a load of several integers: of a structure, perhaps with gaps that nobody writes */ \
+  X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -183,6 +183,7 @@ struct Instr {
   X(UNDEFINED_ADDRESS, "undefined value", 0)                   \
   X(UNDEFINED_BRANCH, "undefined value", 0)                    \
   X(UNDEFINED_ATOMIC, "undefined value", 0)                    \
+  X(UNDEFINED_PRINT, "undefined value", 0)                     \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
   X(SAME_VALUE, "same value written", 0)

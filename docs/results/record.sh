@@ -45,7 +45,9 @@ run profile-attention-64 kernels profile $attention --variant HEAD_DIM=64 --size
 run counts-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 1x2x256
 run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 1x2x256
 
+run counts-hopper kernels profile $hopper --sizes 256
 for d in 128 64; do
+  run counts-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 1x2x256
   run profile-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 4096 1024 16384
 done
 
@@ -78,11 +80,25 @@ for d in 128 64; do
   run variants-16-$d kernels.16_final bench --variant all --variant HEAD_DIM=$d --variant CAUSAL=0 --sizes 1024 4096 16384 --repeat 2
   run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
+for d in 128 64; do
+  source=${TMPDIR:-/tmp}/one_way_16.cu  # the mma of a step column by column, each from the top
+  sed 's/const int m = n % 2 ? TILES_Q - 1 - i : i;/const int m = i;/' kernels/16_final/kernel.cu >"$source"
+  run one-way-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --source "$source" --repeat 2
+  source=${TMPDIR:-/tmp}/part_by_part_16.cu  # one part of a tile is copied at a time, with twice as many steps
+  sed 's/COPY_GROUP = 2; /COPY_GROUP = 1; /' kernels/16_final/kernel.cu >"$source"
+  run part-by-part-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --source "$source" --repeat 2
+done
 run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
 run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
 run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 8192 --repeat 2
+source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B
+"$python" -m common.practice.patches kernels/h5_final/multicast.patch >"$source"
+run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1024 1536 2048 4096 8192 \
+  --source "$source" --repeat 2
+run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
+  --source "$source"
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
 sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
 run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
@@ -124,6 +140,7 @@ run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
 run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 64x4096x4096 \
   16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 1536 3072 16384 --repeat 2
+run fused common.measure.fused
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run ragged kernels.11_any_shape bench --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 4095x4095x4088 \

@@ -63,122 +63,27 @@ static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit eleme
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0 && HEAD_DIM % MMA_K == 0, "tensor tiles must fit evenly");
 static_assert(TILES_KV % 2 == 0 && TILES_D % 2 == 0, "one ldmatrix.x4 brings two tiles of K or V");
 
-// The address that ldmatrix wants: 32 bits, within shared memory.
-__device__ __forceinline__ unsigned shared_address(const void *pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// Four 8 × 8 matrices of 16-bit elements; lane L points at row L % 8 of matrix L / 8.
-__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
-}
-
-// The same, each 8 × 8 matrix transposed on the way.
-__device__ __forceinline__ void ldmatrix_x4_trans(
-    unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
-}
-
-// 16 bytes, global -> shared, in the background; .cg caches in L2 only.
-__device__ __forceinline__ void cp_async_16(unsigned shared, const void *global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
-// Closes a group: the copies this thread has issued since the last one.
-__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most N of this thread's youngest groups are still in flight.
+// Instructions and addresses: declared here, defined at the end. (A specialization must be declared before its first
+// use, and a template is inlined by force only if its first declaration says so.)
+__device__ unsigned shared_address(const void *pointer);
+__device__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address);
+__device__ void ldmatrix_x4_trans(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address);
+__device__ void cp_async_commit();
 template <int N>
-__device__ __forceinline__ void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
-template <typename T>
+__device__ __forceinline__ void cp_async_wait();
+template <typename T>  // half or __nv_bfloat16
 __device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
-
 template <>
-__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-template <>
-__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
-    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
+__device__ void mma_m16n8k16<Element>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 template <typename T>
 __device__ unsigned round_pair(float first, float second);
-
 template <>
-__device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
-  unsigned pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
-
-template <>
-__device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
-  unsigned pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
-
-// 2^x, right to about 22 bits; 2^-inf = 0.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
-// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
-// the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
+__device__ unsigned round_pair<Element>(float first, float second);
+__device__ float exp2_approx(float x), quad_max(float x), quad_sum(float x);
 template <int COLUMNS>
-__device__ __forceinline__ int swizzle(int row, int col) {
-  constexpr int CHUNKS = COLUMNS / VECTOR;
-  static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
-  constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
-  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
-  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
-}
-
-// Global -> shared, in the background: ROWS whole rows, chunk by chunk. Rows 8 apart are swizzled alike, so each thread
-// computes two addresses, and its copies differ by constants.
+__device__ __forceinline__ int swizzle(int row, int col);  // the column where col of a row lies
 template <int ROWS>
-__device__ __forceinline__ void copy_rows(Element (&tile)[ROWS][HEAD_DIM], const Element *source) {
-  constexpr int CHUNKS = HEAD_DIM / VECTOR;  // in a row
-  constexpr int STEP = THREADS / CHUNKS;     // rows that the block copies at a time
-  static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "the threads share the tile evenly, in steps of 8 rows");
-  const int row = threadIdx.x / CHUNKS;
-  const int col = threadIdx.x % CHUNKS * VECTOR;
-  const unsigned target = shared_address(&tile[row][swizzle<HEAD_DIM>(row, col)]);
-  source += row * HEAD_DIM + col;
-#pragma unroll
-  for (int first = 0; first < ROWS; first += STEP) {
-    cp_async_16(target + first * HEAD_DIM * sizeof(Element), source + first * HEAD_DIM);
-  }
-}
+__device__ __forceinline__ void copy_rows(Element (&tile)[ROWS][HEAD_DIM], const Element *source);  // in the background
 
 struct Shared {  // row-major, in swizzled chunks; written and read by the whole block
   alignas(128) Element Q[BLOCK_Q][HEAD_DIM];
@@ -362,4 +267,112 @@ extern "C" cudaError_t launch_attention(const Element *Q, const Element *K, cons
   if (status != cudaSuccess) return status;
   attention_kernel<<<blocks, THREADS, shared_bytes, stream>>>(Q, K, V, O, N, scale_log2);
   return cudaGetLastError();
+}
+
+// The address that ldmatrix wants: 32 bits, within shared memory.
+__device__ __forceinline__ unsigned shared_address(const void *pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 × 8 matrices of 16-bit elements; lane L points at row L % 8 of matrix L / 8.
+__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// The same, each 8 × 8 matrix transposed on the way.
+__device__ __forceinline__ void ldmatrix_x4_trans(
+    unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// 16 bytes, global -> shared, in the background; .cg caches in L2 only.
+__device__ __forceinline__ void cp_async_16(unsigned shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Closes a group: the copies this thread has issued since the last one.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's youngest groups are still in flight.
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
+template <>
+__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
+template <>
+__device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+template <>
+__device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// 2^x, right to about 22 bits; 2^-inf = 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
+// the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
+template <int COLUMNS>
+__device__ __forceinline__ int swizzle(int row, int col) {
+  constexpr int CHUNKS = COLUMNS / VECTOR;
+  static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
+  constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
+  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
+  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
+}
+
+// Global -> shared, in the background: ROWS whole rows, chunk by chunk. Rows 8 apart are swizzled alike, so each thread
+// computes two addresses, and its copies differ by constants.
+template <int ROWS>
+__device__ __forceinline__ void copy_rows(Element (&tile)[ROWS][HEAD_DIM], const Element *source) {
+  constexpr int CHUNKS = HEAD_DIM / VECTOR;  // in a row
+  constexpr int STEP = THREADS / CHUNKS;     // rows that the block copies at a time
+  static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "the threads share the tile evenly, in steps of 8 rows");
+  const int row = threadIdx.x / CHUNKS;
+  const int col = threadIdx.x % CHUNKS * VECTOR;
+  const unsigned target = shared_address(&tile[row][swizzle<HEAD_DIM>(row, col)]);
+  source += row * HEAD_DIM + col;
+#pragma unroll
+  for (int first = 0; first < ROWS; first += STEP) {
+    cp_async_16(target + first * HEAD_DIM * sizeof(Element), source + first * HEAD_DIM);
+  }
 }

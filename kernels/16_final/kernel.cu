@@ -77,117 +77,28 @@ static_assert(HEAD_DIM / MMA_K * K_STEPS == STEPS && DEPTH_KV * V_STEPS == STEPS
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-// The address that ldmatrix wants: 32 bits, within shared memory.
-__device__ __forceinline__ unsigned shared_address(const void *pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// Four 8 × 8 matrices of 16-bit elements; lane L points at row L % 8 of matrix L / 8.
-__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
-}
-
-// The same, each 8 × 8 matrix transposed on the way.
-__device__ __forceinline__ void ldmatrix_x4_trans(
-    unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
-}
-
-// 16 bytes, global -> shared, in the background; .cg caches in L2 only. For a chunk outside the matrix nothing is read,
-// and 16 bytes of zeros are written.
-__device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(inside ? 16 : 0) : "memory");
-}
-
-// Closes a group: the copies this thread has issued since the last one.
-__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most N of this thread's youngest groups are still in flight.
+// Instructions and addresses: declared here, defined at the end. (A specialization must be declared before its first
+// use, and a template is inlined by force only if its first declaration says so.)
+__device__ unsigned shared_address(const void *pointer);
+__device__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address);
+__device__ void ldmatrix_x4_trans(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address);
+__device__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside);
+__device__ void cp_async_commit();
 template <int N>
-__device__ __forceinline__ void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
-template <typename T>
+__device__ __forceinline__ void cp_async_wait();
+template <typename T>  // half or __nv_bfloat16
 __device__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 template <>
-__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-template <>
-__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
-    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
+__device__ void mma_m16n8k16<Element>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 template <typename T>
 __device__ unsigned round_pair(float first, float second);
 template <>
-__device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
-  unsigned pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
-template <>
-__device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
-  unsigned pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
-
-// The larger of two pairs of 16-bit numbers, each half for itself.
-__device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
-  if constexpr (std::is_same_v<Element, half>)
-    asm("max.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-  else
-    asm("max.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-  return a;
-}
-
-// 2^x, right to about 22 bits; 2^-inf = 0.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
-// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
-// the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
+__device__ unsigned round_pair<Element>(float first, float second);
+__device__ unsigned max_pair(unsigned a, unsigned b);
+__device__ float exp2_approx(float x), quad_max(float x), quad_sum(float x);
 template <int COLUMNS>
-__device__ __forceinline__ int swizzle(int row, int col) {
-  constexpr int CHUNKS = COLUMNS / VECTOR;
-  static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
-  constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
-  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
-  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
-}
-
-// The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
-// swizzle and that of the step commute.
-__device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
-  return (address ^ col % 64 * 2) + col / 64 * 128;
-}
+__device__ __forceinline__ int swizzle(int row, int col);  // the column where col of a row lies
+__device__ unsigned columns_on(unsigned address, int col);
 
 struct Strides { long long batch, head, row; };  // in elements
 
@@ -705,4 +616,112 @@ extern "C" cudaError_t launch_sdpa(
   const Arguments arguments = {
       Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
   return N * packed <= SMALL_BLOCK_Q ? launch<16>(arguments, stream) : launch<MAX_WARP_Q>(arguments, stream);
+}
+
+// The address that ldmatrix wants: 32 bits, within shared memory.
+__device__ __forceinline__ unsigned shared_address(const void *pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 × 8 matrices of 16-bit elements; lane L points at row L % 8 of matrix L / 8.
+__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// The same, each 8 × 8 matrix transposed on the way.
+__device__ __forceinline__ void ldmatrix_x4_trans(
+    unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
+}
+
+// 16 bytes, global -> shared, in the background; .cg caches in L2 only. For a chunk outside the matrix nothing is read,
+// and 16 bytes of zeros are written.
+__device__ __forceinline__ void cp_async_16_or_zeros(unsigned shared, const void *global, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(inside ? 16 : 0) : "memory");
+}
+
+// Closes a group: the copies this thread has issued since the last one.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's youngest groups are still in flight.
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// D[16, 8] += A[16, 16] · B[16, 8], fp32 accumulation.
+template <>
+__device__ __forceinline__ void mma_m16n8k16<half>(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two numbers rounded to 16 bits, side by side in a register: the first in its lower half.
+template <>
+__device__ __forceinline__ unsigned round_pair<half>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+template <>
+__device__ __forceinline__ unsigned round_pair<__nv_bfloat16>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// The larger of two pairs of 16-bit numbers, each half for itself.
+__device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
+  if constexpr (std::is_same_v<Element, half>)
+    asm("max.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  else
+    asm("max.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  return a;
+}
+
+// 2^x, right to about 22 bits; 2^-inf = 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// The largest, and the sum, over the four lanes that hold a row of an accumulator tile.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Where column col of a row lies, in a tile whose rows are COLUMNS long: chunk number XOR row number. 128 bytes, all
+// the banks, are 8 chunks; rows shorter than that share them, so the row number counts lines of 128 bytes.
+template <int COLUMNS>
+__device__ __forceinline__ int swizzle(int row, int col) {
+  constexpr int CHUNKS = COLUMNS / VECTOR;
+  static_assert((CHUNKS & (CHUNKS - 1)) == 0, "XOR stays within a row that has a power of two of chunks");
+  constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
+  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;
+  return col ^ row / ROWS_PER_LINE % PERIOD * VECTOR;
+}
+
+// The address col columns further on in the same row, col a multiple of 16: within a line of 128 bytes the XOR of the
+// swizzle and that of the step commute.
+__device__ __forceinline__ unsigned columns_on(unsigned address, int col) {
+  return (address ^ col % 64 * 2) + col / 64 * 128;
 }

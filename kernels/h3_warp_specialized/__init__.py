@@ -14,5 +14,5 @@ stage = Stage(
     variants={"STAGES": (2, 3, 4), "GROUP_M": (1, 8, 12, 16)},
     multiples={"M": 128, "N": 256, "K": 64},
     alignment=16,
-    counters=("instructions.wgmma", "cp_async_sectors", "instructions.barrier"),
+    counters=("instructions.barrier", "cp_async_sectors", "instructions.wgmma"),
 )

@@ -15,5 +15,5 @@ stage = Stage(
     multiples={"M": 128, "N": 256, "K": 64},
     alignment=16,
     test_shapes={"more tiles than multiprocessors: several turns": (2304, 2048, 128)},
-    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors"),
+    counters=("global_store_requests", "global_store_sectors", "instructions.wgmma"),
 )

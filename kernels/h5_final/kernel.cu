@@ -358,27 +358,72 @@ struct Arguments {
 
 struct alignas(8) Pair { float x, y; };
 
-// x · Φ(x), with erf to 1.5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
+// x · Φ(x), with Φ to 7.5e-8: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17, times 1 / √(2π).
 __device__ __forceinline__ float gelu(float x) {
-  const float z = fabsf(x) * 0.70710678f;
-  const float t = __fdividef(1.0f, 1.0f + 0.3275911f * z);
-  const float tail =
-      t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-  const float erf = copysignf(1.0f - tail * __expf(-z * z), x);
-  return 0.5f * x * (1.0f + erf);
+  float t, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(fabsf(x), 0.23164190f, 1.0f)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * x * -0.72134752f));  // e^(-x² / 2)
+  const float series =
+      fmaf(t, fmaf(t, fmaf(t, fmaf(t, 0.53070271f, -0.72657601f), 0.71070687f), -0.14224837f), 0.12741480f);
+  const float tail = t * series * power;
+  return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 
-// Two neighbours of C, of columns col and col + 1: what follows the product.
-__device__ __forceinline__ Pair finish(Pair v, const Arguments &arguments, int row, int col) {
-  if (row >= arguments.M || col >= arguments.N) return v;  // is not stored
-  if (arguments.bias) v.x += float(arguments.bias[col]), v.y += float(arguments.bias[col + 1]);
-  if (arguments.activation == 1) v = {fmaxf(v.x, 0.0f), fmaxf(v.y, 0.0f)};
-  if (arguments.activation == 2) v = {gelu(v.x), gelu(v.y)};
-  if (arguments.residual) {
-    const Element *residual = &arguments.residual[(size_t)row * arguments.residual_row + col];
-    v.x += float(residual[0]), v.y += float(residual[1]);
+struct alignas(4) Addends { Element x, y; };  // of two neighbours of C
+
+// Those of columns col and col + 1; of no row, zeros.
+__device__ __forceinline__ Addends load_addends(const Element *row, int col) {
+  return row ? *reinterpret_cast<const Addends *>(&row[col]) : Addends{};
+}
+
+// Row `row` of what is added after the activation; null if nothing is.
+__device__ __forceinline__ const Element *residual_row(const Arguments &arguments, int row) {
+  return arguments.residual ? &arguments.residual[(size_t)row * arguments.residual_row] : nullptr;
+}
+
+// What follows the product, for two neighbours.
+__device__ __forceinline__ Pair finish(Pair v, Addends bias, Addends residual, int activation) {
+  v.x += float(bias.x), v.y += float(bias.y);
+  if (activation == 1) v = {fmaxf(v.x, 0.0f), fmaxf(v.y, 0.0f)};
+  if (activation == 2) v = {gelu(v.x), gelu(v.y)};
+  return {v.x + float(residual.x), v.y + float(residual.y)};
+}
+
+// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below. The activation is a constant, and
+// what lies beyond C takes the addends of its edge, so that nothing is tested per pair. Registers have no index: in
+// place of a loop over them, which would be unrolled to thousands of instructions, they move on.
+template <int ACTIVATION, int TILES_N>
+__device__ __forceinline__ void finish_all(float (&acc)[TILES_N][4], const Arguments &arguments, int row, int col) {
+  constexpr int AT_ONCE = 8;  // tiles
+  const Element *const rows[] = {
+      residual_row(arguments, min(row, arguments.M - 1)), residual_row(arguments, min(row + 8, arguments.M - 1))};
+  const int last = arguments.N - MMA_N + col % MMA_N;
+#pragma unroll 1
+  for (int first = 0; first < TILES_N; first += AT_ONCE) {
+    Addends bias[AT_ONCE], residual[AT_ONCE][2];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = min(col + (first + i) * MMA_N, last);
+      bias[i] = load_addends(arguments.bias, at);
+      for (int half_tile = 0; half_tile < 2; ++half_tile) residual[i][half_tile] = load_addends(rows[half_tile], at);
+    }
+    float finished[AT_ONCE][4];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      for (int x = 0; x < 4; x += 2) {
+        const Pair pair = finish({acc[i][x], acc[i][x + 1]}, bias[i], residual[i][x / 2], ACTIVATION);
+        finished[i][x] = pair.x, finished[i][x + 1] = pair.y;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < TILES_N - AT_ONCE; ++n) {
+      for (int x = 0; x < 4; ++x) acc[n][x] = acc[n + AT_ONCE][x];
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      for (int x = 0; x < 4; ++x) acc[TILES_N - AT_ONCE + i][x] = finished[i][x];
+    }
   }
-  return v;
 }
 
 // Two 16 × 8 tiles of a warp into a box of C: from (row, col) on, swizzled.
@@ -535,7 +580,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         reinterpret_cast<float4 *>(memory)[(consumer * S::TILES_N + n) * 128 + group_thread] =
             make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
       cluster_sync();
-      constexpr int AT_ONCE = ceil_div(16, S::SPLITS);  // tiles whose sums are on their way together
+      constexpr int MINE = ceil_div(S::TILES_N, S::SPLITS), MOST = ceil_div(16, S::SPLITS);
+      constexpr int AT_ONCE = MINE < MOST ? MINE : MOST;  // tiles whose sums are on their way together
       const int end_n = S::TILES_N * (rank + 1) / S::SPLITS;
       for (int first_n = S::TILES_N * rank / S::SPLITS; first_n < end_n; first_n += AT_ONCE) {
         float4 parts[AT_ONCE][S::SPLITS];
@@ -558,26 +604,22 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 #pragma unroll
           for (int half_tile = 0; half_tile < 2; ++half_tile) {  // rows 0-7, rows 8-15 of the warp's 16
             const int row = tile.row + group_row + warp % 4 * 16 + half_tile * 8 + lane / 4;
-            const Pair pair = finish({sum[half_tile * 2], sum[half_tile * 2 + 1]}, arguments, row, col);
-            if (first_n + i < end_n && row < M && col < N)
-              store_pair(&arguments.C[(size_t)row * arguments.c_row + col], pair);
+            if (first_n + i >= end_n || row >= M || col >= N) continue;
+            const Pair pair = finish({sum[half_tile * 2], sum[half_tile * 2 + 1]}, load_addends(arguments.bias, col),
+                                     load_addends(residual_row(arguments, row), col), arguments.activation);
+            store_pair(&arguments.C[(size_t)row * arguments.c_row + col], pair);
           }
         }
       }
       cluster_sync();  // nobody leaves while another reads its sums
     } else {
-      if (arguments.bias || arguments.activation || arguments.residual) {
-#pragma unroll
-        for (int n = 0; n < S::TILES_N; ++n) {
-#pragma unroll
-          for (int half_tile = 0; half_tile < 2; ++half_tile) {  // rows 0-7, rows 8-15 of the warp's 16
-            float &x = acc[n][half_tile * 2], &y = acc[n][half_tile * 2 + 1];
-            const int row = tile.row + group_row + warp % 4 * 16 + half_tile * 8 + lane / 4;
-            const int col = tile.col + n * MMA_N + lane % 4 * 2;
-            const Pair pair = finish({x, y}, arguments, row, col);
-            x = pair.x, y = pair.y;
-          }
-        }
+      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+      if (arguments.activation == 2) {
+        finish_all<2>(acc, arguments, row, col);
+      } else if (arguments.activation == 1) {
+        finish_all<1>(acc, arguments, row, col);
+      } else if (arguments.bias || arguments.residual) {
+        finish_all<0>(acc, arguments, row, col);
       }
 
       // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
@@ -692,15 +734,17 @@ constexpr Choice CHOICES[] = {
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
-// a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes.
+// a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
+// and the residual's rows, at multiples of 4.
 // activation: as in Arguments. choice: an index into CHOICES, or -1 for the one with the least estimate.
 extern "C" cudaError_t launch_matmul(
     const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, int M, int N, int K,
     int a_row, int b_row, int c_row, int residual_row, int activation, int choice, cudaStream_t stream) {
   if (!A || !B || !C || M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2 || choice >= ALL)
     return cudaErrorInvalidValue;
-  if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && residual_row < N)
+  if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
+  if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
   int device = 0, multiprocessors = 0;

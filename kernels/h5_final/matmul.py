@@ -23,6 +23,7 @@ portable = course.load("11")
 
 DTYPES = stage.torch_dtypes
 ROW_BYTES = stage.alignment
+PAIR_BYTES = 4  # two neighbours of the bias are read at once
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2}
 
 
@@ -141,6 +142,7 @@ class Plan:
             not _in_place(a),
             not (self.turned or _in_place(b)),
             residual is not None and not _in_place(residual),
+            bias is not None and (bias.stride(0) != 1 or bias.data_ptr() % PAIR_BYTES != 0),
         )
         self.direct = out is None or _in_place(out)
         self.numbers = {
@@ -163,7 +165,8 @@ class Plan:
             return self._by_torch(a, b, bias, residual, out)
         a = a.contiguous() if self.copied[0] else a
         b = b.contiguous() if self.copied[1] else b
-        bias = bias if bias is None or bias.stride(0) == 1 else bias.contiguous()
+        if bias is not None and self.copied[3]:
+            bias = bias.clone(memory_format=torch.contiguous_format)
         if residual is not None and self.copied[2]:
             residual = residual.contiguous()
         c = out if out is not None and self.direct else self._new()

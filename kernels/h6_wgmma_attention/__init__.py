@@ -16,5 +16,5 @@ stage = Stage(
     variants={"HEAD_DIM": (64, 128), "KEYS": (64, 128)},
     multiples={"N": 128},
     alignment=16,
-    counters=("instructions.wgmma", "shared_load_wavefronts", "cp_async_sectors", "instructions.barrier"),
+    counters=("instructions.wgmma", "instructions", "shared_load_wavefronts", "instructions.barrier"),
 )

@@ -24,5 +24,5 @@ stage = Stage(
     },
     together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
-    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
+    counters=("instructions.float", "global_store_sectors", "instructions.barrier", "instructions.wgmma"),
 )

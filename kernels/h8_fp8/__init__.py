@@ -5,7 +5,7 @@ from common.stage import Stage
 stage = Stage(
     package=__name__,
     idea="Stage h7 in e4m3, which wgmma multiplies twice as fast: 64 rows of Q, K or V share a scale, Q and K are "
-    "rotated by a Hadamard matrix, the scale of V goes into the weights. P stays in registers because V's keys stand "
+    "rotated by a Hadamard matrix, the scale of V goes into the weights. P stays in registers because V's keys are "
     "in P's order.",
     problem="attention_fp8",
     ladder="hopper-attention",
@@ -16,6 +16,6 @@ stage = Stage(
     variants={"HEAD_DIM": (64, 128), "KEYS": (64, 128)},
     multiples={"N": 128},
     alignment=16,
-    counters=("instructions.wgmma", "cp_async_sectors", "global_store_sectors", "instructions.barrier"),
+    counters=("bulk_load_bytes", "instructions.barrier", "instructions.wgmma"),
     function="attention",
 )

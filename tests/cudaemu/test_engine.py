@@ -1079,8 +1079,32 @@ def test_a_block_prints_a_megabyte_and_no_more():
     assert 1 << 20 < len(output) < 1.1 * (1 << 20) and "the rest is left out" in output[-100:]
 
 
+def test_what_a_block_prints_appears_while_it_runs():
+    """The host answers the first line; both blocks print in pieces, and each one's lines come together."""
+    module_ = engine.Module(compile_host(sources.source(PRINTING, "printing")).ptx)
+    a, pieces = np.zeros(1, np.int32), []
+
+    def printed(text: str) -> None:
+        pieces.append(text)
+        a[0] = 1
+
+    params = a.ctypes.data.to_bytes(8, "little")
+    module_.launch("asks", (2,), (32,), 0, params, [Region(a.ctypes.data, a.nbytes, "a")], printed=printed)
+    assert pieces[0] == "block 0 asks\n", pieces
+    assert "".join(pieces).splitlines() == [
+        line for n in range(2) for line in (f"block {n} asks", *(f"block {n} hears {k}" for k in (1, 2)))
+    ]
+
+
 PRINTING = r"""
 #include <cstdio>
+extern "C" __global__ void asks(volatile int *a) {
+  if (threadIdx.x) return;
+  printf("block %d asks\n", blockIdx.x);
+  int answer = 0;
+  for (int i = 0; i < 20000000 && !answer; ++i) answer = *a;
+  for (int k = 1; answer && k < 3; ++k) printf("block %d hears %d\n", blockIdx.x, k);
+}
 extern "C" __global__ void many() {
   if (threadIdx.x == 0)
     for (int line = 0; line < 100; ++line) printf("block %d line %d\n", blockIdx.x, line);

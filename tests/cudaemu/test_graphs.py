@@ -70,6 +70,60 @@ def test_capture(capsys):
     assert said[7:] == ["0", "5", "7", "cudaErrorGraphExecUpdateFailure", "cudaErrorInvalidValue"]
 
 
+MODES = r"""
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <thread>
+int main() {
+  cudaStream_t stream;
+  cudaStreamCreate(&stream);
+  int *held[18], n = 0;
+  for (int *&each : held) cudaMalloc(&each, 4);
+  for (auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed})
+    for (int who = 0; who < 3; ++who)  // the thread that captures, another, another that is relaxed
+      for (int what = 0; what < 2; ++what) {
+        cudaError_t error;
+        cudaGraph_t graph;
+        void *made;
+        cudaStreamBeginCapture(stream, mode);
+        const auto call = [&] {
+          cudaStreamCaptureMode own = cudaStreamCaptureModeRelaxed;
+          if (who == 2) cudaThreadExchangeStreamCaptureMode(&own);
+          error = what ? cudaFree(held[n]) : cudaMalloc(&made, 4);
+        };
+        ++n;
+        if (who)
+          std::thread(call).join();
+        else
+          call();
+        cudaStreamCaptureStatus status;
+        cudaStreamIsCapturing(stream, &status);
+        const bool spoiled = status == cudaStreamCaptureStatusInvalidated;
+        const cudaError_t end = cudaStreamEndCapture(stream, &graph);
+        printf("%s ", error == cudaErrorStreamCaptureUnsupported && spoiled && end == cudaErrorStreamCaptureInvalidated
+                          ? "no"
+                      : !error && !spoiled && !end ? "yes"
+                                                   : "?");
+      }
+  cudaError_t other;
+  cudaGraph_t graph;
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+  std::thread([&] { other = cudaStreamEndCapture(stream, &graph); }).join();
+  printf("%s %d\n", cudaGetErrorName(other), cudaStreamEndCapture(stream, &graph));
+}
+"""
+
+
+def test_what_may_be_called_while_a_stream_is_captured(capsys):
+    """The Runtime API's "potentially unsafe calls", by the modes of the capture and of the thread."""
+    assert cudaemu.program(source(MODES, "capture_modes")).ok
+    no, yes = ["no", "no"], ["yes", "yes"]  # cudaMalloc, cudaFree
+    of_global, thread_local, relaxed = [*no, *no, *yes], [*no, *yes, *yes], 3 * yes
+    said = [*of_global, *thread_local, *relaxed, "cudaErrorStreamCaptureWrongThread", "0"]
+    assert capsys.readouterr().out.split() == said
+
+
 POOLS = r"""
 #include <cstdio>
 int main() {

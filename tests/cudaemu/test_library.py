@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -313,10 +314,31 @@ def test_ptxas_is_asked_once_about_a_text(ptxas):
     assert ptxas("add.s32 %r1, %r2, 4;") == 4
 
 
+def test_ptxas_is_not_waited_for_when_the_emulator_has_refused_the_code(monkeypatch, tmp_path):
+    """It would go on until it has all memory that it may have."""
+    slow = tmp_path / "ptxas"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/number\nexec sleep 100\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(toolchain, "find_tool", lambda name, nvcc: slow)
+    monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
+    ptx = "// begin inline asm\n.reg .u32 t<1000000000>;\n// end inline asm\n"
+    made = build.Build(Path("slow.so"), ptx, Path("slow.cu"), Arch(8, 0), toolchain.find_nvcc())
+    started = time.monotonic()
+    with pytest.raises(UserError, match="by the emulator"), build.PtxCheck(made):
+        while not (tmp_path / "number").exists():
+            time.sleep(0.01)
+        raise UserError("refused by the emulator")
+    assert time.monotonic() - started < 30
+    number = int((tmp_path / "number").read_text())
+    while Path(f"/proc/{number}").exists() and "Z" not in Path(f"/proc/{number}/stat").read_text().split()[2]:
+        assert time.monotonic() - started < 30
+        time.sleep(0.01)
+
+
 def test_ptxas_is_asked_about_assembly_of_the_source_alone(monkeypatch):
     """The toolkit's own, as in cuda_fp16.h, was accepted when that was released."""
     asked = []
-    monkeypatch.setattr(build, "check_ptx", lambda each: asked.append(each.source.name))
+    monkeypatch.setattr(build, "check_ptx", lambda each, _: asked.append(each.source.name))
     kernel = "#include <cuda_fp16.h>\n__global__ void k(half *x) {{ {} x[1] = hexp(x[0]); }}\n"
     for name, own in (("toolkits", ""), ("own", 'int v; asm volatile("mov.s32 %0, 5;" : "=r"(v));')):
         path = source(kernel.format(own), f"assembly_{name}")

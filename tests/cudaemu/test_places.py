@@ -156,6 +156,21 @@ def test_elements_of_shared_arrays_are_named():
         assert any(f"of shared memory ({name})" in message for message in messages), (name, messages)
 
 
+def test_an_element_that_is_all_that_is_used_of_an_array_is_named():
+    """nvcc makes a variable of it, `_ZZ3onlyPiE1s_$_1`."""
+    text = """
+__global__ void only(int *o) {
+  __shared__ int s[2];
+  s[1] = threadIdx.x;
+  __syncthreads();
+  o[threadIdx.x] = s[1];
+}
+int main() { int *o; cudaMalloc(&o, 256); only<<<1, 64>>>(o); return cudaDeviceSynchronize(); }
+"""
+    (race,) = cudaemu.program(sources.source(text, "only_an_element")).findings
+    assert "byte 0 of shared memory (element 1 of s) is written here" in race.message
+
+
 @pytest.mark.parametrize(
     ("declaration", "size", "offset", "element"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -221,11 +222,11 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--flags=-arch=sm_90",), "int main() {}", "-arch=sm_90: .*--arch"),
         (("-I", "/no/such/folder"), "int main() {}", "folder /no/such/folder "),
         ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', r"must have a main\(\)"),
-        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(line 2\)"),
+        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(wrong\.cu:2\)"),
         (
             (),
             "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
-            r"calls cudaIpcGetMemHandle \(line 3\)",
+            r"calls cudaIpcGetMemHandle \(wrong\.cu:3\).*does not have: leave the call out \(#ifndef __EMULATOR__\)",
         ),
         (
             (),
@@ -239,8 +240,6 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
     ],
 )
 def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
-    import re
-
     path = tmp_path / "wrong.cu"
     path.write_text(text + "\n")
     done = command(path, options=options)
@@ -352,8 +351,6 @@ def spaced(text: object) -> str:
 @pytest.mark.parametrize("what", CASES)
 def test_host_code_of_a_stranger(what):
     """The program ends as it would; this process goes on, and knows why and where."""
-    import re
-
     status, kind, said = CASES[what]
     report = cudaemu.program(source(TROUBLE, "trouble"), [str(what)])
     assert report.status == status
@@ -381,6 +378,8 @@ def test_findings_decide_the_exit_status_and_come_at_once():
 def test_refusals_have_a_reason(what, status, why):
     report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [what])
     assert report.status == status and why in report.error, report.error
+    called = re.search(r"\(trouble\.cu:(\d+)\)$", report.error)
+    assert called and f"case {what}:" in TROUBLE.splitlines()[int(called[1]) - 1], report.error
     done = command(source(TROUBLE, "trouble"), what)
     assert done.returncode == status and why in " ".join(done.stderr.split())
 
@@ -427,6 +426,24 @@ def test_an_endless_loop_on_the_host_is_ended():
     assert "has run for 1 s without calling CUDA" in str(report) and time.monotonic() - started < 30
 
 
+READS = r"""#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+extern "C" cudaError_t reads(const half *a, float *b, int n) {
+  if (float(a[0]) == 0.f) return cudaErrorUnknown;  // the read
+  b[0] = 1, n += 1;
+  return n ? cudaGetLastError() : cudaSuccess;
+}
+"""
+
+
+def test_a_fault_at_the_beginning_of_a_function():
+    """g++ gives the load no line of its own: it seems to be on the one with the function's name."""
+    a, b = torch.ones(32).half(), torch.ones(32)
+    report = cudaemu.run(source(READS, "reads"), "reads", [a, b, 1])
+    (finding,) = report.findings
+    assert (finding.kind, finding.line) == ("device pointer on the host", 4), report
+
+
 def interrupted(path: Path, *arguments: str, after: float) -> tuple[int, str, float]:
     """A program at which Ctrl-C is pressed: its exit status, what it said, the seconds that it then took."""
     process = subprocess.Popen(
@@ -462,6 +479,26 @@ int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
     cudaemu.load(source(text, "long"))  # compiled
     status, said, seconds = interrupted(source(text, "long"), after=3)
     assert status == 130 and "Traceback" not in said and seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["-m", "cudaemu", "x.cu"], 130), (["cudaemu", "x.cu"], 130), (["-c", "import cudaemu"], -signal.SIGINT)],
+)
+def test_ctrl_c_while_the_command_starts(tmp_path, words, status):
+    """In NumPy's place there is a module at whose import Ctrl-C is pressed."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n")
+    (tmp_path / "cudaemu").write_text("from cudaemu.__main__ import main\nmain()\n")  # as pip makes it
+    words = [str(tmp_path / "cudaemu") if word == "cudaemu" and words[0] == word else word for word in words]
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert ended.returncode == status and (status != 130 or not ended.stdout + ended.stderr), ended
 
 
 # ---- streams, threads ------------------------------------------------------------------------------------------------

@@ -404,3 +404,131 @@ int main() {{
         )
     )
     assert [each.kind for each in report.findings] == [f"uninitialised {space} read"] * found, report
+
+
+PRINTS = r"""
+#include <cstdio>
+__global__ void k(int n) {
+  int x, y[2];
+  for (int k = 0; k < n; ++k) y[k % 2] = k;
+  printf("%d %g\n", n, double(threadIdx.x));
+  printf("%d %s %d\n", n, "and", y[1]);  // y
+  if (threadIdx.x == 3) printf("%d\n", x);  // x
+}
+int main() { k<<<1, 32>>>(1); return cudaDeviceSynchronize(); }
+"""
+
+
+def test_printing_depends_on_what_is_printed():
+    report = cudaemu.program(sources.source(PRINTS, "prints"))
+    found = [(each.kind, each.line, each.thread) for each in report.findings]
+    lines = [PRINTS[: PRINTS.index(f"// {mark}\n")].count("\n") + 1 for mark in "yx"]
+    assert found == [("undefined value", lines[0], (0, 0, 0)), ("undefined value", lines[1], (3, 0, 0))], report
+    assert "argument 3 after this printf's text" in report.findings[0].message
+    assert "in one lane" in report.findings[1].message
+
+
+STRUCTURES = r"""
+#include <cuda_runtime.h>
+struct A { double d; char c; };
+struct B { int i; char c; };
+struct C { double d; short s; };
+struct D { short s; int i; };
+struct E { char c; double d; };
+struct F { double d; int i; };
+struct G { float4 f; int i; };
+struct __align__(16) H { int i; };
+struct I { char c; short s; float4 f; };
+#define SET(T, statements) __device__ void set(T &x, int n) { statements }
+SET(A, x.d = n; x.c = n;) SET(B, x.i = n; x.c = n;) SET(C, x.d = n; x.s = n;) SET(D, x.s = n; x.i = n;)
+SET(E, x.c = n; x.d = n;) SET(F, x.d = n; x.i = n;) SET(G, x.f = make_float4(n, n, n, n); x.i = n;) SET(H, x.i = n;)
+SET(I, x.c = n; x.s = n; x.f = make_float4(n, n, n, n);)
+template <class T> __global__ void through_shared(T *out, int n) {
+  __shared__ T s[32], t[32];
+  set(s[threadIdx.x], n);
+  __syncthreads();
+  t[threadIdx.x] = s[31 - threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = t[31 - threadIdx.x];
+}
+template <class T> __global__ void through_global(T *to, T *out, int n) {
+  set(to[threadIdx.x], n);
+  __syncthreads();
+  out[threadIdx.x] = to[31 - threadIdx.x];
+}
+template <class T> __global__ void through_local(T *out, int n) {
+  T x[4];
+  for (int k = 0; k < 4; ++k) set(x[(k * n + threadIdx.x) % 4], n);
+  out[threadIdx.x] = x[n % 4];
+}
+template <class T> void all() {
+  T *a, *b, host[32];
+  cudaMalloc(&a, sizeof host), cudaMalloc(&b, sizeof host);
+  through_shared<<<1, 32>>>(a, 3), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+  through_global<<<1, 32>>>(b, a, 3), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+  through_local<<<1, 32>>>(a, 3), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+}
+int main() { all<A>(), all<B>(), all<C>(), all<D>(), all<E>(), all<F>(), all<G>(), all<H>(), all<I>(); }
+"""
+
+
+def test_gaps_of_structures_may_be_copied():
+    """Gaps are copied as vectors and numbers of their own, which hold nothing that was ever written."""
+    report = cudaemu.program(sources.source(STRUCTURES, "structures"))
+    assert report.ok, report
+
+
+MEMBERS = r"""
+#include <cuda_runtime.h>
+struct Tail { double d; int i; };
+struct Middle { float f; int i; double d; };
+struct Bytes { double d; int i; uchar4 c; };
+__device__ int nothing(int n) {
+  int x[2];
+  for (int k = 0; k < n; ++k) x[k % 2] = k;
+  return x[1];
+}
+__global__ void never_written(Tail *out, int n) {
+  __shared__ Tail s[32];
+  s[threadIdx.x].d = n;
+  __syncthreads();
+  out[threadIdx.x] = s[31 - threadIdx.x];  // never_written
+}
+__global__ void tail(Tail *out, int n) {
+  out[threadIdx.x].d = n;
+  out[threadIdx.x].i = nothing(n);  // tail
+}
+__global__ void middle(Middle *out, int n) {
+  __shared__ Middle s[32];
+  s[threadIdx.x].f = n, s[threadIdx.x].i = nothing(n), s[threadIdx.x].d = n;
+  __syncthreads();
+  out[threadIdx.x] = s[31 - threadIdx.x];  // middle
+}
+__global__ void used(int *out, int n) {  // copied, it may be a gap
+  __shared__ Bytes s[32], t[32];
+  s[threadIdx.x].d = n, s[threadIdx.x].i = n;
+  __syncthreads();
+  t[threadIdx.x] = s[31 - threadIdx.x];  // copied
+  __syncthreads();
+  out[threadIdx.x] = t[threadIdx.x].c.x + t[threadIdx.x].c.y;  // used
+}
+template <class T> void run(void (*kernel)(T *, int)) {
+  T *a, host[32];
+  cudaMalloc(&a, sizeof host), cudaMemset(a, 0, sizeof host);
+  kernel<<<1, 32>>>(a, 1), cudaMemcpy(host, a, sizeof host, cudaMemcpyDeviceToHost);
+}
+int main() { run(never_written), run(tail), run(middle), run(used); }
+"""
+
+
+def test_members_that_nobody_set_are_no_gaps():
+    report = cudaemu.program(sources.source(MEMBERS, "members"))
+
+    def at(mark: str) -> int:
+        return MEMBERS[: MEMBERS.index(f"// {mark}\n")].count("\n") + 1
+
+    assert [(each.kind, each.line) for each in report.findings] == [
+        ("uninitialised shared read", at("never_written")),
+        *(("undefined value", at(mark)) for mark in ("tail", "middle", "used")),
+    ], report
+    assert f"read with what lies beside it at line {at('copied')}" in report.findings[-1].message

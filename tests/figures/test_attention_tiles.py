@@ -108,12 +108,3 @@ def test_what_binds_is_the_longest_bar():
     assert f"13: shared memory, {longest:,.0f} clocks" in title and "15: tensor cores, 1,024 clocks" in title
     with pytest.raises(UserError, match="none with 'nothing'"):
         attention_tiles.cost(kernels.load("13").kernel(), RATES, function="nothing")
-
-
-def test_a_tile_takes_between_the_longest_bar_and_all_in_turn():
-    clocks = {"tensor cores": 60.0, "shared memory": 100.0, "exp2 (XU)": 20.0, "FMA pipe": 5.0, "ALU pipe": 10.0}
-    made = attention_tiles.Cost({name: {"": value} for name, value in {**clocks, "issue slots": 90.0}.items()}, {})
-    assert attention_tiles.hidden(made) == ("shared memory", 100)
-    assert attention_tiles.in_turn(made) == ("shared memory, softmax's pipes", 135)
-    kernel = kernels.load("13").kernel("fp16", {"HEAD_DIM": 64})
-    assert attention_tiles.tflops(1000, kernel, sms=100, mhz=1000) == pytest.approx(4 * 16 * 64 * 64 * 4 * 100 / 1e6)

@@ -315,7 +315,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         ["02_block_tile, fp16", "8.00"],
         ["cuBLAS, fp16", "400"],
         ["× previous, fp16", "2.00"],
-        ["% of the library, fp16", "2%"],
+        ["% of cuBLAS, fp16", "2%"],
     ]
     assert "`python -m kernels bench`" in made["runs"]
 
@@ -368,14 +368,21 @@ def test_the_spread_is_of_all_long_runs_of_one_problem(record):
     older += [row("11_any_shape", 20.0, settings=turned), row("cuBLAS", 600.0, role="peer", settings=turned)]
     older += [row("11_any_shape", 10.0, default=False, variants={"STAGES": 2})]
     record("older", run(*older))
-    newer = [row("11_any_shape", 330.0), row("cuBLAS", 600.0, role="peer")]
+    clocked = {"clock": {"ghz": 1.5, "clocks": 342_000}}
+    newer = [row("11_any_shape", 330.0), row("cuBLAS", 600.0, role="peer", **clocked)]
     record("newer", run(*newer, date="2026-12-01T00:00:00+00:00"))
     record("newer again", run(*newer, date="2026-12-01T00:00:00+00:00"))
     quick = run(*newer, row("cuBLAS", 1.0, role="peer"), date="2026-12-02T00:00:00+00:00")
     record("quick", quick | {"command": "python -m kernels bench --quick"})
     record("no library", run(row("11_any_shape", 5.0), date="2026-12-03T00:00:00+00:00"))
     text = TABLES["spread"]("11_any_shape", "fp16", "4096")
-    assert cells(text) == [["11_any_shape", "300 to 330"], ["cuBLAS", "600 to 600"], ["share", "50% to 55%"]]
+    assert cells(text) == [
+        ["11_any_shape", "300 to 330"],
+        ["cuBLAS", "600 to 600"],
+        ["share", "50% to 55%"],
+        ["cuBLAS, clocks", "342,000 to 342,000"],  # of the run that counted them
+        ["cuBLAS, GHz", "1.50 to 1.50"],
+    ]
     assert "0.525" in text and "2 runs: [older.json], [newer" in text
     assert cells(TABLES["spread"]("11_any_shape", "fp16", "4096", B_TRANSPOSED="1"))[0][1] == "20.0 to 20.0"
 
@@ -419,4 +426,8 @@ def test_ragged_sizes_cost_multiples_of_the_whole_one_for_stage_and_library_alik
         ["2047x2047x2040", "0.0859 ms", "1.50", "1.500 GHz", "0.115 ms", "4.00", "1.500 GHz"],
     ]
     assert "ragged.json" in TABLES["ragged"](*words)
+    without = run(*[{key: value for key, value in each.items() if key != "clock"} for each in rows])
+    record("ragged", without)
+    assert "SM clock" not in TABLES["ragged"](*words)
+    assert cells(TABLES["ragged"](*words))[1] == ["2047x2047x2040", "0.0859 ms", "2.00", "0.115 ms", "4.00"]
     assert TABLES["ragged"](*words, "4096,4088") == tables.NOTHING

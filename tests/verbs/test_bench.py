@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -297,9 +298,34 @@ def test_a_ladder_s_last_line_is_what_was_gained():
     counted = {stages[0].name: first, stages[-1].name: last}
     assert bench._gain(stages, counted) == ["from 01_naive to 11_any_shape: sectors read 1k → 100 (÷ 10)"]
     assert bench._gain(stages, {stages[0].name: first}) == [] == bench._gain(stages[:1], counted)
+    by_tma = {"cp_async_sectors": 0, "bulk_load_sectors": 50}  # sectors, however they are copied
+    assert "→ 50 (÷ 20)" in bench._gain(stages, {**counted, stages[-1].name: by_tma})[0]
 
 
-@pytest.mark.parametrize("number", [1, 12])
+def test_a_stage_is_compared_only_with_one_that_computes_the_same(parse):
+    """h1 follows 09 of another ladder, a product as well; h6 follows h3, which is no attention."""
+    for number, said in (("h1", "65 → 0"), ("h6", "– → 0")):
+        stage = kernels.load(number)
+        before = course.previous(stage)
+        assert before.ladder != stage.ladder
+        counted = {before.name: {stage.counters[0]: 65}, stage.name: {}}
+        text = shown(bench._ladder_table([stage], counted, {stage.name: Text("ok")}, "256", parse(bench)))
+        assert said in text and ("65" in text) == (number == "h1")
+
+
+@without_gpu
+def test_the_ladder_on_hopper_ends_on_a_gain(command):
+    """Counted where the last stage takes its large tile, and the first one beside the stage of Part I it follows."""
+    status, out, _ = command("kernels", "bench", "h1", "h4", "h5")
+    lines = " ".join(out.split())
+    assert status == 0 and "2048x2048x128" in lines
+    assert re.search(r"h1_wgmma \(after 09\) ok ldmatrix [\d.]+k → 0 ", lines)
+    old, new = re.search(r"h5_final ok TMA bytes ([\d.]+)M → ([\d.]+)M", lines).groups()
+    assert float(new) < float(old)
+    assert "from h1_wgmma to h5_final:" in lines and "÷" in lines.partition("from h1_wgmma to")[2]
+
+
+@pytest.mark.parametrize("number", [1, 12, "h1", "h6"])
 def test_the_ladder_of_a_part_stays_whole_at_eighty_columns(number, parse):
     stages = course.ladder(kernels.load(number))
     counters = {stage.counters[0]: 1_230_000 for stage in stages}

@@ -146,7 +146,7 @@ def test_a_stamp_that_is_left_out_is_missed(name, records, stamped):
         for half in (0, 1):
             less = stamped[name].clone()
             less[0, :, EVENTS.index(event), half] = 0
-            with pytest.raises(UserError, match=f"{event} [0-9]+ of warpgroup . must have a begin and an end"):
+            with pytest.raises(UserError, match=rf"{event} \d+ of warpgroup"):
                 rows(less, 0, STEPS)
         with pytest.raises(AssertionError):
             complete(name, {"rows": [row for row in records[name]["rows"] if row["event"] != event]})
@@ -157,7 +157,7 @@ def test_the_patch_without_one_of_its_stamps_is_refused():
     text = timeline.read(stage).apply(stage.source.read_text())
     assert text.count("    end(Event::PRODUCTS, slice);\n") == 1
     less = write(text.replace("    end(Event::PRODUCTS, slice);\n", ""))
-    with pytest.raises(UserError, match="PRODUCTS 0 of warpgroup 0 must have a begin and an end, got no end"):
+    with pytest.raises(UserError, match="PRODUCTS 0 of warpgroup 0 .*no end"):
         emulated("h3", stage.kernel(source=less))
 
 
