@@ -2,6 +2,7 @@
 
 A stage whose best tiles depend on the GPU has a file tiles.json beside its kernel.cu:
     macros     the macros that `tune` tries
+    shapes     the sizes at which it does; without them, those of the problem
     measured   {compute capability: {"gpu", "capability", "date", "choices": {settings: {macro: value}}}}
 What `tune` finds on a reader's own GPU is kept in the cache, by the GPU's name, and has precedence as long as kernel.cu
 is unchanged. Where nothing is known, the source's defaults apply.
@@ -37,6 +38,11 @@ def path(stage: Stage) -> Path:
 def macros(stage: Stage) -> list[str]:
     """The macros of the stage that say how large its tiles are; [] if it has no table."""
     return _read(path(stage)).get("macros", [])
+
+
+def shapes(stage: Stage) -> list[str]:
+    """The sizes at which `tune` measures this stage; [] if the table leaves that to the problem."""
+    return _read(path(stage)).get("shapes", [])
 
 
 def key(settings: Mapping[str, int]) -> str:

@@ -273,7 +273,8 @@ class LaunchResult:
     `stores`: stores of undefined values, by number: findings if the host reads what they wrote (`Undefined.stores`).
     `trace`: dtype TRACE, in the order of blocks. `events`: dtype EVENT, those of a cluster together, in the order in
     which they came; `events_left_out`: how many were too many. `output`: what device code printed. `code`: cudaError_t
-    of the launch, 0 if it ran to its end. `blocks`: how many ran. `past`: the launch, if it was to be kept."""
+    of the launch, 0 if it ran to its end. `blocks`: how many ran to their end, of `total` that
+    were to. `past`: the launch, if it was to be kept."""
 
     counters: np.ndarray
     findings: list[Violation]
@@ -287,6 +288,7 @@ class LaunchResult:
     blocks: int
     seconds: float
     past: Past | None = None
+    total: int = 0
 
 
 class Module:
@@ -546,7 +548,7 @@ class Module:
             result = self._result(
                 running, info, block, grid, regions, counters, done.value, start, before, dynamic_shared
             )
-            result.output = "".join(said)
+            result.output, result.total = "".join(said), total
             if keep:
                 result.past, kept = Past(self, running, info, grid, block, before), True
             return result

@@ -335,6 +335,20 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "MBARRIER_FULL": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)}: more arrivals in this phase than it was initialised for"
     ),
+    "MBARRIER_AT_ONCE": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: lanes of this warp arrive here together, and they are more than the "
+        f"phase lacks: it was initialised{f.there} for fewer arrivals"
+    ),
+    "DEADLOCK_OVERRUN": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}, before the deadlock: this arrival ended a phase, and no thread had "
+        f"yet waited for the phase before it ({f.size} {'phase' if f.size == 1 else 'phases'} in all): do more threads "
+        f"arrive than it was initialised for{f.there}, or do they arrive too early?"
+    ),
+    "DEADLOCK_STALE": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}, before the deadlock: this thread's wait passed here without waiting "
+        f"({f.size} {'time' if f.size == 1 else 'times'}): the parity named a phase that had ended, and for which the "
+        "thread had waited before; if the next phase was meant, the parity is wrong"
+    ),
     "DEADLOCK_MBARRIER": lambda f, at: (
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: arrivals "
         f"missing: {f.size}; all other threads wait too, or have ended"

@@ -330,8 +330,9 @@ class Session(Device):
     def note_events(self, result: engine.LaunchResult, info: KernelInfo, events: Events) -> None:
         name = shared_names(info, self.arena, self.defines)
         spans = timeline.read(result.events, len(self.launches), info.instructions, name)
-        unseen = result.blocks - len(np.unique(result.events["block"]))
-        left_out = [f"{unseen:,} of {result.blocks:,} blocks"] if unseen else []
+        unseen = result.total - len(np.unique(result.events["block"]))  # some may never have begun
+        ended = " (the launch ended early)" if result.code else ""
+        left_out = [f"{unseen:,} of {result.total:,} blocks{ended}"] if unseen else []
         if result.events_left_out:
             left_out.append(f"the last {result.events_left_out:,} events of these blocks")
         self.timeline.add(readable(info.name), spans, left_out)

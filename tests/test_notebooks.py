@@ -180,6 +180,7 @@ def test_the_glossary_has_every_term_once():
     names = anchors((notebook.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
     assert len(names) > 100 and len(set(names)) == len(names)
     assert {"warp", "littles-law", "extern-c", "cp-async"} <= set(names)
+    assert {"stmatrix", "named-barrier", "stream-k", "intra-warpgroup-overlap"} <= set(names)
 
 
 @pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])

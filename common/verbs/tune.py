@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from common import accuracy, course, terminal, tiles
+from common.problem import Shape
 from common.stage import Kernel, Stage
 from common.tiles import Choice
 from cudaemu.errors import UserError
@@ -77,6 +78,13 @@ def candidates(stage: Stage, dtype: str | None = None) -> list[list[Kernel]]:
     return found
 
 
+def shapes_of(kernel: Kernel) -> Sequence[Shape]:
+    """The shapes at which the choices are timed: those of the stage's table, or else of its problem."""
+    spec = kernel.stage.spec
+    own = [spec.parse(text, kernel.variants) for text in tiles.shapes(kernel.stage)]
+    return own or spec.tune_shapes(kernel.variants)
+
+
 def choice(kernel: Kernel) -> Choice:
     """What a kernel's tile macros are set to."""
     return {name: kernel.variants[name] for name in tiles.macros(kernel.stage)}
@@ -91,7 +99,7 @@ def measure(kernels: Sequence[Kernel]) -> Times:
 
     spec = kernels[0].stage.spec
     found = {}
-    shapes = spec.tune_shapes(kernels[0].variants)
+    shapes = shapes_of(kernels[0])
     with terminal.progress(f"tuning {kernels[0].label}", total=len(shapes)) as update:
         for shape in shapes:
             update(f"tuning {kernels[0].label} {spec.format(shape)}")

@@ -166,6 +166,17 @@ struct Mbarrier {
   const Warp *made_by = nullptr;                // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
   bool fenced = false;  // since then, so that TMA finds it
+  // For the report of a deadlock.
+  u32 phases = 0;      // that have ended
+  bool waited = true;  // some thread for the last of them
+  u32 overrun = 0;     // those that ended before any thread had waited for the one before
+  u32 overrun_by = MANY_THREADS, overrun_at = NO_PC;
+  u64 overrun_block = 0;
+  std::vector<std::array<u32, LANES>> passed;  // by warp: `phases` when the lane's last wait was over, plus one
+  struct Stale {                               // waits of a thread for the phase for which it had waited before
+    u32 thread, count = 0;
+  };
+  std::map<u32, Stale> stale;  // by pc: of the first thread that did so
 };
 
 // The products of four warps together: wgmma.cpp.
@@ -423,6 +434,7 @@ struct Block {
   void let_next_begin(Warp &);
   // mbarriers: mbarrier.cpp; bulk copies: bulk.cpp.
   bool report_mbarrier(const Poll &, u32 thread);
+  void report_phases();
   void copy_writes(Warp &, const Instr &, int lane, const BulkCopy &);
   const Visit *boxed(u32 at) const;  // the bulk copy of a box with a swizzle that wrote this byte; null: none
   void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);

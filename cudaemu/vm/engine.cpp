@@ -196,6 +196,7 @@ void Block::report_deadlock(u64 not_started) {
                polled ? poll.address[__builtin_ctz(poll.mask)] : 0, std::min<u64>(not_started, NO_PC - 1));
       }
     }
+  report_phases();
 }
 
 bool Block::poll_changed() const {

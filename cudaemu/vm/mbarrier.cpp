@@ -84,8 +84,8 @@ static void trace_lane(Warp &w, const Instr &i, int lane, const Target &t, Trace
   trace_access(w, i, 1u << lane, t.there == w.block ? Space::SHARED : Space::CLUSTER, kind, at, 8);
 }
 
-// No arrivals and no bytes are missing: the next phase begins.
-static void end_phase(Warp &w, u32 pc, const Target &t, Phase &phase) {
+// No arrivals and no bytes are missing: the next phase begins. `by`: the thread, of the warp's block, that brought the last.
+static void end_phase(Warp &w, u32 pc, u32 by, const Target &t, Phase &phase) {
   if (phase.pending || phase.bytes) return;
   Cluster &cluster = w.block->cluster;
   if (cluster.noting) cluster.note(w, pc, EVENT_MBARRIER_END, u32(t.there->index), u32(t.offset), 0);
@@ -94,6 +94,9 @@ static void end_phase(Warp &w, u32 pc, const Target &t, Phase &phase) {
   Mbarrier &m = cluster.mbarriers[t.address];
   m.completed = join(m.completed, m.gathered);
   m.gathered = nullptr;
+  if (!m.waited && !m.overrun++) m.overrun_by = by, m.overrun_at = pc, m.overrun_block = w.block->index;
+  m.waited = false;
+  ++m.phases;
 }
 
 // Those arrive that were to arrive after their cp.async: these land. What else their threads did is not told.
@@ -120,7 +123,7 @@ void Cluster::arrive_late(u64 address, Warp &by) {
       if (noting) note(w, a.pc, EVENT_MBARRIER_ARRIVE, u32(t.there->index), u32(t.offset), 1);
       m.gathered = join(m.gathered, a.past);
       --phase.pending;
-      end_phase(w, a.pc, t, phase);
+      end_phase(w, a.pc, a.block->thread(w, __builtin_ctz(rest)), t, phase);
       t.word() = phase.word();
     }
     a.block->changed(w, Space::SHARED);
@@ -152,7 +155,7 @@ void Cluster::land(u64 address, Warp &by) {
     phase.bytes -= s32(c->bytes);
     m.brought_by = c->thread, m.from = c->pc;
     m.gathered = join(m.gathered, std::make_shared<Past>(Past{{actor << 6, c->time + 1}}));
-    end_phase(by, c->pc, t, phase);
+    end_phase(by, c->pc, c->thread, t, phase);
     over = phase.parity != parity;
     t.word() = phase.word();
   }
@@ -173,6 +176,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (!check_access(w, i, m, Space::SHARED, address, 8, 8, look(address, m, 8))) return;
     b.shadow_write(w, m, address, 8, i, nullptr);
   }
+  u64 ended = 0;  // where this instruction has ended a phase
   each(w, i, m, i.o[1], i.o[2], i.o[3], what != INIT, [&](int lane, const Target &t) {
     const u32 n = i.o[5] == ALL ? 1 : w.reg<u32>(i.o[5])[lane];
     Phase phase(t.word());
@@ -213,6 +217,12 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (n > u32(MOST_BYTES) || phase.bytes > MOST_BYTES) return wrong(Problem::MBARRIER_BYTES);
     if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
       const u32 arrivals = what == ARRIVE ? n : 1;
+      // An H200 adds up what lanes of a warp bring at once, and ends the launch if it is more than is missing.
+      if (ended == t.address) {
+        const Mbarrier &m = known->second;
+        b.report(Problem::MBARRIER_AT_ONCE, i.pc, b.thread(w, lane), shown(b, t), n, m.made_by_thread, m.made_at);
+        return b.halt();
+      }
       if (arrivals > phase.pending) {  // copies may end this phase first, but need not
         b.cluster.land(t.address, w);
         const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
@@ -228,10 +238,24 @@ static void change(Warp &w, const Instr &i, u32 m) {
       if (what == DROP) --phase.expected;
       if (b.launch.sanitize) b.hand_to(w, m, known->second.gathered, i.flags & RELEASE);
     }
-    if (what != EXPECT) end_phase(w, i.pc, t, phase);
+    if (what != EXPECT) end_phase(w, i.pc, b.thread(w, lane), t, phase);
+    if (phase.parity != Phase(t.word()).parity) ended = t.address;
     t.word() = phase.word();
     b.changed(w, Space::SHARED);
   });
+}
+
+// A lane's wait is over: for the phase that ended last. Has it waited for that one before?
+static void note_pass(Warp &w, u32 pc, int lane, Mbarrier &m) {
+  m.waited = true;
+  m.passed.resize(w.block->warps.size());
+  u32 &last = m.passed[w.index][size_t(lane)];
+  const u32 thread = w.block->thread(w, lane);
+  if (last == m.phases + 1) {
+    Mbarrier::Stale &stale = m.stale.try_emplace(pc, Mbarrier::Stale{thread}).first->second;
+    stale.count += stale.thread == thread;
+  }
+  last = m.phases + 1;
 }
 
 // o: predicate, address, offset, 64-bit address | space << 8, parity (or ~0), state (or ~0). True if that phase is over.
@@ -255,6 +279,7 @@ static void test(Warp &w, const Instr &i, u32 m) {
       const EventKind kind = over ? EVENT_MBARRIER_PASS : EVENT_MBARRIER_WAIT;
       b.cluster.note_wait(w, i.pc, kind, u32(t.there->index), u32(t.offset), asked);
     }
+    if (over && b.launch.sanitize) note_pass(w, i.pc, lane, known->second);
     w.pred(i.o[0]) = (w.pred(i.o[0]) & ~(1u << lane)) | u32(over) << lane;
     poll.address[lane] = reinterpret_cast<u64>(&t.word());
     poll.value[lane] = t.word();
@@ -279,6 +304,24 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
     return true;
   }
   return false;
+}
+
+// What may have led to a deadlock, of this block's mbarriers: phases that ended too soon, waits that did not wait.
+void Block::report_phases() {
+  std::map<u64, const Mbarrier *> mine;  // in their order
+  for (const auto &[address, mbarrier] : cluster.mbarriers)
+    if (cluster.block(address) == this) mine[Cluster::offset(address)] = &mbarrier;
+  for (const auto &[at, m] : mine) {
+    if (m->overrun)
+      for (auto &by : cluster.blocks)
+        if (by->index == m->overrun_block) {
+          by->worker = worker;
+          const u64 shown = by.get() == this ? at : Cluster::address(*this, at);
+          by->report(Problem::DEADLOCK_OVERRUN, m->overrun_at, m->overrun_by, shown, m->overrun, m->made_by_thread,
+                     m->made_at);
+        }
+    for (const auto &[pc, stale] : m->stale) report(Problem::DEADLOCK_STALE, pc, stale.thread, at, stale.count);
+  }
 }
 
 // cp.async.mbarrier.arrive: an arrival when the thread's copies have landed. As bulk copies, they do when a thread that has

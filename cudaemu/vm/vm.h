@@ -120,6 +120,7 @@ struct Instr {
   X(MBARRIER_COUNT, "mbarrier", 719)                           \
   X(MBARRIER_NOT_THERE, "mbarrier", 719)                       \
   X(MBARRIER_FULL, "mbarrier", 719)                            \
+  X(MBARRIER_AT_ONCE, "mbarrier", 719)                         \
   X(MBARRIER_BYTES, "mbarrier", 719)                           \
   X(BULK_SIZE, "misaligned", 716)                              \
   X(BULK_PLACE, "misaligned", 716)                             \
@@ -168,6 +169,8 @@ struct Instr {
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
+  X(DEADLOCK_STALE, "deadlock", 702)                           \
+  X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \

@@ -89,7 +89,7 @@ COUNTERPARTS = {  # what compute-sanitizer calls it, in the words of the table -
     r"illegal instruction|invalid arguments": {"lane outside its mask", "tensor map", "warp divergence"},
     r"incomplete warpgroup": {"warp divergence"},
     r"unknown Error": {"deadlock", "mbarrier", "copy in flight"},  # TMA and mbarriers, by the hardware itself
-    r"barrier overflow": {"deadlock"},
+    r"barrier overflow": {"mbarrier"},
     r"missing wait": {"copy in flight"},
     r"misaligned shared or local address": {"misaligned"},
     r"out-of-range shared or local address": OUT_OF_BOUNDS,

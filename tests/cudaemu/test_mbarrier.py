@@ -186,6 +186,53 @@ def test_a_phase_that_never_ends():
     assert "arrivals missing: 1;" in result.findings[0].message
 
 
+@pytest.mark.parametrize(("count", "fine"), [(64, True), (32, True), (16, False), (1, False)])
+def test_lanes_that_arrive_at_once_must_all_be_expected(count, fine):
+    """A warp may end one phase, and the next warp another; but not one instruction of a warp more than one. (An H200
+    ends such a launch, and compute-sanitizer calls it a barrier overflow.)"""
+    found, _, result = run("mbarrier.arrive.shared::cta.b64 _, [m];", count=count)
+    assert found == ([] if fine else ["mbarrier"]) and bool(result.code) != fine, result.findings
+    if not fine:
+        (finding,) = result.findings
+        assert "they are more than the phase lacks" in finding.message
+        assert finding.place.text.startswith("mbarrier.arrive") and finding.thread[0] % 32 == count
+
+
+TOLD = "before the deadlock"  # what may have led to it
+
+
+def test_a_phase_too_many_is_told_in_a_deadlock():
+    """Two threads arrive where one is expected: two phases end, and who waits for the first one waits for the third."""
+    arrive = "setp.eq.u32 %p3, %r1, 0; @%p3 mbarrier.arrive.shared::cta.b64 _, [m]; bar.sync 0;"
+    found, _, result = run(arrive + WAIT.format(0, 0), count=1)
+    assert set(found) == {"deadlock"} and result.code == 702
+    (told,) = [finding for finding in result.findings if TOLD in finding.message]
+    assert "this arrival ended a phase" in told.message and "(1 phase in all)" in told.message
+    assert "mbarrier.arrive" in told.place.text and told.thread[0] % 32 == 0
+    assert told.other_place is not None and "mbarrier.init" in told.other_place.text
+    # As many arrivals as are expected, or a wait between the phases: the deadlock has another cause.
+    never = "@%p0 mbarrier.init.shared::cta.b64 [s], 2; bar.sync 0;" + WAIT.format(9, 0).replace("[m]", "[s]")
+    for body, count in ((arrive, 2), (arrive + WAIT.format(0, 0) + arrive + WAIT.format(1, 1), 2)):
+        found, _, result = run(body + never, count=count)
+        assert found == ["deadlock"] and TOLD not in result.findings[0].message, result.findings
+
+
+def test_a_wait_that_did_not_wait_is_told_in_a_deadlock():
+    """The parity does not flip: from the second phase on, a wait passes at once. So it does without a deadlock, which
+    is no finding: a thread may look twice."""
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [m]; bar.sync 0;"
+    waits = "".join(WAIT.format(n, 0) + "bar.sync 0;" for n in range(3))
+    assert run(arrive + waits)[0] == []
+    never = "@%p0 mbarrier.init.shared::cta.b64 [s], 2; bar.sync 0;" + WAIT.format(9, 0).replace("[m]", "[s]")
+    found, _, result = run(arrive + waits + never)
+    told = [finding for finding in result.findings if TOLD in finding.message]
+    assert set(found) == {"deadlock"} and len(told) == 2, "at two of the three waits"
+    assert all("passed here without waiting (1 time)" in each.message for each in told)
+    assert all("try_wait" in each.place.text and each.thread[0] % 32 == 0 for each in told)
+    found, _, result = run(arrive + WAIT.format(0, 0) + arrive + WAIT.format(1, 1) + never)
+    assert found == ["deadlock"] and TOLD not in result.findings[0].message, "each wait was for a phase of its own"
+
+
 def test_a_use_before_its_initialisation_is_seen():
     body = "mbarrier.arrive.shared::cta.b64 _, [m];"
     found, _, result = run(body.replace("[m]", "[s]"), count=64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cudaemu
 from cudaemu import Events, Span, Timeline, timeline
 from cudaemu.errors import UserError
 from cudaemu.timeline import Kind
+from tests.cudaemu import suite
 from tests.cudaemu.machine import launch
 
 ROOT = Path(__file__).parents[2]
@@ -229,6 +232,18 @@ def test_the_command_writes_a_file_and_says_what_it_leaves_out(tmp_path):
     assert {row["args"]["bytes"] for row in copies} == {32 * 64 * 4} and {row["args"]["warp"] for row in copies} == {2}
     assert all("load_tile(" in source[row["args"]["line"] - 1] for row in copies)
     assert any(row["name"] == "waits: empty[0]" for row in rows)
+
+
+@pytest.mark.parametrize("name", ["tma_ring-parity-of-empty", "tma_tile-bytes-too-many"])
+def test_what_is_left_out_of_a_launch_that_deadlocks(name):
+    """Its blocks have not ended, and some have never begun: what it shows and what it leaves out are all."""
+    broken = next(each for each in suite.suite() if each.name == name)
+    report = cudaemu.program(broken.path, broken.run, arch="9.0", counters=False, events=Events(range(2)))
+    assert {finding.kind for finding in report.findings} == {"deadlock"}
+    shown, blocks = len({span.block for span in report.timeline.spans}), math.prod(report.launches[0].grid)
+    assert 0 < shown <= 2 and blocks > 2
+    (told,) = report.timeline.left_out
+    assert told.endswith(f": {blocks - shown} of {blocks} blocks (the launch ended early)")
 
 
 def test_a_file_that_cannot_be_written(tmp_path):

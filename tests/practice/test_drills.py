@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from common import notebook
 from common.figures import fragments, layout
 from common.practice import drills
 from common.problems.quantize import ORDER
+from cudaemu import engine
 from cudaemu.errors import UserError
 from tests.cudaemu import warpgroups
 from tests.cudaemu.machine import kinds, launch
+from tests.cudaemu.test_bulk import MOST, box
 
+BOXES = Path(__file__).parents[1] / "cudaemu" / "boxes.cu"
 SEEDS = range(3)
 EACH = 8  # questions of a kind and seed
 
@@ -374,6 +378,141 @@ def test_parities_pass_when_the_slices_turn_has_come():
             assert passes(before, parity) and (before == 0 or not passes(before - 1, parity)), question
         else:  # this slice's own bytes complete the phase after those
             assert passes(before + 1, parity) and not passes(before, parity), question
+
+
+# ---- Hopper's machinery ----
+
+
+def found(pattern: str, text: str) -> list[int]:
+    return [int(word.replace(",", "")) for word in re.search(pattern, text).groups()]
+
+
+def test_descriptors_find_what_tma_has_written():
+    """By the layouts of the PTX ISA (warpgroups.Layout), for every element of the operand: the bytes at which TMA puts
+    it, in boxes whose 16-byte pieces are exchanged by the address."""
+    seen = set()
+    for question in asked("descriptors"):
+        if question.text.startswith("TMA"):
+            continue
+        parts, text = question.parts, question.text
+        transposed = text.startswith("B")
+        seen.add(transposed)
+        size = {"fp16": 2, "bf16": 2, "e4m3": 1}[re.search(r"in (\w+),", text)[1]]
+        (swizzled,) = found(r"the (\d+)-byte swizzle", text)
+        first, last = found(r"k = (\d+) to (\d+)", text)
+        assert (last - first + 1) * size == 32
+        depth, rows = found(r"(\d+) × (\d+)", text)[:: 1 if transposed else -1]
+        its = warpgroups.Layout(
+            swizzled, transposed, parts.get("leading", 16), parts["stride"], start=0, advance=parts["start"]
+        )
+        row, k = np.meshgrid(np.arange(rows), np.arange(first, last + 1), indexing="ij")
+        line = swizzled // size  # elements of a box's row
+        if transposed:
+            plain = (row // line * depth + k) * swizzled + row % line * size
+        else:
+            plain = row * swizzled + k * size
+        written = plain ^ (plain >> 7 & swizzled // 16 - 1) << 4
+        assert (its.offsets(rows, size) == written).all(), question
+    assert seen == {False, True}
+
+
+def test_what_lies_under_a_swizzle_in_the_emulator():
+    """TMA writes a box of numbered elements; at the offset lies the number of that row and column."""
+    library = cudaemu.load(BOXES, arch="9.0")
+    types = {"fp16": (1, np.uint16), "fp32": (2, np.uint32), "e4m3": (0, np.uint8)}
+    under = [question for question in asked("descriptors") if question.text.startswith("TMA")]
+    assert len(under) >= 5
+    for question in under[:6]:
+        (columns,), (offset,) = found(r"64 rows × (\d+)", question.text), found(r"lie ([\d,]+) bytes", question.text)
+        number, type_ = types[re.search(r"columns of (\w+)", question.text)[1]]
+        row, column = (np.arange(64 * columns).reshape(64, columns) // columns, np.arange(columns)[None, :])
+        for index, wanted in ((row, "row"), (row * 0 + column, "column")):
+            tensor, tile = np.ascontiguousarray(index.astype(type_)).view(np.uint8).ravel(), np.zeros(MOST, np.uint8)
+            b = box(type=number, swizzle=3, size=(columns, 64), stride=(128,), box=(columns, 64))
+            report = library.call("move_box", tensor, tile, b, 1)
+            assert report.status == 0
+            assert tile[offset : offset + type_().itemsize].view(type_)[0] == question.parts[wanted], question
+
+
+def test_expected_bytes_end_the_phase_in_the_emulator():
+    """One box of the question; with 16 bytes more or less the launch does not end as it should."""
+    library = cudaemu.load(BOXES, arch="9.0")
+    types = {"fp16": (1, 2), "bf16": (9, 2), "fp32": (7, 4), "e4m3": (0, 1)}
+    edges = set()
+    for question in asked("expect-tx")[:14]:
+        height, width = found(r"map of (\d+) × (\d+)", question.text)
+        number, size = types[re.search(r"in (\w+), boxes", question.text)[1]]
+        rows, columns = found(r"boxes of (\d+) rows × (\d+)", question.text)
+        y, x = found(r"from row (\d+), column (\d+)", question.text)
+        copies = found(r"copies (\d+) boxes", question.text)[0] if "boxes, to" in question.text else 1
+        each = question.parts["bytes"] // copies
+        edges.add((y + rows > height, x + columns > width))
+        shape = {"type": number, "size": (width, height), "stride": (width * size,), "box": (columns, rows)}
+        tensor = np.zeros(width * height * size, np.uint8)
+        for more, fine in ((0, True), (16, False)):
+            b = box(**shape, corner=(x, y), bytes=each + more)
+            report = library.call("move_box", tensor, np.zeros(MOST, np.uint8), b, 1)
+            assert (report.status == 0) == fine, (question, report)
+            assert fine or report.findings[0].kind == "deadlock"
+    assert len(edges) > 1, "boxes inside, and boxes over an edge"
+
+
+def test_registers_that_consumers_can_take_in_the_emulator():
+    """As many as the answer says, and not 8 more."""
+
+    def kinds_of(launched: int, producers: int, warpgroups_: int, less: int, more: int) -> set[str]:
+        assert launched * 128 * warpgroups_ <= 1 << 16
+        text = f""".version 8.3
+            .target sm_90a
+            .address_size 64
+            .visible .entry k() .maxntid {128 * warpgroups_} .minnctapersm 1 .maxnreg {launched} {{
+            .reg .pred %p<2>; .reg .b32 %r<2>;
+            mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, {128 * producers}; @%p0 bra LESS;
+            setmaxnreg.inc.sync.aligned.u32 {more}; bra OUT;
+            LESS: setmaxnreg.dec.sync.aligned.u32 {less}; OUT: ret; }}"""
+        result = engine.Module(text).launch("k", (1,), (128 * warpgroups_,), 0, b"", [])
+        return {each.kind for each in result.findings}
+
+    run = 0
+    for question in asked("setmaxnreg"):
+        producers, consumers = found(r"of (\d+) producer warpgroups? and (\d+) consumer", question.text)
+        (launched,), (less,) = found(r"with (\d+) registers", question.text), found(r"\.dec (\d+)", question.text)
+        more, left = question.parts.values()
+        given = launched * 128 * (producers + consumers)
+        assert given == 128 * (producers * less + consumers * more) + left and more % 8 == 0 and left >= 0
+        assert more == 240 or left < 8 * 128 * consumers, question
+        if launched == drills.REGISTERS // (128 * (producers + consumers)) // 8 * 8:  # what the launch gives by itself
+            run += 1
+            assert kinds_of(launched, producers, producers + consumers, less, more) == set()
+            if more < 240:
+                assert kinds_of(launched, producers, producers + consumers, less, more + 8) == {"registers"}
+    assert run > 2
+
+
+def test_clusters_are_placed_one_by_one():
+    for question in asked("clusters"):
+        counts = [int(n) for n in re.findall(r"\d+", re.search(r"GPCs with (.*?) SMs", question.text)[1])]
+        per_sm = 1 if "one block of" in question.text else found(r"holds (\d+) blocks", question.text)[0]
+        (size,) = found(r"clusters of (\d+) blocks", question.text)
+        room, placed = [count * per_sm for count in counts], 0
+        while fits := [n for n, free in enumerate(room) if free >= size]:
+            room[fits[0]] -= size
+            placed += 1
+        assert list(question.parts.values()) == [placed, sum(room)], question
+
+
+def test_shares_of_split_k_are_all_slices_once():
+    for question in asked("split-k"):
+        (k,), (depth,) = found(r"K = (\d+)", question.text), found(r"slices of (\d+);", question.text)
+        (splits,), (rank,) = (
+            found(r"; (\d+) blocks share", question.text),
+            found(r"first of block (\d+)", question.text),
+        )
+        slices, first, count = question.parts.values()
+        owner = [next(r for r in range(splits) if n < slices * (r + 1) // splits) for n in range(slices)]
+        assert slices == len(range(0, k, depth))
+        assert (owner.index(rank), owner.count(rank)) == (first, count), question
+        assert max(map(owner.count, range(splits))) - min(map(owner.count, range(splits))) <= 1
 
 
 # ---- asking ----

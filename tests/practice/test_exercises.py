@@ -44,6 +44,8 @@ def test_what_there_is():
     names = [each.name for each in ALL]
     assert len(set(names)) == len(names)
     assert {each.stage.number for each in of_kind("step")} >= STEPS
+    for kind in ("hole", "bug"):  # of Part III, too
+        assert {each.stage.number for each in of_kind(kind) if each.stage} >= {f"h{number}" for number in range(1, 8)}
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=named)
