@@ -11,6 +11,7 @@ What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is mad
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
     results:limits                          the measured rates of the arithmetic units
     results:first                           the first kernels of examples/ beside torch and the rate of device memory
+    results:fused                           a product and what follows it, in one kernel and in two
     results:levels                          the memory levels: size, latency, bandwidth
     results:latencies                       what waiting for one thing takes
     results:flight                          what must be in flight for each level to deliver all that it can
