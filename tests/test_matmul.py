@@ -243,10 +243,11 @@ def test_graphs_streams_and_threads_on_the_gpu():
     assert torch.equal(c, want)
 
     stream = torch.cuda.Stream()
+    late = a * 1  # its kernel is loaded
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
-        late = a * 1  # after the sleep: the kernel must wait for it
+        torch.cuda._sleep(400_000_000)
+        late = a * 1  # after the sleep, a fifth of a second: the kernel must wait for it
         out = matmul(late, b)
         assert not stream.query()
     stream.synchronize()

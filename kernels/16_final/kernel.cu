@@ -457,7 +457,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
     buffer = other;
   }
 
-  // 4. Divide by the sums. Parts of a split row are combined later, and stay in fp32; others are rounded once, and
+  // 4. Divide by the sums. Shares of split keys are combined later, and stay in fp32; others are rounded once, and
   // leave as whole chunks, by way of this warp's rows of Q, which nobody reads any more.
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) {
@@ -471,12 +471,12 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
       const int query = (tile_row + row) / packed;
       const size_t place = ((size_t)batch * arguments.heads + head + (tile_row + row) % packed) * arguments.n + query;
       if (gridDim.y > 1) {
-        const size_t part = blockIdx.y * (size_t)(gridDim.x / q_tiles) * rows + place;
-        if (inside && lane % 4 == 0) arguments.partial_LSE[part] = log2_sum;
+        const size_t share = blockIdx.y * (size_t)(gridDim.x / q_tiles) * rows + place;
+        if (inside && lane % 4 == 0) arguments.partial_LSE[share] = log2_sum;
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
           if (!inside) continue;
-          *reinterpret_cast<float2 *>(&arguments.partial_O[part * HEAD_DIM + n * MMA_N + lane % 4 * 2]) =
+          *reinterpret_cast<float2 *>(&arguments.partial_O[share * HEAD_DIM + n * MMA_N + lane % 4 * 2]) =
               make_float2(o[m][n][half_tile * 2] * inverse, o[m][n][half_tile * 2 + 1] * inverse);
         }
       } else {
@@ -501,11 +501,11 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
   }
 }
 
-// O of each query is the mean of its parts, weighted by their sums of weights, 2^LSE. A block per query: each warp adds
-// up some of the parts, a lane some of the columns, relative to the largest LSE that the warp has seen.
+// O of each query is the mean over its shares of the keys, weighted by their sums of weights, 2^LSE. A block per query:
+// each warp adds up some shares, a lane some columns, relative to the largest LSE that the warp has seen.
 __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant__ Arguments arguments) {
   constexpr int COLUMNS = HEAD_DIM / 32;  // of a lane
-  constexpr int AT_ONCE = 16;             // parts that a warp waits for together
+  constexpr int AT_ONCE = 16;             // shares that a warp waits for together
   struct alignas(COLUMNS * sizeof(float)) Columns { float x[COLUMNS]; };
   __shared__ Columns warp_o[WARPS][32];
   __shared__ float warp_max[WARPS], warp_sum[WARPS];
@@ -514,20 +514,20 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();  // attention_kernel has written all parts
+  cudaGridDependencySynchronize();  // attention_kernel has written all shares
 #endif
   float largest = LOWEST, sum = 0;
   Columns o = {};
   for (int first = warp; first < arguments.splits; first += WARPS * AT_ONCE) {
     float lse[AT_ONCE];
-    Columns part_o[AT_ONCE] = {};
+    Columns share_o[AT_ONCE] = {};
     float new_max = largest;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       const size_t place = (first + i * WARPS) * rows + row;
       const bool there = first + i * WARPS < arguments.splits;
       lse[i] = there ? arguments.partial_LSE[place] : -INFINITY;
-      if (there) part_o[i] = reinterpret_cast<const Columns *>(&arguments.partial_O[place * HEAD_DIM])[lane];
+      if (there) share_o[i] = reinterpret_cast<const Columns *>(&arguments.partial_O[place * HEAD_DIM])[lane];
     }
     for (int i = 0; i < AT_ONCE; ++i) new_max = fmaxf(new_max, lse[i]);
     const float correction = exp2_approx(largest - new_max);
@@ -538,7 +538,7 @@ __global__ void __launch_bounds__(THREADS) combine_kernel(const __grid_constant_
     for (int i = 0; i < AT_ONCE; ++i) {
       const float weight = exp2_approx(lse[i] - largest);
       sum += weight;
-      for (int col = 0; col < COLUMNS; ++col) o.x[col] += weight * part_o[i].x[col];
+      for (int col = 0; col < COLUMNS; ++col) o.x[col] += weight * share_o[i].x[col];
     }
   }
   if (lane == 0) warp_max[warp] = largest, warp_sum[warp] = sum;
@@ -581,7 +581,7 @@ cudaError_t launch(const Arguments &arguments, cudaStream_t stream) {
   kernel<<<dim3(blocks, splits), THREADS, shared_bytes, stream>>>(arguments);
   status = cudaGetLastError();
   if (status != cudaSuccess || splits == 1) return status;
-  cudaFuncAttributes compiled;  // only code for 9.0 and newer waits for the parts, and may begin before they are there
+  cudaFuncAttributes compiled;  // only code for 9.0 and newer waits for the shares, and may begin before they are there
   if ((status = cudaFuncGetAttributes(&compiled, combine_kernel)) != cudaSuccess) return status;
   cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization};
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -612,9 +612,9 @@ extern "C" cudaError_t launch_sdpa(
   if (splits > 1 && !(partial_O && partial_LSE)) return cudaErrorInvalidValue;
   const int packed = N * (long long)(H / H_KV) <= SMALL_BLOCK_Q ? H / H_KV : 1;
   const int section = max(SECTION_BYTES / ((long long)N_KV * ROW_BYTES * 2), 4LL);
-  const int parts = min(splits, ceil_div(N_KV, BLOCK_KV));  // none without a tile
+  const int shares = min(splits, ceil_div(N_KV, BLOCK_KV));  // none without a tile
   const Arguments arguments = {
-      Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, parts, scale_log2, packed, section};
+      Q, K, V, O, LSE, partial_O, partial_LSE, q, k, v, o, B, H, H_KV, N, N_KV, shares, scale_log2, packed, section};
   return N * packed <= SMALL_BLOCK_Q ? launch<16>(arguments, stream) : launch<MAX_WARP_Q>(arguments, stream);
 }
 
