@@ -251,8 +251,12 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     }
     add["peer"] = {"name": "a + b", "ms": {"median": 3.0, "p20": 3.0, "p80": 3.0, "n": 9}}
     record("first", run(add, kind="first"))
+    ways = [("alone", 0.200), ("one kernel", 0.210), ("two kernels", 0.231)]
+    times = [{"name": name, "size": 4096, "clock": {}, "ms": add["ms"] | {"median": ms}} for name, ms in ways]
+    record("fused", run(*times, kind="fused"))
     arguments = {
         "first": [],
+        "fused": [],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
         "together": ["01_naive", "4096"],
@@ -279,6 +283,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     assert ["02_block_tile", "8.00", "6.00", "0.02", "0.03"] in cells(made["sustained"])
     first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
     assert cells(made["first"]) == [first]
+    assert cells(made["fused"]) == [["4096", "200.0 µs", "210.0 µs", "231.0 µs", "21.0 µs", "1.10"]]
     # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
     assert cells(made["limits"]) == [["mma.sync, from registers", "2,500", "640.4", "2.56 GHz", "622", "2.49 GHz", "–"]]
     assert cells(made["levels"]) == [
