@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(WARP_Q))
 #pragma unroll
   for (int m = 0; m < TILES_Q; ++m) row_max[m][0] = row_max[m][1] = LOWEST;
 
-  // 3. Tile after tile: weights of the next keys, then their values.
+  // 3. Tile after tile: its values, then the weights of the next keys.
   const auto weigh_scores = [&](int tile) {
     const int kv_tile = blockIdx.y + tile * splits;
     if ((RAGGED || CAUSAL) && kv_tile >= whole_tiles) {
