@@ -186,7 +186,7 @@ def test_what_only_unusual_calls_show(edited: Edited):
 def test_the_least_newer_gpu_that_a_source_names(edited: Edited):
     assert verb._newer(FINAL.kernel()) == Arch.of("9.0")
     assert verb._newer(NAIVE.kernel()) is None and verb._newer(kernels.load("h7").kernel()) is None
-    early = "#if __CUDA_ARCH__ >= 900\n  cudaGridDependencySynchronize();  // attention_kernel has written all parts\n"
+    early = "#if __CUDA_ARCH__ >= 900\n  cudaGridDependencySynchronize();  // attention_kernel has written all shares\n"
     older = early.replace(">= 900", ">= 750")
     assert verb._newer(broken(edited, FINAL, (early, older))) == Arch.of("9.0"), "the other kernel still asks"
 
