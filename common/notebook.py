@@ -28,7 +28,7 @@ from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
 from common.practice import drills, exercises, folder
 from common.results import bound as bound_of
-from common.results import plot, runs, tables
+from common.results import clocks, ladders, markdown, measured, plot, runs
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
@@ -203,7 +203,7 @@ def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
     `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
     chosen = dtypes or stage.dtypes[:1]
     shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
-    return _recorded(tables.speed_table(stage.ladder, stage.name, *chosen, **shown))
+    return _recorded(ladders.speed_table(stage.ladder, stage.name, *chosen, **shown))
 
 
 def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
@@ -212,18 +212,18 @@ def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settin
     kernel = stage.kernel(dtype, settings)
     shapes = stage.spec.bench_shapes(kernel.variants)
     size = size or stage.spec.format(shapes[len(shapes) // 2])
-    return _recorded(tables.verdict(stage.ladder, stage.name, dtype, size, settings=kernel.settings))
+    return _recorded(clocks.verdict(stage.ladder, stage.name, dtype, size, settings=kernel.settings))
 
 
 def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """The fewest clocks that stages need of each resource, and the measured ones of all but the last: what the last
     one's can be predicted from. `size` as in `verdict`."""
-    return _recorded(tables.needs(*_compared(stages, dtype, size, settings)))
+    return _recorded(clocks.needs(*_compared(stages, dtype, size, settings)))
 
 
 def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
     """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
-    return _recorded(tables.waits(*_compared(stages, dtype, size, settings)))
+    return _recorded(clocks.waits(*_compared(stages, dtype, size, settings)))
 
 
 def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
@@ -246,7 +246,7 @@ def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) 
             )
             sources[f"*{each.source}, `docs/results/{each.run['file']}`*"] = None
     if not body:
-        return _recorded(tables.NOTHING)
+        return _recorded(markdown.NOTHING)
     head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "clocks busy", "of a warp's time, longest waits"]
     return Markdown("\n\n".join([str(table(head, body).data), *sources]))
 
@@ -256,19 +256,19 @@ def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     limited it; `settings` as in `speed`."""
     shown = stages[-1].kernel(dtype, settings).settings
     names = [stage.name for stage in stages]
-    return _recorded(tables.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
+    return _recorded(clocks.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
 
 
 def predicted(before: Stage, stage: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
     """Recorded clocks of two stages, and what the second one's would be if it exceeded its bound by as many clocks as
     the first one does; `settings` as in `speed`."""
     shown = stage.kernel(dtype, settings).settings
-    return _recorded(tables.predicted(stage.ladder, [before.name, stage.name], dtype, settings=shown))
+    return _recorded(clocks.predicted(stage.ladder, [before.name, stage.name], dtype, settings=shown))
 
 
 def together(stage: Stage, *sizes: str) -> Markdown:
     """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
-    return _recorded(tables.together_table(stage.name, *sizes))
+    return _recorded(ladders.together_table(stage.name, *sizes))
 
 
 def _compared(
@@ -291,7 +291,7 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     ceilings = newest_ceilings()
     if ceilings is None:
         return Markdown(f"*No rates per clock are recorded yet: {MEASURE}*")
-    recorded = next((gpu.arch for gpu in GPUS if tables.gpu_named(ceilings["gpu"], gpu)), None)
+    recorded = next((gpu.arch for gpu in GPUS if measured.gpu_named(ceilings["gpu"], gpu)), None)
     body = []
     for kernel in compared:
         arch = recorded or kernel.stage.arch
@@ -312,7 +312,7 @@ def timeline(stage: Stage) -> Picture | Markdown:
     """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
     recorded it for the default kernel."""
     found = runs.recorded(kind="timeline", name=stage.name, default=True)
-    return timelines.figure(found[0].run) if found else Markdown(tables.NOTHING)
+    return timelines.figure(found[0].run) if found else Markdown(markdown.NOTHING)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
@@ -446,26 +446,26 @@ def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int =
 def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
     """The recorded speed of the values of one macro, all of one run; `settings`, if given, of the problem."""
     shown = {name: str(value) for name, value in settings.items()}
-    return _recorded(tables.variants_table(stage.name, macro, *sizes, **shown))
+    return _recorded(ladders.variants_table(stage.name, macro, *sizes, **shown))
 
 
 def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
     """The recorded time and rate of a stage at sizes outside the ladder, × each library; `settings` as in
     `speed`."""
     shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
-    return _recorded(tables.uses_table(stage.name, dtype, *sizes, **shown))
+    return _recorded(ladders.uses_table(stage.name, dtype, *sizes, **shown))
 
 
 def ragged(stage: Stage, *groups: str, dtype: str = "fp16") -> Markdown:
     """The recorded times at sizes that tiles do not divide, × those at the whole size that comes first in each group:
     "2048,2040,2047x2047x2040"."""
-    return _recorded(tables.ragged_table(stage.name, dtype, *groups))
+    return _recorded(ladders.ragged_table(stage.name, dtype, *groups))
 
 
 def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
     """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
     of one run. `chosen`: of each the macros that are not as by default."""
-    return _recorded(tables.steps(stage.name, chosen, *sizes))
+    return _recorded(ladders.steps(stage.name, chosen, *sizes))
 
 
 def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
@@ -476,10 +476,10 @@ def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
         rows = [r.row for run in made for r in runs.records(run, name=stage.name, dtype=dtype, size=size, default=True)]
         times = [row["ms"]["median"] for row in rows]
         if times:
-            shown = map(tables.milliseconds, (min(times), statistics.median(times), max(times)))
+            shown = map(markdown.milliseconds, (min(times), statistics.median(times), max(times)))
             body.append([f"{size}, {dtype}", len(times), *shown, f"{max(times) / min(times):.2f}"])
     if not body:
-        return Markdown(f"*{tables.NOTHING.strip('*')}*")
+        return Markdown(f"*{markdown.NOTHING.strip('*')}*")
     return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest"], body)
 
 
@@ -495,8 +495,8 @@ def beside(stage: Stage, run: str, label: str) -> Markdown:
     body = [
         [
             size,
-            tables.tflops(ours[size]["tflops"]),
-            tables.tflops(changed[size]["tflops"]),
+            markdown.tflops(ours[size]["tflops"]),
+            markdown.tflops(changed[size]["tflops"]),
             f"{ours[size]['ms']['median'] / changed[size]['ms']['median']:.2f}",
         ]
         for size in ours
@@ -508,7 +508,7 @@ def beside(stage: Stage, run: str, label: str) -> Markdown:
 
 def profile(stage: Stage, **settings: int) -> Markdown:
     """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
-    return _recorded(tables.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
+    return _recorded(clocks.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
 
 
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
@@ -529,33 +529,35 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
 
 def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
     """The recorded speed of all stages of a ladder and of the libraries, in one dtype; `settings` as in `speed`."""
-    return _recorded(tables.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()}))
+    return _recorded(
+        ladders.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()})
+    )
 
 
 def fused() -> Markdown:
     """What it saves that a product and what follows it are one kernel, as recorded."""
-    return _recorded(tables.fused_table())
+    return _recorded(measured.fused_table())
 
 
 def levels() -> Markdown:
     """The memory levels of the GPU that was recorded: size, latency, bandwidth."""
-    return _recorded(tables.levels_table())
+    return _recorded(measured.levels_table())
 
 
 def latencies() -> Markdown:
     """What waiting for one thing takes on the GPU that was recorded."""
-    return _recorded(tables.latencies_table())
+    return _recorded(measured.latencies_table())
 
 
 def in_flight() -> Markdown:
     """What must be in flight for each memory level of the recorded GPU to deliver all that it can."""
-    return _recorded(tables.flight_table())
+    return _recorded(measured.flight_table())
 
 
 def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
     """The recorded stages of a ladder under the rooflines of their GPU; a sentence where nothing is recorded."""
     bounds = Bounds()
-    stages = [r for r in tables.rungs(name, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
+    stages = [r for r in runs.rungs(name, dtype) if r.row["size"] == size and r.row["role"] != "peer"]
     found = [bound for record in stages if (bound := bounds.of(record))]
     if not found:
         return Markdown(f"*No profile and rates of the {name} stages at {size} are recorded yet: {MEASURE}*")
@@ -586,7 +588,7 @@ def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
 
 def peaks() -> Markdown:
     """What the arithmetic units of the GPU that was recorded do."""
-    return _recorded(tables.limits_table())
+    return _recorded(measured.limits_table())
 
 
 def _recorded(text: str) -> Markdown:

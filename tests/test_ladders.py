@@ -9,7 +9,7 @@ import pytest
 import kernels
 from common import accuracy, course
 from common.measure import shared_loads
-from common.results import plot, runs, tables
+from common.results import markdown, plot, runs
 from common.verbs import resources
 from cudaemu import hardware
 from cudaemu.compiler import sass
@@ -95,12 +95,12 @@ def test_on_a_gpu_it_is_timed_beside_the_stage_that_it_follows(hopper, fake_gpu,
     assert (own["ladder"], own["part"], own["limit"]) == ("gemm on Hopper", "gemm", "wgmma fp16")
     assert (own["previous"], own["first"], rows["09_swizzle"]["ladder"]) == ("09_swizzle", None, "gemm")
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
-    climbed = tables.rungs("gemm on Hopper", "fp16")
+    climbed = runs.rungs("gemm on Hopper", "fp16")
     assert [record.row["name"] for record in climbed if record.row["role"] != "peer"] == ["09_swizzle", "h9_registers"]
     assert climbed[1].times(climbed[1].previous) == pytest.approx(4.0)
-    table = tables.TABLES["ladder"]("gemm on Hopper", "fp16")
+    table = markdown.TABLES["ladder"]("gemm on Hopper", "fp16")
     assert "| h9_registers | " in table and " 4.00 |" in table
-    assert [record.row["name"] for record in tables.rungs("gemm", "fp16")] == ["09_swizzle", "cuBLAS"]
+    assert [record.row["name"] for record in runs.rungs("gemm", "fp16")] == ["09_swizzle", "cuBLAS"]
     assert plot.plot(climbed, "a second ladder").axes
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import gelu
 from common import terminal
 from common.measure import timing
 from common.measure.metadata import metadata
-from common.results import runs, tables
+from common.results import measured, runs
 from cudaemu.errors import UserError
 
 SIZES = (1024, 2048, 4096, 8192)  # M = N = K
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def table(run: dict) -> Group:
     """A run, a row per size."""
     made = terminal.table()
-    head, body = tables.fused_cells(run)
+    head, body = measured.fused_cells(run)
     for column in head:
         made.add_column(column, justify="right")
     for row in body:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common.results import runs, tables
+from common.results import documents, runs
 from cudaemu.errors import UserError
 
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something is out of date")
     options = parser.parse_args(arguments)
     try:
-        stale = tables.regenerate(options.check)
+        stale = documents.regenerate(options.check)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -213,6 +213,48 @@ def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None
         found = records(run, **fields)
         if found:
             return sorted(found, key=lambda r: (r.row.get("role") != "peer", r.row["name"], work(r.row["shape"])))
+    return []
+
+
+def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
+    """The stages of a ladder (default variants), the one that it starts from if that is of another ladder, and the
+    peers, all of the run in which it was climbed highest; [] if none was.
+
+    Of several such runs prefer one that timed each stage alone; then the newest. A setting
+    that is not given is 0."""
+
+    def climbed(run: dict) -> list[Record]:
+        rows = [r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
+        own = [r for r in rows if r.ladder == ladder and r.row["role"] != "peer" and r.row.get("default")]
+        cases = {r.case for r in own}
+        stages = {r.row["name"] for r in own} | {r.previous.row["name"] for r in own if r.previous}
+        return [
+            r
+            for r in rows
+            if r.case in cases and (r.row["role"] == "peer" or (r.row.get("default") and r.row["name"] in stages))
+        ]
+
+    def height(rows: list[Record]) -> tuple[int, int]:
+        names = {r.row["name"] for r in rows if r.row["role"] != "peer"}
+        return len(names), len({r.row["name"] for r in rows if r.row["role"] == "stage"})
+
+    return max((climbed(run) for run in runs(kind="bench", gpu=gpu)), key=height, default=[])
+
+
+def variant_records(
+    name: str, macro: str, gpu: str | None = None, shown: Sequence[str] = (), **settings: int
+) -> list[Record]:
+    """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
+    its values at all of the sizes `shown`."""
+    for run in runs(kind="bench", gpu=gpu):
+        found = []
+        for record in records(run, name=name):
+            variants, defaults = record.row.get("variants", {}), record.row.get("defaults", {})
+            others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
+            if macro in variants and not others and settings.items() <= record.row["settings"].items():
+                found.append(record)
+        if len({record.row["variants"][macro] for record in found}) > 1 and set(shown) <= set(sizes(found)):
+            return found
     return []
 
 

@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.text import Text
 
 from common import accuracy, counts, course, terminal
-from common.results import plot, runs, tables
+from common.results import markdown, plot, runs
 from common.results.runs import Record
 from common.stage import Kernel, Stage
 from common.verbs import count, options
@@ -262,11 +262,11 @@ def _record_table(group: Sequence[Record], title: str) -> Group:
             Text(label),
             f"{ms['median']:.4g}",
             f"{(ms['p80'] - ms['p20']) / 2 / ms['median']:.1%}",
-            tables.tflops(row["tflops"]),
-            tables.number(record.times(record.previous)) or "",
-            *(tables.number(share, "{:.1%}") or "" for share in shares),
-            tables.number(record.of_limit if not peer else None, "{:.1%}") or "",
-            tables.number(row.get("clock", {}).get("ghz"), "{:.3f}") or "",
+            markdown.tflops(row["tflops"]),
+            markdown.number(record.times(record.previous)) or "",
+            *(markdown.number(share, "{:.1%}") or "" for share in shares),
+            markdown.number(record.of_limit if not peer else None, "{:.1%}") or "",
+            markdown.number(row.get("clock", {}).get("ghz"), "{:.3f}") or "",
             style=style,
         )
     row = group[0].row
@@ -352,7 +352,7 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
 def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
     """A stage's recorded times from the run of its ladder, with the stage that it follows and the peers."""
     settings = stage.kernel(dtype).settings
-    found = tables.rungs(stage.ladder, dtype, None, **settings)
+    found = runs.rungs(stage.ladder, dtype, None, **settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
@@ -421,7 +421,7 @@ def _ladder_table(
     something else); recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
-    found = tables.rungs(stages[0].ladder, dtype, None, **settings)
+    found = runs.rungs(stages[0].ladder, dtype, None, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}
@@ -448,9 +448,9 @@ def _ladder_table(
             verdicts.get(stage.name, Text("")),
             counts.SHORT.get(name, name),
             moved,
-            tables.tflops(record.row["tflops"]) if record else "–",
-            (tables.number(record.times(record.previous)) if record else None) or "–",
-            (tables.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
+            markdown.tflops(record.row["tflops"]) if record else "–",
+            (markdown.number(record.times(record.previous)) if record else None) or "–",
+            (markdown.number(record.times(record.peer), "{:.1%}") if record else None) or "–",
         )
         above = stage.name
     title = f"{stages[0].spec.formula}, {dtype}: checked and counted at {shape} in the emulator{where}"

@@ -10,7 +10,7 @@ import torch
 
 from common import gpu
 from common.measure import first
-from common.results import runs, tables
+from common.results import markdown, measured, runs
 
 ROOT = runs.ROOT
 NAMES = [make().name for make in first.all_of_them(scale=1024, device="cpu")]
@@ -56,11 +56,11 @@ def test_a_run_is_a_table(monkeypatch, tmp_path):
     head = {"schema": runs.SCHEMA, "kind": "first", "command": "c", "date": "2026-11-22T00:00:00+00:00", "commit": "0"}
     run = head | {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13", "torch": "2", "rows": [row("softmax")]}
     saved = runs.load(runs.save(run, tmp_path / "first.json")) | {"file": "first.json"}
-    monkeypatch.setattr(tables, "runs", lambda kind=None, gpu=None: [saved] if kind == "first" else [])
-    text = tables.first_table()
+    monkeypatch.setattr(measured, "runs", lambda kind=None, gpu=None: [saved] if kind == "first" else [])
+    text = measured.first_table()
     assert "softmax" in text and "500 µs | 2.00" in text and text.count("2.00") == 2 and "[first.json]" in text
-    monkeypatch.setattr(tables, "runs", lambda kind=None, gpu=None: [])
-    assert tables.first_table() == tables.NOTHING
+    monkeypatch.setattr(measured, "runs", lambda kind=None, gpu=None: [])
+    assert measured.first_table() == markdown.NOTHING
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

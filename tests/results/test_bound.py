@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.results import plot, runs, tables
+from common.results import clocks, markdown, plot, runs
 from common.results.bound import Bounds
 from common.results.runs import Record
 from tests.results.recorded import row, run
@@ -215,7 +215,7 @@ def test_a_reader_s_own_kernel_has_no_bound(bound_of):
 
 def test_what_is_missing_is_named(record):
     name = {"name": "09_swizzle", "part": "gemm", "dtype": "fp16"}
-    verdict = lambda: tables.verdict("gemm", "09_swizzle", "fp16", "4096")  # noqa: E731
+    verdict = lambda: clocks.verdict("gemm", "09_swizzle", "fp16", "4096")  # noqa: E731
     assert verdict() == "*No run of 09_swizzle fp16 at 4096 is recorded yet.*"
     record("bench", run(measured(10.0)))
     assert "`python -m common.measure.ceiling --json" in verdict()
@@ -232,7 +232,7 @@ def test_what_is_missing_is_named(record):
 
 def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
     bound_of(measured(10.0))
-    text = tables.verdict("gemm", "09_swizzle", "fp16", "4096")
+    text = clocks.verdict("gemm", "09_swizzle", "fp16", "4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[0] == ["fp16, 4096", "needs", "there is", "fewest clocks", "of the measured"]
     assert cells[2] == ["tensor cores (mma.sync)", "1.64 TFLOP", "2,048 per clock and SM", "8,000,000", "80%"]
@@ -244,11 +244,11 @@ def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
     assert "memory queue full (MIO) 3.00, long scoreboard (global, local memory) 1.25, barrier 0.50." in text
     assert "Busy: tensor pipe 61 % of the time, issue slots 17 % of the time, occupancy 12 %." in text
     assert "times [bench.json], counts [profile.json], rates [ceiling.json]" in text
-    table = tables.TABLES["bounds"]("gemm", "fp16", "4096")
+    table = markdown.TABLES["bounds"]("gemm", "fp16", "4096")
     line = "| 09_swizzle | tensor cores (mma.sync) | 8,000,000 | 10,000,000 | 80% | 7% | memory queue full 3.0, "
     assert line + "long scoreboard 1.2, barrier 0.5 |" in table
     assert "[bench.json], [profile.json], [ceiling.json]." in table
-    assert "| 6.7% |" in tables.TABLES["ladder"]("gemm", "fp16", "4096")
+    assert "| 6.7% |" in markdown.TABLES["ladder"]("gemm", "fp16", "4096")
 
 
 def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
@@ -259,14 +259,14 @@ def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     more = profile(name="08_multi_stage")
     more["counters"] = {**more["counters"], "shared_store_wavefronts": {"ncu": 12e8}}
     record("profile", run(profile(), more, kind="profile"))
-    text = tables.needs("gemm", ("08_multi_stage", "09_swizzle"), "fp16", "4096")
+    text = clocks.needs("gemm", ("08_multi_stage", "09_swizzle"), "fp16", "4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[0] == ["fewest clocks, fp16, 4096", "08_multi_stage", "09_swizzle"]
     assert cells[2] == ["shared memory and L1", "15,000,000", "4,000,000"] and cells[3][1:] == ["8,000,000"] * 2
     assert ["issue slots", "1,500,000", "1,500,000"] in cells and "ALU pipe" not in text
     assert cells[-1] == ["measured", "20,000,000", "below"]
     assert "[profile.json]" in text and "[ceiling.json]" in text
-    missing = tables.needs("gemm", ("08_multi_stage", "07_cp_async"), "fp16", "4096")
+    missing = clocks.needs("gemm", ("08_multi_stage", "07_cp_async"), "fp16", "4096")
     assert missing == "*No run of 07_cp_async fp16 at 4096 is recorded yet.*"
 
 
@@ -274,7 +274,7 @@ def test_a_warp_s_time_is_shared_out_whole(bound_of):
     """0.5 + 3 + 9 + 1.25 + 0.01 warps wait while one issues; 2 ms at 1.5 GHz are 3 million clocks."""
     bound = bound_of(measured(10.0), profile(metrics={"duration": 2e6, "SM clock": 1.5e9}))
     assert sum(bound.waits().values()) == pytest.approx(1) and bound.waits()["barrier"] == pytest.approx(0.5 / 14.76)
-    text = tables.waits("gemm", ("09_swizzle",), "fp16", "4096")
+    text = clocks.waits("gemm", ("09_swizzle",), "fp16", "4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[2] == ["not selected", "61%"] and ["issuing", "7%"] in cells and "barrier" not in text
     assert cells[-3:] == [
@@ -282,7 +282,7 @@ def test_a_warp_s_time_is_shared_out_whole(bound_of):
         ["**issue slots busy**", "17%"],
         ["**clocks of an SM**", "3,000,000"],
     ]
-    assert "No run of 07_cp_async" in tables.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
+    assert "No run of 07_cp_async" in clocks.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
 
 
 def test_stages_are_compared_in_clocks_size_by_size(record):
@@ -292,12 +292,12 @@ def test_stages_are_compared_in_clocks_size_by_size(record):
     record("bench", run(*rows, empty={"median": 0.0021, "p20": 0.002, "p80": 0.0022, "n": 9}))
     record("profile", run(profile(), kind="profile"))
     record("ceiling", ceilings())
-    text = tables.in_clocks("gemm", ("08_multi_stage", "09_swizzle"), "fp16")
+    text = clocks.in_clocks("gemm", ("08_multi_stage", "09_swizzle"), "fp16")
     assert "| 08_multi_stage, 4096 | 12,000,000 | – | 6% | – | – | 0.500 GHz | nothing |" in text
     line = "| 09_swizzle, 4096 | 10,000,000 | 1.200 | 7% | 8,000,000 | 80% | 1.000 GHz | power cap 25% |"
     assert line in text and "An empty kernel took 2.1 µs" in text
-    assert tables.in_clocks("gemm", ("07_cp_async",), "fp16") == tables.NOTHING
-    assert tables.in_clocks("gemm", ("09_swizzle",), "fp16", settings={"HEAD_DIM": 64}) == tables.NOTHING
+    assert clocks.in_clocks("gemm", ("07_cp_async",), "fp16") == markdown.NOTHING
+    assert clocks.in_clocks("gemm", ("09_swizzle",), "fp16", settings={"HEAD_DIM": 64}) == markdown.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_stages_are_compared_in_clocks_size_by_size(record):
     ],
 )
 def test_quantities_are_short(value, unit, text):
-    assert tables.quantity(value, unit) == text
+    assert markdown.quantity(value, unit) == text
 
 
 def test_no_recorded_run_is_faster_than_its_bound():

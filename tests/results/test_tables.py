@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.results import runs, tables
+from common.results import documents, ladders, markdown, runs
 from common.results.__main__ import main
-from common.results.tables import TABLES
+from common.results.documents import TABLES
 from tests.results.recorded import row, run
 
 DOCUMENT = """# Title
@@ -91,7 +91,7 @@ def test_a_ladder_is_of_one_part_one_dtype_and_exactly_these_settings(record):
     record("one", run(*rows))
 
     def found(*words, **settings):
-        return [(r.row["name"], r.row["tflops"]) for r in tables.rungs(*words, **settings)]
+        return [(r.row["name"], r.row["tflops"]) for r in runs.rungs(*words, **settings)]
 
     assert found("gemm", "fp16") == [("01_naive", 4.0), ("10_last", 30.0), ("cuBLAS", 400.0)]
     assert found("gemm", "fp16", B_TRANSPOSED=1) == [("10_last", 31.0), ("cuBLAS", 401.0)]
@@ -122,7 +122,7 @@ def test_a_ladder_is_of_the_gpu_that_is_asked_for(record):
     )
     assert cells(TABLES["ladder"]("gemm", "fp16"))[0][1] == "3.00", "any: the newest"
     assert cells(TABLES["ladder"]("gemm", "fp16", gpu="H200"))[0][1] == "4.00"
-    assert TABLES["ladder"]("gemm", "fp16", gpu="B200") == tables.NOTHING
+    assert TABLES["ladder"]("gemm", "fp16", gpu="B200") == markdown.NOTHING
     assert "ladder-gemm-fp16-h200.svg" in TABLES["plot"]("gemm", "fp16", gpu="H200")
 
 
@@ -139,7 +139,7 @@ def test_a_table_of_variants_is_of_one_run(record):
     table = TABLES["variants"]("08_multi_stage", "STAGES", "4096")
     assert cells(table) == [["`STAGES=2`", "90.0", "0.90"], ["`STAGES=3` (default)", "100", "1.00"]]
     assert "sweep.json" in table and "ladder.json" not in table
-    assert TABLES["variants"]("08_multi_stage", "PADDING") == tables.NOTHING
+    assert TABLES["variants"]("08_multi_stage", "PADDING") == markdown.NOTHING
 
 
 def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
@@ -154,7 +154,7 @@ def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
     record("whole", run(*whole, variant(10.0, STAGES=2)))
     record("part", run(row("09_before", 5.0), variant(6.0, DEEP=0), variant(9.0), date="2026-12-01T00:00:00+00:00"))
     asked = ({"STAGES": 2, "DEEP": 0}, {"DEEP": 0}, {})
-    table = tables.steps("10_last", asked, "4096")
+    table = ladders.steps("10_last", asked, "4096")
     assert cells(table) == [
         ["09_before", "50.0", "–"],
         ["`STAGES=2 DEEP=0`", "40.0", "0.80"],
@@ -162,7 +162,7 @@ def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
         ["(default)", "90.0", "1.50"],
     ]
     assert "whole.json" in table and "part.json" not in table
-    assert tables.steps("10_last", ({"STAGES": 4},)) == tables.NOTHING
+    assert ladders.steps("10_last", ({"STAGES": 4},)) == markdown.NOTHING
 
 
 def test_variants_of_different_settings_are_rows_of_their_own(record):
@@ -344,26 +344,26 @@ def test_differences_are_those_of_the_newest_profiles_the_largest_of_each(record
 def test_tables_say_that_nothing_is_recorded(record):
     made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies", "flight")]
     made += [TABLES["ladder"]("gemm", "fp16"), TABLES["profile"]("01_naive"), TABLES["bounds"]("gemm", "fp16", "4096")]
-    assert made == [tables.NOTHING] * len(made)
+    assert made == [markdown.NOTHING] * len(made)
 
 
 def test_the_projects_own_documents_are_up_to_date():
-    assert tables.regenerate(check=True) == []
+    assert documents.regenerate(check=True) == []
 
 
 def test_the_figures_that_are_there_are_shown_somewhere():
-    shown = "".join(document.read_text(encoding="utf-8") for document in tables.documents())
+    shown = "".join(document.read_text(encoding="utf-8") for document in documents.documents())
     assert [path.name for path in runs.RESULTS.glob("*.svg") if path.name not in shown] == []
 
 
 def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record):
     rows = [row("03_thread_tile", 20.0, size, dtype="fp32") for size in (1024, 2048)]
     record("one", run(*rows, *(row("cuBLAS", 40.0, size, role="peer", dtype="fp32") for size in (1024, 2048))))
-    text = tables.uses_table("03_thread_tile", "fp32", "1024", "2048")
+    text = ladders.uses_table("03_thread_tile", "fp32", "1024", "2048")
     assert text.startswith("| size | time | TFLOP/s | TB/s | × cuBLAS |")
     speed = 3 * 4 * 1024**2 / (2 * 1024**3 / 20e12) / 1e12
     assert cells(text)[0] == ["1024", "0.107 ms", "20.0", f"{speed:.2f}", "0.50"]
-    assert tables.uses_table("03_thread_tile", "fp32", "1024", "77") == tables.NOTHING
+    assert ladders.uses_table("03_thread_tile", "fp32", "1024", "77") == markdown.NOTHING
 
 
 def test_the_spread_is_of_all_long_runs_of_one_problem(record):
@@ -409,7 +409,7 @@ def test_what_was_timed_together_is_of_the_newest_such_run(record):
         ["fp16, 4096", "400", "1.500 GHz", "600", "1.500 GHz", "67%"],
         ["bf16, 4096", "440", "–", "800", "–", "55%"],
     ]
-    assert "together.json" in text and TABLES["together"]("11_any_shape", "2048") == tables.NOTHING
+    assert "together.json" in text and TABLES["together"]("11_any_shape", "2048") == markdown.NOTHING
 
 
 def test_ragged_sizes_cost_multiples_of_the_whole_one_for_stage_and_library_alike(record):
@@ -435,4 +435,4 @@ def test_ragged_sizes_cost_multiples_of_the_whole_one_for_stage_and_library_alik
     record("ragged", without)
     assert "SM clock" not in TABLES["ragged"](*words)
     assert cells(TABLES["ragged"](*words))[1] == ["2047x2047x2040", "0.0859 ms", "2.00", "0.115 ms", "4.00"]
-    assert TABLES["ragged"](*words, "4096,4088") == tables.NOTHING
+    assert TABLES["ragged"](*words, "4096,4088") == markdown.NOTHING

@@ -1,0 +1,187 @@
+"""Tables of what common/measure/ measured: arithmetic units, levels of memory, first kernels, what fusion saves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from common.results.markdown import NOTHING, markdown, number, table
+from common.results.runs import Record, runs
+from cudaemu.hardware import GPUS, Gpu
+
+LEVELS = (  # of memory: name, the keys of its latency and of its rate
+    ("shared memory", "shared", "shared load"),
+    ("L1", "L1", "L1"),
+    ("L2", "L2", "L2"),
+    ("device memory", "DRAM", "DRAM read"),
+)
+
+
+def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
+    """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
+    run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
+    return run, {row["key"]: row for row in run.get("rows", ())}
+
+
+@table("limits")
+def limits_table(gpu: str | None = None) -> str:
+    """What the arithmetic units do: per clock; in single launches and for a second without a pause, with the SM clock
+    that follows from rate and rate per clock."""
+    run, rows = _ceilings(gpu)
+    if not run:
+        return NOTHING
+    body = []
+    for row in rows.values():
+        if "ms" not in row or "per_clock" not in row:
+            continue
+        each, held = row["per_clock"]["value"], row.get("sustained", {})
+
+        def cells(rate: float | None, each: float = each) -> list[str | None]:
+            ghz = rate and rate * 1e3 / each / run["sms"]
+            return [number(rate, "{:,.4g}"), number(ghz, "{:.2f} GHz")]
+
+        power = number(held.get("power_w", {}).get("median"), "{:.0f} W")
+        body.append([row["name"], f"{each:,.4g}", *cells(row["value"]), *cells(held.get("value")), power])
+    head = [
+        "10¹² per second",
+        "per clock and SM",
+        "single launches",
+        "SM clock",
+        "one second without a pause",
+        "SM clock",
+    ]
+    return markdown([*head, "power"], body, [Record(run, {})])
+
+
+def _bytes_per_clock(row: Mapping) -> float:
+    """What a level delivers to an SM."""
+    return row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+
+
+@table("levels")
+def levels_table(gpu: str | None = None) -> str:
+    """What each level of memory holds, how long a load waits for it, and what it delivers."""
+    run, rows = _ceilings(gpu)
+    model = next((each for each in GPUS if run.get("gpu") and gpu_named(run["gpu"], each)), None)
+    if "latency shared" not in rows or model is None:
+        return NOTHING
+
+    def latency(key: str) -> str:
+        return f"{rows[f'latency {key}']['value']:.0f}"
+
+    def all_sms(key: str) -> str:
+        row = rows[key]
+        tb = row["value"] if row["unit"] == "TB/s" else row["value"] * run["sms"] * run["highest_mhz"] / 1e6
+        return f"{tb:.3g} TB/s"
+
+    holds = (
+        f"{model.shared_kb} KB per SM",
+        "what shared memory leaves",
+        f"{model.l2_mb} MB",
+        f"{run['memory_bytes'] / 1e9:.0f} GB",
+    )
+    body: list[list[object]] = [["registers", f"{model.registers * 4 >> 10} KB per SM", latency("FMA"), None, None]]
+    for (name, waits, delivers), size in zip(LEVELS, holds):
+        clocks = latency(waits) + (f" ({latency('L2 nearest')} to {latency('L2 farthest')})" if waits == "L2" else "")
+        body.append([name, size, clocks, number(_bytes_per_clock(rows[delivers]), "{:.3g}"), all_sms(delivers)])
+    head = ["level", "holds", "latency, clocks", "bytes per clock and SM", "all SMs together"]
+    return markdown(head, body, [Record(run, {})])
+
+
+@table("tma")
+def tma_table(gpu: str | None = None) -> str:
+    """What TMA brings from L2 to all SMs together, by how many SMs share a chunk and whether it is sent to several."""
+    run, rows = _ceilings(gpu)
+    body = [
+        [row["name"], number(_bytes_per_clock(row), "{:.3g}"), f"{row['value']:.3g} TB/s"]
+        for key, row in rows.items()
+        if key == "L2" or key.startswith("L2, TMA")
+    ]
+    head = ["what arrives", "bytes per clock and SM", "all SMs together"]
+    return markdown(head, body, [Record(run, {})]) if len(body) > 1 else NOTHING
+
+
+def gpu_named(name: str, model: Gpu) -> bool:
+    """Whether a GPU called "NVIDIA H200" is one of the devices of that compute capability."""
+    return any(device in name.split() for device in re.split(r",\s*", model.devices))
+
+
+@table("latencies")
+def latencies_table(gpu: str | None = None) -> str:
+    """What waiting for one thing takes, in clocks of the SM and in nanoseconds; a launch in microseconds."""
+    run, rows = _ceilings(gpu)
+    found = [row for key, row in rows.items() if key.startswith("latency ")]
+    if not found:
+        return NOTHING
+    body: list[list[object]] = []
+    for row in sorted(found, key=lambda row: row["value"]):
+        mhz = row.get("sm_mhz", {}).get("median")
+        body.append([row["name"], f"{row['value']:.4g}", number(mhz and row["value"] / mhz * 1e3, "{:.3g} ns")])
+    if "launch" in rows:
+        body.append([rows["launch"]["name"], None, f"{rows['launch']['value'] * 1e3:,.0f} ns"])
+    return markdown(["latency of", "clocks", "time"], body, [Record(run, {})])
+
+
+@table("flight")
+def flight_table(gpu: str | None = None) -> str:
+    """Little's law: bytes in flight = latency × bytes per clock, on each SM; as loads of a warp."""
+    run, rows = _ceilings(gpu)
+    if "latency shared" not in rows:
+        return NOTHING
+    body: list[list[object]] = []
+    for name, waits, delivers in LEVELS:
+        latency, rate = rows[f"latency {waits}"]["value"], _bytes_per_clock(rows[delivers])
+        flight = latency * rate
+        body.append(
+            [name, f"{latency:.0f}", f"{rate:.3g}", f"{flight:,.0f}", math.ceil(flight / 128), math.ceil(flight / 512)]
+        )
+    head = ["level", "latency, clocks", "bytes per clock and SM", "bytes in flight per SM", "warps, 4 bytes per lane"]
+    return markdown([*head, "warps, 16 bytes per lane"], body, [Record(run, {})])
+
+
+@table("first")
+def first_table(gpu: str | None = None) -> str:
+    """The first kernels of examples/ beside torch: time, the least bytes per second, what share of the rate of device
+    memory that is. Of the newest such run."""
+    run = next(iter(runs(kind="first", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    ceilings = [row for made in runs(kind="ceiling", gpu=run["gpu"].split()[-1])[:1] for row in made["rows"]]
+    memory = next((row["value"] for row in ceilings if row["key"] == "DRAM read"), None)
+    body: list[list[object]] = []
+    for row in run["rows"]:
+        mine, theirs = row["ms"]["median"], row["peer"]["ms"]["median"]
+        rate = row["bytes"] / mine / 1e9
+        share = number(memory and rate / memory, "{:.0%}")
+        cells = [f"{mine * 1e3:,.0f} µs", f"{rate:.2f}", share, f"`{row['peer']['name']}`", f"{theirs * 1e3:,.0f} µs"]
+        body.append([f"{row['name']}, {row['size']}", *cells, f"{theirs / mine:.2f}"])
+    head = ["kernel", "time", "TB/s", "% of device memory", "torch", "its time", "× torch"]
+    said = (
+        f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}, {run['date'][:10]}"
+    )
+    return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
+
+
+def fused_cells(run: Mapping) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/fused.py, a row per size: what the product takes, and what follows it in its kernel or in one
+    of its own."""
+    sizes: dict[int, dict[str, float]] = {}
+    for row in run["rows"]:
+        sizes.setdefault(row["size"], {})[row["name"]] = row["ms"]["median"] * 1e3
+    names = list(dict.fromkeys(row["name"] for row in run["rows"]))
+    body = []
+    for size, us in sizes.items():
+        _, one, two = (us[name] for name in names)
+        body.append([str(size), *(f"{us[name]:,.1f} µs" for name in names), f"{two - one:,.1f} µs", f"{two / one:.2f}"])
+    return ["M = N = K", *names, "saved", "×"], body
+
+
+@table("fused")
+def fused_table(gpu: str | None = None) -> str:
+    """What fusion saves: the newest run of measure/fused.py."""
+    run = next(iter(runs(kind="fused", gpu=gpu)), None)
+    if run is None:
+        return NOTHING
+    said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    return markdown(*fused_cells(run)) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
