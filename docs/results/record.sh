@@ -107,6 +107,9 @@ sed -e 's|wgmma_wait<0>();  // the products.*|wgmma_wait<1>();|' -e 's|^  // 4\.
   -e 's|if (thread % 128 == 0) \(mbarrier_arrive(shared_address(&shared.empty\)\[slice %|if (slice > 0 \&\& thread % 128 == 0) \1[(slice - 1) %|' \
   kernels/h3_warp_specialized/kernel.cu >"$source"
 run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/release_cluster_h3.cu  # an arrival that releases to the cluster: ptxas puts a fence before it
+sed 's/mbarrier\.arrive\.shared::cta/mbarrier.arrive.release.cluster.shared::cta/' kernels/h3_warp_specialized/kernel.cu >"$source"
+run release-cluster-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
 sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
   -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
