@@ -319,26 +319,30 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
     """Check in the emulator, counters beside those of the stage before, recorded times. Exit status 1 if wrong."""
     wrong = False
     for dtype in _dtypes(stage, args):
-        asked = sweep(stage, dtype, args)
-        shape = _counted_at(asked[-1], args)
-        columns = list(asked)
-        if args.source:
-            columns.insert(0, stage.kernel(dtype, asked[0].settings))
-        elif before := course.counterpart(course.previous(stage), asked[0]):
-            columns.insert(0, before)
-        own = count.takes(columns, stage, shape)
-        columns = list(own)
-        try:
-            reports = [_emulated(kernel, own[kernel], args.seed, say=kernel in asked) for kernel in columns]
-        except CheckFailed as failure:
-            wrong = True
-            terminal.err.print(str(failure), markup=False, soft_wrap=True)
-            continue
-        counted = [report.counters.flat() for report in reports]
-        if not args.details:
-            counted = [{name: each.get(name, 0) for name in stage.counters} for each in counted]
-        terminal.out.print(count.table(columns, counted, shape, stage.counters if args.details else ()))
-    found = [r for dtype in _dtypes(stage, args) for r in recorded(stage, dtype, args.sizes)]
+        by_shape: dict[tuple[int, ...], list[Kernel]] = {}  # HEAD_DIM is part of a shape
+        for kernel in sweep(stage, dtype, args):
+            by_shape.setdefault(_counted_at(kernel, args), []).append(kernel)
+        for shape, swept in by_shape.items():
+            columns = list(swept)
+            if args.source:
+                columns.insert(0, stage.kernel(dtype, swept[0].settings))
+            elif before := course.counterpart(course.previous(stage), swept[0]):
+                columns.insert(0, before)
+            own = count.takes(columns, stage, shape)
+            columns = list(own)
+            try:
+                reports = [_emulated(kernel, own[kernel], args.seed, say=kernel in swept) for kernel in columns]
+            except CheckFailed as failure:
+                wrong = True
+                terminal.err.print(str(failure), markup=False, soft_wrap=True)
+                continue
+            counted = [report.counters.flat() for report in reports]
+            if not args.details:
+                counted = [{name: each.get(name, 0) for name in stage.counters} for each in counted]
+            terminal.out.print(count.table(columns, counted, shape, stage.counters if args.details else ()))
+    asked = [kernel for dtype in _dtypes(stage, args) for kernel in sweep(stage, dtype, args)]
+    cases = {(kernel.dtype, runs.not_zero(kernel.settings)): kernel for kernel in asked}  # what they compute
+    found = [r for kernel in cases.values() for r in recorded(kernel, args.sizes)]
     for table in record_tables(found, f"recorded, not measured now: {found[0].source}" if found else ""):
         terminal.out.print(table)
     if not found:
@@ -349,10 +353,11 @@ def _count_one(stage: Stage, args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def recorded(stage: Stage, dtype: str, sizes: Sequence[str] | None) -> list[Record]:
-    """A stage's recorded times from the run of its ladder, with the stage that it follows and the peers."""
-    settings = stage.kernel(dtype).settings
-    found = runs.rungs(stage.ladder, dtype, None, **settings)
+def recorded(kernel: Kernel, sizes: Sequence[str] | None) -> list[Record]:
+    """The recorded times of a kernel's stage from the run of its ladder, with the stage that it follows and the peers,
+    all of the same computation."""
+    stage = kernel.stage
+    found = runs.rungs(stage.ladder, kernel.dtype, None, **kernel.settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]

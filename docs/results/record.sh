@@ -36,6 +36,7 @@ run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=a
 
 run sustained-hopper kernels.h5_final bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
 run sustained-hopper-attention kernels bench h7 h8 --variant HEAD_DIM=128 --sizes 1024 4096 16384 --repeat 2 --sustained 1
+run sustained-h7 kernels.h7_flash_attention_3 bench --variant HEAD_DIM=all --variant CAUSAL=all --sizes 1024 4096 16384 --sustained 1
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too
 run profile-gemm kernels profile $gemm --sizes 256 4096 2048 8192

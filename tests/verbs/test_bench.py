@@ -264,6 +264,16 @@ def test_without_a_gpu_the_emulator_checks_and_counts_and_recorded_times_are_mar
 
 
 @without_gpu
+def test_head_dims_are_counted_each_at_its_own_shape(command):
+    words = "--variant", "HEAD_DIM=all", "--sizes", "1x1x64"
+    status, out, err = command("kernels.13_split_q", "bench", *words)
+    out = " ".join(out.split())
+    assert status == 0 and out.count("1x1x64, counted in the emulator") == 2, err
+    assert out.index("fp16 HEAD_DIM=64, 1x1x64: right") < out.index("13_split_q fp16, 1x1x64: right")
+    assert "fp16 HEAD_DIM=64, 4096 (recorded" in out and "fp16 HEAD_DIM=128, 4096 (recorded" in out
+
+
+@without_gpu
 def test_details_are_all_counters(recorded, command):
     brief, full = (command("kernels.02_block_tile", "bench", "--sizes", "64", *w).out for w in ((), ("--details",)))
     assert "instructions.barrier" in full and "instructions.barrier" not in brief and "▸ " in full
