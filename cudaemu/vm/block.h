@@ -162,8 +162,10 @@ struct Mbarrier {
   PastPointer gathered, completed;           // what the threads knew that arrived in this phase, and in those before it
   u32 copies = 0;                            // that ever were to complete on it
   u32 expecting = MANY_THREADS, at = NO_PC;  // who called expect_tx last, and where
-  u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
-  const Warp *made_by = nullptr;                // who initialised it, and where
+  u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last, of which block
+  u64 brought_block = 0;
+  u32 brought = 0;                // bytes of copies in this phase
+  const Warp *made_by = nullptr;  // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
   bool fenced = false;  // since then, so that TMA finds it
   // For the report of a deadlock.

@@ -169,6 +169,7 @@ struct Instr {
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
+  X(DEADLOCK_BROUGHT, "deadlock", 702)                         \
   X(DEADLOCK_STALE, "deadlock", 702)                           \
   X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
