@@ -402,7 +402,10 @@ struct Block {
   void report_deadlock(u64 not_started);
   void stream_output();
   bool poll_changed() const;  // does memory differ from what its threads polled last?
-  u64 version() const { return launch.version() + changes; }
+  // Of memory; `near`: of that which only the cluster can change. So who waits for an mbarrier does not look again because
+  // another cluster has stored something, and how often it looks does not depend on how fast that one is.
+  u64 version(bool near = false) const { return near ? NEAR | changes : launch.version() + changes; }
+  static constexpr u64 NEAR = 1ull << 63;
   void changed(Warp &w, Space space) {
     if (space == Space::GLOBAL)
       worker->changed();

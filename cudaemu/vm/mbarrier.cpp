@@ -263,6 +263,7 @@ static void note_pass(Warp &w, u32 pc, int lane, Mbarrier &m) {
 static void test(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   ++w.reads;
+  ++w.near_reads;
   ++w.polls;
   Poll &poll = w.poll;
   if (!(poll.mask & m)) w.poll_of_others = poll;
