@@ -328,6 +328,11 @@ def _sentence(total: Counters) -> str:
                 said.append(f"{space} {verb}s {total[f'{space}_{verb}_{unit}']:,} {unit}{of}")
     if total["cp_async_requests"]:
         said.append(f"cp.async {total['cp_async_sectors']:,} sectors")
+    for verb in ("load", "store"):
+        if total[f"bulk_{verb}_requests"]:
+            said.append(f"bulk {verb}s {total[f'bulk_{verb}_bytes']:,} bytes")
+    if total["wgmma_bytes"]:
+        said.append(f"wgmma {total['wgmma_bytes']:,} bytes from shared memory")
     return "; ".join(said)
 
 

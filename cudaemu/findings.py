@@ -339,6 +339,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"the mbarrier at {at.shared(f.address)}: lanes of this warp arrive here together, and they are more than the "
         f"phase lacks: it was initialised{f.there} for fewer arrivals"
     ),
+    "DEADLOCK_BROUGHT": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}, before the deadlock: copies have brought {f.size} of the bytes that "
+        "this phase expects, and this copy was the last"
+    ),
     "DEADLOCK_OVERRUN": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)}, before the deadlock: this arrival ended a phase, and no thread had "
         f"yet waited for the phase before it ({f.size} {'phase' if f.size == 1 else 'phases'} in all): do more threads "

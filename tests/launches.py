@@ -1,9 +1,10 @@
 """Launches for tests: a launcher that notes what it is called with, in place of a GPU's (with the fixture cpu_as_gpu,
-on CPU tensors), and calls from several threads at once."""
+on CPU tensors), calls from several threads at once, and what a call takes."""
 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,3 +41,15 @@ def from_four_threads(call: Callable[[], Tensor]) -> list[Tensor]:
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(work) for _ in range(4)]
         return [each for one in waiting for each in one.result()]
+
+
+def within(limit: float, call: Callable[[], object], calls: int = 20, rounds: int = 1000) -> bool:
+    """Whether a call takes less than so many µs: in one round of some at least, since other programs run here, too."""
+
+    def each() -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - start) / calls * 1e6
+
+    return any(each() < limit for _ in range(rounds))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
-import time
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from common.stage import Kernel
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from kernels import attention
-from tests.launches import Notes, from_four_threads
+from tests.launches import Notes, from_four_threads, within
 
 MODULE = importlib.import_module("kernels.16_final.attention")
 STAGE = kernels.load("16")
@@ -425,18 +424,6 @@ def test_plans_are_not_kept_without_end(launches, monkeypatch):
     for n in range(1, 9):
         attention(*inputs(n=n))
         assert 1 <= len(MODULE._plans) <= 3
-
-
-def within(limit: float, call, calls: int = 20, rounds: int = 1000) -> bool:
-    """Whether a call takes less than so many µs: in one round of some at least, since other programs run here, too."""
-
-    def each() -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - start) / calls * 1e6
-
-    return any(each() < limit for _ in range(rounds))
 
 
 def test_what_a_call_costs_the_host(monkeypatch, launches):

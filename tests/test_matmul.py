@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 
 import pytest
@@ -16,7 +17,7 @@ from common.measure import contest, timing
 from common.practice import patches
 from cudaemu.errors import UserError
 from kernels import matmul
-from tests.launches import from_four_threads
+from tests.launches import Notes, from_four_threads, within
 
 SPEC = problem.load("matmul")
 DTYPES = (torch.float16, torch.bfloat16)
@@ -181,6 +182,21 @@ def test_editors_are_told_its_signature():
     (found,) = (node for node in ast.walk(told) if isinstance(node, ast.FunctionDef) and node.name == "matmul")
     real = ast.parse(inspect.getsource(matmul)).body[0]
     assert isinstance(real, ast.FunctionDef) and ast.dump(found.args) == ast.dump(real.args)
+
+
+def test_what_a_call_costs_the_host(monkeypatch, cpu_as_gpu):
+    """All but the launch, of a call that was planned before."""
+    module = importlib.import_module("kernels.h5_final.matmul")
+    monkeypatch.setattr(module, "_plans", type(module._plans)())
+    kernel, launches = kernels.load("h5").kernel("fp16"), []
+    built = kernel, Notes(kernel, launches)
+    monkeypatch.setattr(module, "_built", lambda *_, **__: built)
+    a, b, bias, residual = make(64, 128), make(128, 256), make(256), make(64, 256)
+    c = matmul(a, b, bias=bias, activation="gelu", residual=residual)
+    noted = {"M": 64, "N": 256, "K": 128, "activation": 2, "C": c.data_ptr(), "bias": bias.data_ptr()}
+    assert noted.items() <= launches[0].items()
+    assert within(60, lambda: matmul(a, b)), "on a slow machine; a fast one takes a tenth of it"
+    assert within(60, lambda: matmul(a, b, bias=bias, activation="gelu", residual=residual))
 
 
 def test_its_problem_is_gemms():

@@ -19,7 +19,7 @@ from common import notebook  # noqa: E402
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once its kernels are in the cache
 BYTES = 600 * 1024
-QUOTES = ("notebook.header(", "notebook.phase(", "notebook.quote(", "notebook.diff(")
+QUOTES = ("notebook.header(", "notebook.phase(", "notebook.quote(", "notebook.diff(", "notebook.further(")
 
 
 def texts(cell) -> list[str]:

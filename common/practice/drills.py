@@ -619,6 +619,34 @@ def _softmax(chance: random.Random) -> Question:
     )  # fmt: skip
 
 
+EXPONENTIALS = 16  # of an SM per clock
+
+
+def tile_clocks(keys: int, head_dim: int, flops: int) -> tuple[int, int]:
+    """Clocks of an SM for 64 queries and so many keys: of the products at so many FLOP each, of the exponentials."""
+    return 2 * 2 * 64 * keys * head_dim // flops, 64 * keys // EXPONENTIALS
+
+
+@drill("overlap", "what an attention tile takes if products hide its softmax, and if not", "senior")
+def _overlap(chance: random.Random) -> Question:
+    name, flops = chance.choice([("fp16", 4096), ("fp16", 4096), ("e4m3", 8192)])
+    keys, head_dim = chance.choice([64, 96, 128, 160, 192]), chance.choice([64, 128, 192, 256])
+    count = chance.choice([2, 3])
+    products, weights = tile_clocks(keys, head_dim, flops)
+    alone, least = count * (products + weights), count * max(products, weights)
+    binds = "both bind" if products == weights else "products bind" if products > weights else "exponentials bind"
+    return Question(
+        f"Attention in {name}, D = {head_dim}: a block of {count} warpgroups with 64 queries each, alone on its SM, "
+        f"takes a tile of {keys} keys. An SM multiplies {flops:,} FLOP and computes {EXPONENTIALS} exponentials per "
+        "clock; count nothing else. How many clocks does the tile take the block if one thing is done at a time, and "
+        "how many at least if the two units work at the same time?",
+        {"one by one": alone, "at least": least},
+        f"Products of a warpgroup: 4 · 64 · {keys} · {head_dim} FLOP / {flops:,} = {products:,} clocks; exponentials: "
+        f"64 · {keys} / {EXPONENTIALS} = {weights:,}. One by one: {count} · ({products:,} + {weights:,}) = {alone:,}. "
+        f"With both at work: {count} · {max(products, weights):,} = {least:,}; {binds}.",
+    )
+
+
 @drill("groups", "what a cp.async.wait_group lets pass", "mid")
 def _groups(chance: random.Random) -> Question:
     stages = chance.randrange(2, 6)

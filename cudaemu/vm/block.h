@@ -162,8 +162,10 @@ struct Mbarrier {
   PastPointer gathered, completed;           // what the threads knew that arrived in this phase, and in those before it
   u32 copies = 0;                            // that ever were to complete on it
   u32 expecting = MANY_THREADS, at = NO_PC;  // who called expect_tx last, and where
-  u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
-  const Warp *made_by = nullptr;                // who initialised it, and where
+  u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last, of which block
+  u64 brought_block = 0;
+  u32 brought = 0;                // bytes of copies in this phase
+  const Warp *made_by = nullptr;  // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
   bool fenced = false;  // since then, so that TMA finds it
   // For the report of a deadlock.
@@ -400,7 +402,10 @@ struct Block {
   void report_deadlock(u64 not_started);
   void stream_output();
   bool poll_changed() const;  // does memory differ from what its threads polled last?
-  u64 version() const { return launch.version() + changes; }
+  // Of memory; `near`: of that which only the cluster can change. So who waits for an mbarrier does not look again because
+  // another cluster has stored something, and how often it looks does not depend on how fast that one is.
+  u64 version(bool near = false) const { return near ? NEAR | changes : launch.version() + changes; }
+  static constexpr u64 NEAR = 1ull << 63;
   void changed(Warp &w, Space space) {
     if (space == Space::GLOBAL)
       worker->changed();

@@ -88,7 +88,7 @@ void Block::start() {
     w.step = w.storing = 0;
     w.waits_at = NO_PC;
     w.force = w.watching = false;
-    w.reads = w.own = w.polls = w.long_turns = 0;
+    w.reads = w.near_reads = w.own = w.polls = w.long_turns = 0;
     w.turns = 0;
     w.poll.mask = w.poll_of_others.mask = 0;
     w.watches.clear();
@@ -214,7 +214,7 @@ bool Block::poll_changed() const {
 bool Block::schedule(Warp &w, size_t &chosen, u32 &limit) {
   auto &groups = w.groups;
   for (Group &g : groups)
-    if (g.waiting == FOR_MEMORY && g.version != version()) g.waiting = RUNNABLE;
+    if (g.waiting == FOR_MEMORY && g.version != version(g.version & NEAR)) g.waiting = RUNNABLE;
   if (groups.size() > 1) {
     std::sort(groups.begin(), groups.end(), [](const Group &a, const Group &b) {
       return a.pc != b.pc ? a.pc < b.pc : a.waiting < b.waiting;
@@ -441,12 +441,15 @@ static bool same_registers(const Program &p, const u8 *a, const u8 *b, u32 mask)
 // did, and read nothing, they will do so whatever others change. `now`: the memory that they have seen; what was changed a
 // moment ago, they have not.
 bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
-  now = version();
   auto watch = std::find_if(w.watches.begin(), w.watches.end(), [=](const Watch &x) { return x.pc == pc; });
   if (watch == w.watches.end()) watch = w.watches.insert(watch, Watch{});
+  const u64 looked = w.reads - watch->reads;
+  const bool near = looked && looked == w.near_reads - watch->near_reads;
+  now = version(near);
   const bool alone = mask == w.live && watch->reads == w.reads;
-  if (watch->mask != mask || (watch->version != now && !alone) || watch->own != w.own) {
-    *watch = {pc, mask, now, w.own, w.reads, 0, 2, {}};
+  const bool same = near ? watch->changes == changes : watch->version == now;
+  if (watch->mask != mask || (!same && !alone) || watch->own != w.own) {
+    *watch = {pc, mask, version(), changes, w.own, w.reads, w.near_reads, 0, 2, {}};
     return false;
   }
   ++watch->visits;
@@ -460,7 +463,9 @@ bool Block::same_again(Warp &w, u32 pc, u32 mask, u64 &now) {
   if (watch->visits >= watch->next || watch->frame.empty()) {  // the loop may return to itself after several turns only
     watch->frame.assign(w.frame, w.frame + program.frame_bytes);
     watch->reads = w.reads;
-    watch->version = now;
+    watch->near_reads = w.near_reads;
+    watch->version = version();
+    watch->changes = changes;
     watch->next = 2 * watch->visits;
   }
   return false;

@@ -94,6 +94,7 @@ static void end_phase(Warp &w, u32 pc, u32 by, const Target &t, Phase &phase) {
   Mbarrier &m = cluster.mbarriers[t.address];
   m.completed = join(m.completed, m.gathered);
   m.gathered = nullptr;
+  m.brought = 0;
   if (!m.waited && !m.overrun++) m.overrun_by = by, m.overrun_at = pc, m.overrun_block = w.block->index;
   m.waited = false;
   ++m.phases;
@@ -153,7 +154,7 @@ void Cluster::land(u64 address, Warp &by) {
     Phase phase(t.word());
     const u32 parity = phase.parity;
     phase.bytes -= s32(c->bytes);
-    m.brought_by = c->thread, m.from = c->pc;
+    m.brought_by = c->thread, m.from = c->pc, m.brought_block = c->block, m.brought += c->bytes;
     m.gathered = join(m.gathered, std::make_shared<Past>(Past{{actor << 6, c->time + 1}}));
     end_phase(by, c->pc, c->thread, t, phase);
     over = phase.parity != parity;
@@ -262,6 +263,7 @@ static void note_pass(Warp &w, u32 pc, int lane, Mbarrier &m) {
 static void test(Warp &w, const Instr &i, u32 m) {
   Block &b = *w.block;
   ++w.reads;
+  ++w.near_reads;
   ++w.polls;
   Poll &poll = w.poll;
   if (!(poll.mask & m)) w.poll_of_others = poll;
@@ -306,20 +308,29 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
   return false;
 }
 
-// What may have led to a deadlock, of this block's mbarriers: phases that ended too soon, waits that did not wait.
+// What may have led to a deadlock, of this block's mbarriers: copies that brought less than is expected, phases that ended
+// too soon, waits that did not wait.
 void Block::report_phases() {
   std::map<u64, const Mbarrier *> mine;  // in their order
   for (const auto &[address, mbarrier] : cluster.mbarriers)
     if (cluster.block(address) == this) mine[Cluster::offset(address)] = &mbarrier;
-  for (const auto &[at, m] : mine) {
-    if (m->overrun)
+  for (const auto &entry : mine) {
+    const u64 at = entry.first;
+    const Mbarrier *m = entry.second;
+    const auto by_block = [&](u64 index, const auto &say) {
       for (auto &by : cluster.blocks)
-        if (by->index == m->overrun_block) {
-          by->worker = worker;
-          const u64 shown = by.get() == this ? at : Cluster::address(*this, at);
-          by->report(Problem::DEADLOCK_OVERRUN, m->overrun_at, m->overrun_by, shown, m->overrun, m->made_by_thread,
-                     m->made_at);
-        }
+        if (by->index == index) by->worker = worker, say(*by, by.get() == this ? at : Cluster::address(*this, at));
+    };
+    const Phase phase(Target{this, at, Cluster::address(*this, at)}.word());
+    if (!phase.pending && phase.bytes > 0 && m->brought)
+      by_block(m->brought_block, [&](Block &by, u64 place) {
+        by.report(Problem::DEADLOCK_BROUGHT, m->from, m->brought_by, place, m->brought);
+      });
+    if (m->overrun)
+      by_block(m->overrun_block, [&](Block &by, u64 place) {
+        by.report(Problem::DEADLOCK_OVERRUN, m->overrun_at, m->overrun_by, place, m->overrun, m->made_by_thread,
+                  m->made_at);
+      });
     for (const auto &[pc, stale] : m->stale) report(Problem::DEADLOCK_STALE, pc, stale.thread, at, stale.count);
   }
 }

@@ -169,6 +169,7 @@ struct Instr {
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
+  X(DEADLOCK_BROUGHT, "deadlock", 702)                         \
   X(DEADLOCK_STALE, "deadlock", 702)                           \
   X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
@@ -359,7 +360,8 @@ struct Poll {
 // memory, they will come back for ever.
 struct Watch {
   u32 pc, mask;
-  u64 version, own, reads;  // of memory, of what no other warp sees; loads so far
+  u64 version, changes, own;  // of memory, of that of the cluster alone, of what no other warp sees
+  u64 reads, near_reads;      // so far
   u32 visits = 0, next = 2;
   std::vector<u8> frame;
 };
@@ -413,6 +415,7 @@ struct Warp {
   std::vector<Group> groups;
   // Does it make progress? See Block::same_again.
   u64 reads = 0;              // loads and atomics so far
+  u64 near_reads = 0;         // of these, of what only the cluster can change: tests of mbarriers
   u64 own = 0;                // changes of what only this warp sees: local memory, the clock
   u32 polls = 0;              // since another group, or another warp, had a turn
   u32 long_turns = 0;         // turns that ended because the quantum did

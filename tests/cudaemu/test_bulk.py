@@ -425,6 +425,62 @@ def test_reductions(operation, dtype, by):
     assert np.array_equal(c, expected), (c, expected)
 
 
+REDUCES = """
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+__global__ void reduce(const __grid_constant__ CUtensorMap map, const uint4 *box, int row, int col) {
+  __shared__ __align__(128) uint4 tile[32];
+  tile[threadIdx.x] = box[threadIdx.x];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x) return;
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(col), "r"(row));
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta." OPERATION ".tile.bulk_group [%0, {%1, %2}], [%3];"
+               "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::"l"(&map), "r"(col), "r"(row),
+               "r"((unsigned)__cvta_generic_to_shared(tile)) : "memory");
+}
+
+extern "C" cudaError_t launch(void *tensor, const void *box, int type, int rows, int cols, int row, int col) {
+  void *encode;
+  cudaDriverEntryPointQueryResult found;
+  cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found);
+  CUtensorMap map;
+  const cuuint64_t size[] = {(cuuint64_t)cols, (cuuint64_t)rows}, stride[] = {64};
+  const cuuint32_t sides[] = {(cuuint32_t)cols, 8}, step[] = {1, 1};
+  if (decltype(&cuTensorMapEncodeTiled)(encode)(
+          &map, (CUtensorMapDataType)type, 2, tensor, size, stride, sides, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+          CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+    return cudaErrorInvalidValue;
+  reduce<<<1, 32>>>(map, (const uint4 *)box, row, col);
+  return cudaDeviceSynchronize();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "type_", "dtype", "by"),
+    [
+        ("add", 7, "f4", np.add), ("add", 6, "f2", np.add), ("add", 2, "u4", np.add), ("add", 5, "u8", np.add),
+        ("min", 3, "i4", np.minimum), ("max", 4, "i8", np.maximum), ("max", 6, "f2", np.maximum),
+        ("and", 2, "u4", np.bitwise_and), ("or", 2, "u4", np.bitwise_or), ("xor", 5, "u8", np.bitwise_xor),
+        ("inc", 2, "u4", lambda a, x: np.where(a >= x, 0, a + 1)),
+        ("dec", 2, "u4", lambda a, x: np.where((a == 0) | (a > x), x, a - 1)),
+    ],
+)  # fmt: skip
+def test_reductions_through_a_tensor_map(operation, type_, dtype, by):
+    """A box of 8 rows of 64 bytes at row 6 of 12: the last two rows are clipped. The type is the map's."""
+    cols = 64 // np.dtype(dtype).itemsize
+    tensor, box = np.random.default_rng(type_).integers(0, 100, (2, 12, cols)).astype(dtype)
+    box, expected = box[:8].copy(), tensor.copy()
+    expected[6:] = by(tensor[6:], box[:6])
+    library = cudaemu.load(REDUCES, arch="9.0", defines={"OPERATION": f'"{operation}"'})
+    report = library.call("launch", tensor, box, type_, 12, cols, 6, 0)
+    report.raise_if_findings()
+    assert np.array_equal(tensor, expected), (tensor, expected)
+    assert report.counters["bulk_store_bytes"] == 6 * 64
+
+
 def test_what_has_no_effect_here():
     found, _, result = run("cp.async.bulk.prefetch.L2.global [%rd0], 64; prefetch.tensormap [%rd0];")
     assert found == [], result.findings

@@ -289,7 +289,19 @@ def test_a_wait_for_another_mbarrier_is_none():
 @pytest.mark.parametrize(("expected", "says"), [(512, "256 bytes are expected"), (128, "brought 128 bytes")])
 def test_bytes_that_do_not_come_out_even(expected, says):
     found, _, result = run("@%p0 " + EXPECT.format(expected) + "@%p0 " + COPY.format(256) + WAIT.format(0, 0), count=1)
-    assert found == ["deadlock"] and says in result.findings[0].message
+    assert set(found) == {"deadlock"} and says in result.findings[0].message
+
+
+def test_the_copy_that_came_last_is_told_in_a_deadlock():
+    """In that phase: one that ended before it tells nothing."""
+    expect, copy = "@%p0 " + EXPECT, "@%p0 " + COPY.format(256)
+    found, _, result = run(expect.format(512) + copy + WAIT.format(0, 0), count=1)
+    (told,) = [finding for finding in result.findings if TOLD in finding.message]
+    assert "copies have brought 256 of the bytes that this phase expects" in told.message
+    assert "cp.async.bulk" in told.place.text and told.thread == (0, 0, 0)
+    body = expect.format(256) + copy + WAIT.format(0, 0) + expect.format(512) + WAIT.format(1, 1)
+    found, _, result = run(body, count=1)
+    assert found == ["deadlock"] and "512 bytes are expected" in result.findings[0].message
 
 
 @pytest.mark.parametrize(

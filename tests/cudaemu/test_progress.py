@@ -13,7 +13,7 @@ from cudaemu import engine, hardware
 from cudaemu.build import compile_host
 from cudaemu.errors import UserError
 from tests.cudaemu import sources
-from tests.cudaemu.machine import kinds, launch
+from tests.cudaemu.machine import executed, kinds, launch
 
 KERNELS = r"""
 #include <cooperative_groups.h>
@@ -382,6 +382,26 @@ def test_counters_do_not_depend_on_who_waits_for_whom():
     report, *_ = run("warp_chain", 1, 64, 1)
     again, *_ = run("warp_chain", 1, 64, 2)
     assert report.counters == again.counters
+
+
+def test_a_wait_at_an_mbarrier_looks_no_more_often_because_others_store():
+    """A warp waits for the other one at each turn, in many blocks, on one core and on two."""
+    body = """
+        .shared .align 8 .b64 m; cvta.to.global.u64 %rd1, %rd0; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x;
+        setp.eq.u32 %p0, %r1, 0; setp.lt.u32 %p1, %r1, 32; mov.u32 %r5, 0; mad.wide.u32 %rd2, %r2, 128, %rd1;
+        @%p0 mbarrier.init.shared::cta.b64 [m], 1; bar.sync 0;
+      TURN: and.b32 %r6, %r5, 1; @%p1 bra WORK;
+      WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [m], %r6; @!%p2 bra WAIT; bra DONE;
+      WORK: mov.u32 %r7, 0;
+      MORE: st.global.u32 [%rd2], %r7; add.u32 %r7, %r7, 1; setp.lt.u32 %p3, %r7, 300; @%p3 bra MORE;
+        @%p0 mbarrier.arrive.shared::cta.b64 _, [m];
+      DONE: bar.sync 0; add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 20; @%p3 bra TURN;"""
+    counted: dict[int, set[int]] = {}
+    for threads in (1, 2, 2, 2, 2):
+        found = launch(body, np.zeros(16 * 32, np.uint32), grid=(16,), block=(64,), threads=threads)
+        assert kinds(found) == [], found.findings
+        counted.setdefault(threads, set()).add(executed(found, "mbarrier.try_wait"))
+    assert counted[1] == counted[2] and len(counted[1]) == 1
 
 
 MESSAGES = """

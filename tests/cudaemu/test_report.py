@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import cudaemu
+from cudaemu import engine
 from cudaemu.compiler import cache
 from cudaemu.errors import CheckFailed, UserError
+from cudaemu.findings import NOTES
 from cudaemu.trace import Access, Space
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +112,19 @@ def test_findings_raise_with_the_report():
     ):
         report.raise_if_findings()
     naive().raise_if_findings()
+
+
+def test_the_document_has_every_finding():
+    text = (ROOT / "docs" / "emulator.md").read_text().partition("## What it checks")[2]
+    table = text.partition("| Finding |")[2].partition("\n\n")[0]
+    named = [cell.strip() for row in table.splitlines() for cell in row.split("|")[1:2]]
+    also = {
+        "out of bounds shared": "shared",
+        "out of bounds local": "local",
+        "uninitialised shared read": "shared read",
+    }
+    kinds = {problem.kind for problem in engine.problems()} - set(NOTES)
+    assert not {kind for kind in kinds if not any(f"`{also.get(kind, kind)}`" in cell for cell in named)}
 
 
 def test_an_unknown_instruction_is_an_error_at_its_line():

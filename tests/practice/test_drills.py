@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import cudaemu
-from common import notebook
+from common import course, notebook
 from common.figures import fragments, layout
 from common.practice import drills
 from common.problems.quantize import ORDER
@@ -22,7 +22,8 @@ from tests.cudaemu import warpgroups
 from tests.cudaemu.machine import kinds, launch
 from tests.cudaemu.test_bulk import MOST, box
 
-BOXES = Path(__file__).parents[1] / "cudaemu" / "boxes.cu"
+ROOT = Path(__file__).parents[2]
+BOXES = ROOT / "tests" / "cudaemu" / "boxes.cu"
 SEEDS = range(3)
 EACH = 8  # questions of a kind and seed
 
@@ -142,6 +143,29 @@ def test_warps_are_those_of_the_machine():
 
 
 # ---- fragments ----
+
+
+def test_clocks_of_an_attention_tile_are_those_of_its_instructions():
+    """An m64nNk16, or in 8 bits an m64nNk32, takes N / 2 clocks at the full rate."""
+    met = set()
+    for question in asked("overlap"):
+        head_dim, count, _, keys, _, _ = numbers(question.text.partition("D = ")[2])
+        depth = 32 if "e4m3" in question.text else 16
+        products = head_dim // depth * keys // 2 + keys // depth * head_dim // 2
+        weights = 4 * keys
+        assert question.parts == {
+            "one by one": count * (products + weights),
+            "at least": count * max(products, weights),
+        }
+        met.add(products > weights)
+    assert met == {False, True}
+
+
+def test_each_stage_of_part_iii_has_drills():
+    table = (ROOT / "docs" / "practice.md").read_text().partition("| stage | drills |")[2].partition("\n\n")[0]
+    named = {row.split("|")[1].strip(): re.findall(r"`([\w-]+)`", row) for row in table.splitlines()[2:]}
+    assert list(named) == [stage.name.partition("_")[0] for stage in course.ladder() if stage.name.startswith("h")]
+    assert all(named.values()) and {name for row in named.values() for name in row} <= set(drills.KINDS)
 
 
 def test_fragment_tables_are_those_of_ldmatrix():
