@@ -8,6 +8,7 @@ stale.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -308,11 +309,17 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
 
 
-def timeline(stage: Stage) -> Picture | Markdown:
+def timeline(stage: Stage, emulated: Sequence[int] = ()) -> Picture | Markdown:
     """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
-    recorded it for the default kernel."""
+    recorded it for the default kernel. `emulated`: a shape at which the same kernel also runs in the emulator now, with
+    the same stamps; that is above it, in steps."""
     found = runs.recorded(kind="timeline", name=stage.name, default=True)
-    return timelines.figure(found[0].run) if found else Markdown(markdown.NOTHING)
+    if not found:
+        return Markdown(markdown.NOTHING)
+    row = found[0].row
+    kernel = stage.kernel(row["dtype"], row["settings"])
+    here = [timelines.emulated(kernel, timelines.stamped(kernel), tuple(emulated))] if emulated else []
+    return timelines.figure(*here, found[0].run)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
@@ -659,9 +666,15 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 def main(arguments: Sequence[str] | None = None) -> int:
     import nbformat
 
-    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="python -m common.notebook", description="Run notebooks, and save them.")
+    names = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 09_swizzle; default: all of notebooks/")
+    chosen = [Path(name).stem for name in parser.parse_args(arguments).names]
+    for name in chosen:
+        if name not in names:
+            parser.error(f"a name must be one of {', '.join(names)}, got '{name}'")
     engine.library()  # built now if need be: its output does not belong in a notebook
-    for path in [Path(word).resolve() for word in words] or sorted(NOTEBOOKS.glob("*.ipynb")):
+    for path in [NOTEBOOKS / f"{name}.ipynb" for name in chosen or names]:
         started = time.monotonic()
         nbformat.write(execute(path), path)
         print(f"{path.name}: {time.monotonic() - started:.0f} s, {path.stat().st_size / 1024:.0f} KB", flush=True)

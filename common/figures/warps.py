@@ -290,19 +290,23 @@ def turns(*runs: Run, end: int | None = None) -> Picture:
     return figure
 
 
-def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Picture:
+def overlaps(*runs: Run, kinds: Mapping[str, str], ends: Sequence[int] = ()) -> Picture:
     """One panel for each kernel: when its consumers execute instructions and wait, and below that when products of two
     kinds are under way for them. `kinds`: for a word of the source line that starts a product, what that computes.
-    `end`: the last step shown, by default the longest run's."""
-    shares = ", ".join(f"{each.without_product:.0%}" for each in runs)
-    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
+    `ends`: the last step shown of each, by default the longest run's. Runs in other units have axes of their own."""
+    alone = len({each.unit for each in runs}) > 1
+    shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.passes})" * alone for each in runs)
+    takeaway = (
+        f"Share of the {'run' if alone else runs[0].passes} from the first product to the last in which nobody "
+        f"multiplies: {shares}"
+    )
     colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
-    last = end or max(each.end for each in runs)
+    lasts = ends or [max(each.end for each in runs)] * len(runs)
     named = dict.fromkeys(span.what for each in runs for span in each.of(Kind.DOES))
     with styled():
-        figure = picture(WIDTH, 0.75 + sum(0.75 + 0.5 * len(each.consumers) for each in runs), takeaway)
-        panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, each in zip(panels, runs):
+        figure = picture(WIDTH, 0.75 + sum(0.75 + 0.25 * alone + 0.5 * len(each.consumers) for each in runs), takeaway)
+        panels = figure.subplots(len(runs), 1, sharex=not alone, squeeze=False)[:, 0]
+        for axes, each, last in zip(panels, runs, lasts, strict=True):
             _rows(axes, [*map(_consumer, each.consumers)], last)
             for row, first in enumerate(each.consumers):
                 _warp(axes, row - 0.22, each, first, height=0.42)
@@ -311,7 +315,8 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], end: int | None = None) -> Pi
                     place = row + 0.11 + 0.2 * list(colours).index(kind)
                     _bar(axes, place, span.start, span.end, colours[kind], height=0.2)
             axes.set_title(f"{each.label}: {each.without_product:.0%}", loc="left")
-        panels[-1].set_xlabel(runs[-1].axis)
+            if alone or each is runs[-1]:
+                axes.set_xlabel(each.axis)
         figure.legend(
             handles=[
                 Patch(color=RUNNING, label="the warp executes instructions"),

@@ -67,7 +67,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError("--sizes must be one size for timeline")
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
-    record = (_on_gpu if where == "gpu" else _emulated)(kernel, stamped(kernel), shapes[0], args.seed, args.block)
+    record = (_on_gpu if where == "gpu" else emulated)(kernel, stamped(kernel), shapes[0], args.seed, args.block)
     made, drawn = spans(record), figure(record)
     terminal.out.print(table(record))
     if args.trace_events:
@@ -112,7 +112,7 @@ def _changed(kernel: Kernel, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     return {"splits": 1} if "splits" in kernel.arguments(inputs, outputs) else {}
 
 
-def _emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) -> dict:
+def emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int = 0, block: int = 0) -> dict:
     """A run in the emulator, on a GPU of one multiprocessor: there blocks that are persistent have several tiles."""
     from common.measure.metadata import metadata
 
@@ -183,17 +183,26 @@ def spans(record: dict) -> Timeline:
     return timeline.timeline(record["rows"], record["rows"][0]["label"], _unit(record), record["block"])
 
 
-def figure(record: dict) -> Picture:
-    """The first tiles of the block, as the stage's patch says."""
+def figure(*records: dict) -> Picture:
+    """The first tiles of the block, as the stage's patch says; of several runs of a stage where that is `overlaps`."""
+    made = [_run_of(record) for record in records]
+    ends = [_first_tiles(record) for record in records]
+    name = read(course.load(records[0]["rows"][0]["name"])).first("Figure")
+    if name == "overlaps":
+        return warps.overlaps(*made, kinds=KINDS, ends=ends)
+    return warps.ring(made[0]) if name == "ring" else warps.turns(made[0], end=ends[0])
+
+
+def _run_of(record: dict) -> warps.Run:
     row, unit = record["rows"][0], _unit(record)
     where = f"{record['gpu']}, {record['date'][:10]}; {_cost(record)}" if record["gpu"] else "in the emulator"
-    made = warps.Run(spans(record), f"{row['label']}, {row['size']}, {where}", (), record["block"], unit, AXES[unit])
-    name = read(course.load(row["name"])).first("Figure")
-    if name == "ring":
-        return warps.ring(made)
+    return warps.Run(spans(record), f"{row['label']}, {row['size']}, {where}", (), record["block"], unit, AXES[unit])
+
+
+def _first_tiles(record: dict) -> int:
+    """When the last warpgroup has stored its first tiles; 0 if nobody stores."""
     stored = [row["end"] for row in record["rows"] if row["event"] == "STORES"]
-    end = max(each[:TILES][-1] for each in stored)
-    return warps.turns(made, end=end) if name == "turns" else warps.overlaps(made, kinds=KINDS, end=end)
+    return max((each[:TILES][-1] for each in stored), default=0)
 
 
 def _cost(record: dict) -> str:

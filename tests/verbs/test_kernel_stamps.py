@@ -53,7 +53,7 @@ def emulated(name: str, source=None) -> dict:
     """A run in the emulator at the size that the patch names."""
     kernel = kernels.load(name).kernel()
     shape = kernel.stage.spec.parse(timeline.read(kernel.stage).first("Emulator"), kernel.variants)
-    return timeline._emulated(kernel, source or timeline.stamped(kernel), shape, 0, 0)
+    return timeline.emulated(kernel, source or timeline.stamped(kernel), shape, 0, 0)
 
 
 @pytest.fixture(scope="module")
