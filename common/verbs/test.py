@@ -156,13 +156,13 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
 
 def _far(kernel: Kernel, device: str) -> Mapping[str, Sequence[tuple[Shape, Shape]]]:
     """Inputs that reach beyond 32 bits, by what they are: those that the GPU has room for. In the emulator one block
-    runs: of a stage whose few blocks go over all tiles that would be hours, and TMA takes coordinates, no offsets."""
+    runs, where it makes the last part and no more."""
     from common import launcher
 
     found = kernel.stage.spec.far_inputs(kernel.multiples, kernel.variants)
     if device == "gpu":
         return {why: sizes for why, sizes in found.items() if launcher.fits(kernel, sizes)}
-    return found if not kernel.stage.arch.exact and launcher.last_is_last(kernel) else {}
+    return found if launcher.last_is_last(kernel) else {}
 
 
 def _newer(kernel: Kernel) -> Arch | None:
