@@ -165,6 +165,7 @@ struct Mbarrier {
   u32 brought_by = MANY_THREADS, from = NO_PC;  // whose copy came last
   const Warp *made_by = nullptr;                // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
+  Cell made;            // when that was: later accesses hide it in the cells of its granules
   bool fenced = false;  // since then, so that TMA finds it
   // For the report of a deadlock.
   u32 phases = 0;      // that have ended
@@ -424,6 +425,7 @@ struct Block {
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &, Cell visit);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &, bool reads = true);
+  bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);
@@ -520,7 +522,6 @@ struct Block {
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
   void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
   void report_shifted(const Visit &, u32 thread, u32 pc);
-  bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
   Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);

@@ -75,6 +75,8 @@ void Block::forget_times() {
     settle(w);
   }
   for (auto &[offset, flag] : flags) std::fill(flag.time.begin(), flag.time.end(), tick);
+  for (auto &[address, mbarrier] : cluster.mbarriers)
+    if (cluster.block(address) == this) mbarrier.made.forget_time();
 }
 
 // After a change of what the warp knows.

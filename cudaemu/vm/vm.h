@@ -163,6 +163,7 @@ struct Instr {
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
   X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(MBARRIER_INIT_RACE, "mbarrier", 0)                         \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
