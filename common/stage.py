@@ -460,6 +460,10 @@ class Kernel:
         return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 
     def _takes(self, shape: Shape) -> bool:
+        try:
+            self.stage.spec.check(shape, self.variants)
+        except UserError:
+            return False
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
     def arguments(

@@ -56,6 +56,14 @@ def test_the_verb_checks_both_kernels(command, edited):
     assert said.status == 1 and "V8: relative error" in said.out and "O: relative" not in said.out
 
 
+def test_a_check_has_blocks_with_several_tiles(edited):
+    """What a block leaves to its next tile: TMA may still read O where the next one is written."""
+    known = "named_barrier_sync(4 + consumer, 128);       // ... and the warpgroup knows it"
+    kernel = STAGE.kernel("fp16", source=edited(STAGE, (known, "")))
+    shape = next(shape for why, shape in kernel.test_shapes().items() if "several turns" in why)
+    assert "copy in flight" in accuracy.check(kernel, shape, "emulator").report
+
+
 def test_a_rotation_leaves_products_as_they_are():
     q, k, _ = (each.double() for each in inputs())
     turned = problem.rotated(q), problem.rotated(k)

@@ -330,12 +330,14 @@ struct Launch {
 };
 
 struct Barrier {
+  struct Arrival { u32 warp, time, thread, pc; };
   u32 arrived = 0, expected = 0;  // threads; expected 0: every thread of the block
   u32 pc = NO_PC;                 // where the first of them arrived
   u32 thread = 0;
   u32 count = 0, all = ~0u, any = 0;  // bar.red
   bool mixed = false;
-  Clock knows, fenced[2];  // counted barriers: what those knew that have arrived
+  Clock knows, fenced[2];               // counted barriers: what those knew that have arrived
+  std::vector<Arrival> now, last_time;  // ... and who they are, and who they were when it was last complete
 };
 
 // What the addresses of the active lanes look like.
@@ -510,6 +512,7 @@ struct Block {
   void forget_times();
   void meet_all();
   void bring(Warp &, Barrier &);
+  void look_for_turns(const Warp &, const Barrier &, u32 number, u32 thread, u32 pc);
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;

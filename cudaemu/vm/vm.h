@@ -136,6 +136,7 @@ struct Instr {
   X(WGMMA_PATTERN, "misaligned", 0)                            \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
+  X(BARRIER_TURNS, "barrier divergence", 0)                    \
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
   X(CLUSTER_NOT_ARRIVED, "barrier divergence", 0)              \
   X(WARP_DIVERGENCE, "warp divergence", 0)                     \
