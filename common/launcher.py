@@ -156,13 +156,17 @@ def check_far(kernel: Kernel, sizes: Sequence[tuple[Shape, Shape]], device: str,
 
 
 def last_is_last(kernel: Kernel) -> bool:
-    """Whether the last block makes the last part of the output, as `check_far` takes it in the emulator. A kernel may
-    number its tiles otherwise."""
+    """Whether the last block makes the last part of the output, and little more, as `check_far` takes it in the
+    emulator. A kernel may number its tiles otherwise, or launch as many blocks as fit, of which each would go over far
+    too many tiles: where there is one multiprocessor, it launches one."""
     spec = kernel.stage.spec
     inner = [spec.axes.index(axis) for axis in spec.inner_axes]
     shapes = spec.test_shapes(kernel.multiples, kernel.variants).values()
     largest = max(shapes, key=lambda shape: math.prod(shape) // math.prod(shape[position] for position in inner))
     inputs, outputs = tensors(kernel, largest, 0)
+    report = _run(kernel, inputs, outputs, blocks=NO_BLOCK, multiprocessors=1)
+    if all(math.prod(launch.grid) == 1 for launch in report.launches):
+        return False
     _run(kernel, inputs, outputs, blocks=LAST_BLOCK, sanitize=False)
     return all(bool(output.flatten()[-1].isfinite()) for output in outputs)
 

@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -200,8 +200,12 @@ class Problem(ABC):
 
         Rounding once is what the baseline does. Rounding every product as well makes the error of the whole 1.41 times
         as large, cutting bits off instead of rounding twice as large."""
+        return self._near(references, self.baseline(inputs, dtype, variants))
+
+    def _near(self, references: Tensors, baselines: Tensors) -> tuple[Tolerance, ...]:
+        """These tolerances, of outputs that torch computes with those errors."""
         found = []
-        for reference, baseline in zip(references, self.baseline(inputs, dtype, variants), strict=True):
+        for reference, baseline in zip(references, baselines, strict=True):
             off = (baseline.double() - reference).abs_()
             off = off[off.isfinite()]  # where the reference is not finite, the output has to equal it
             found.append(Tolerance(self.slack * off.norm().item(), 2 * off.max().item() if len(off) else 0.0))
@@ -210,9 +214,21 @@ class Problem(ABC):
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """Launches that compute the same of these inputs in another way, for a check to try, too, by what they are: the
-        launcher's arguments that differ. `extra_names` among them are judged like outputs."""
+        """Launches of these inputs in another way, for a check to try, too, by what they are: the launcher's arguments
+        that differ. `extra_names` among them are judged like outputs."""
         return {}
+
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        dtype: str,
+        variants: Variants,
+        references: Tensors,
+        tolerances: tuple[Tolerance, ...],
+        changed: Mapping[str, Any],
+    ) -> tuple[Tensors, tuple[Tolerance, ...]]:
+        """References and tolerances of a launch with these arguments: the given ones if it computes the same."""
+        return references, tolerances
 
     # ---- time --------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class Stage:
     counted_at: tuple[int, ...] = ()  # where `bench` counts a ladder that ends with this stage; default: the problem's
     together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
+    besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: a module of its package, and a function in it
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _calls: Kept[Prepared] = field(default_factory=Kept, init=False, repr=False, compare=False)
@@ -459,6 +460,10 @@ class Kernel:
         return {**self.stage.spec.test_shapes(self.multiples, self.variants), **asked}
 
     def _takes(self, shape: Shape) -> bool:
+        try:
+            self.stage.spec.check(shape, self.variants)
+        except UserError:
+            return False
         return all(size % multiple == 0 for size, multiple in zip(shape, self._rules, strict=True))
 
     def arguments(

@@ -365,6 +365,14 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: copies have "
         f"brought {f.size} bytes more than were expected (expect_tx), the last one by {f.someone}{f.there}"
     ),
+    "BARRIER_TURNS": lambda f, at: (
+        f"barrier {f.address}: {f.someone}{f.there} arrived when it was last complete, and nothing orders this thread "
+        "after that: it may come first, and be counted instead of another"
+    ),
+    "MBARRIER_INIT_RACE": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)} is used here and initialised by {f.someone}{f.there}, {f.missing} "
+        "between them: this thread may come first, and find no mbarrier yet"
+    ),
     "MBARRIER_BYTES": lambda f, at: (
         f"the mbarrier at {at.shared(f.address)} must expect at most 1,048,575 bytes at a time, got {f.size} more"
     ),

@@ -11,7 +11,8 @@ import kernels
 from common import accuracy
 from common.problems import quantize as problem
 from cudaemu.errors import UserError
-from kernels.h8_fp8.attention import attention, quantize
+from kernels.h8_fp8 import quantize
+from kernels.h8_fp8.attention import attention
 
 STAGE = kernels.load("h8")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -43,6 +44,24 @@ def test_the_kernel_that_quantizes(kernel, device):
     for shape in kernel.test_shapes().values():
         for pattern in quantize.spec.patterns_at(shape, kernel.multiples, kernel.variants):
             assert not (found := accuracy.check(kernel, shape, device, pattern=pattern).report), found
+
+
+def test_the_verb_checks_both_kernels(command, edited):
+    """The second one alone would make right what the first one's keys, in another order, mean."""
+    other_order = edited(STAGE, ("i % 4 / 2 * 8 + t * 2 + i % 2", "t * 4 + i % 4"))
+    words = STAGE.package, "test", "--device", "emulator", "--sizes", "1x1x128", "--dtype", "fp16"
+    said = command(*words)
+    assert said.status == 0 and "quantize: fp16" in said.out
+    said = command(*words, "--source", other_order)
+    assert said.status == 1 and "V8: relative error" in said.out and "O: relative" not in said.out
+
+
+def test_a_check_has_blocks_with_several_tiles(edited):
+    """What a block leaves to its next tile: TMA may still read O where the next one is written."""
+    known = "named_barrier_sync(4 + consumer, 128);       // ... and the warpgroup knows it"
+    kernel = STAGE.kernel("fp16", source=edited(STAGE, (known, "")))
+    shape = next(shape for why, shape in kernel.test_shapes().items() if "several turns" in why)
+    assert "copy in flight" in accuracy.check(kernel, shape, "emulator").report
 
 
 def test_a_rotation_leaves_products_as_they_are():

@@ -19,10 +19,9 @@ from common.stage import Stage, macros
 from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
-from kernels.h8_fp8.attention import quantize
 
 STAGES = kernels.ladder()
-OTHERS = {quantize.source: quantize}  # a second kernel with a launcher of its own in a stage's source
+OTHERS = {other.source: other for stage in STAGES for other in stage.besides}
 OVERLOADED = ("store_tiles", "store_pair")  # a helper of this name per type
 
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)

@@ -28,12 +28,12 @@ def said_of_the_launcher(kernel: Kernel) -> str:
     return launcher.check(kernel).report
 
 
-@pytest.mark.parametrize("number", ["01", "05", "12", "h2"])
+@pytest.mark.parametrize("number", ["01", "05", "12", "h2", "h4", "h6"])
 def test_our_own_are_right(number: str):
     kernel = kernels.load(number).kernel()
     assert launcher.check(kernel).ok
     far = verb._far(kernel, "emulator")
-    assert len(far) == (0 if number == "h2" else 2), "TMA takes coordinates"
+    assert len(far) == (0 if number == "h4" else 2), "a block of h4 goes over all tiles"
     for sizes in far.values():
         result = launcher.check_far(kernel, sizes, "emulator")
         assert result.ok and result.accuracies, result.report
@@ -113,13 +113,19 @@ def test_what_a_call_leaves_on_the_host(edited: Edited):
 
 
 @pytest.mark.parametrize(
-    "edit", [("C[(size_t)row * N + col]", "C[row * N + col]"), ("A + (size_t)row * K", "A + row * K")], ids="CA"
+    "number, wide, narrow, wrong",
+    [
+        ("01", "C[(size_t)row * N + col]", "C[row * N + col]", "AB"),
+        ("01", "A + (size_t)row * K", "A + row * K", "A"),
+        ("h1", "B_block[(size_t)(slice * BLOCK_K + row) * N", "B_block[(slice * BLOCK_K + row) * N", "B"),
+        ("h2", "C[(size_t)row * N + col]", "C[row * N + col]", "AB"),
+    ],
 )
-def test_products_of_32_bits(edited: Edited, edit: tuple[str, str]):
-    kernel = broken(edited, NAIVE, edit)
+def test_products_of_32_bits(edited: Edited, number: str, wide: str, narrow: str, wrong: str):
+    kernel = broken(edited, kernels.load(number), (wide, narrow))
     failed = [why for why, sizes in verb._far(kernel, "emulator").items()
               if not launcher.check_far(kernel, sizes, "emulator").ok]  # fmt: skip
-    assert failed == [f"more than 2³² elements of {name} and C" for name in ("AB" if "C" in edit[0] else "A")]
+    assert failed == [f"more than 2³² elements of {name} and C" for name in wrong]
 
 
 def test_heads_along_an_axis_that_has_no_room_and_keys_in_16_bits(edited: Edited):

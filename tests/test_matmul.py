@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 import kernels
-from common import problem
+from common import accuracy, problem
 from common.measure import contest, timing
 from common.practice import patches
 from cudaemu.errors import UserError
@@ -101,6 +101,26 @@ def test_what_follows_a_product_with_every_tile(choice):
     changed = {"bias": bias, "residual": residual, "activation": 2, "choice": choice}
     stage.kernel("fp16").emulate((a, b), (c,), changed=changed).raise_if_findings()
     assert_right(c, expected(a, b, bias, "gelu", residual))
+
+
+@pytest.mark.parametrize(
+    ("shape", "old", "new"),
+    [
+        ((150, 128, 128), "residual[i][x / 2], ACTIVATION", "residual[i][0], ACTIVATION"),
+        ((150, 128, 128), "0.14224837f", "0.12224837f"),
+        ((128, 136, 128), "row * arguments.residual_row]", "row * arguments.N]"),
+        ((300, 136, 336), "arguments.bias || arguments.residual", "arguments.bias && arguments.residual"),
+        ((300, 136, 336), "A, M, K, a_row, min", "A, M, K, K, min"),
+        ((300, 136, 336), "arguments.C, M, N, arguments.c_row", "arguments.C, M, N, N"),
+    ],
+    ids=["row of the residual", "GELU", "its pitch", "bias alone", "pitch of A", "pitch of C"],
+)
+def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new):
+    """Of a reader's version, which no test of `kernels.matmul` knows."""
+    stage = kernels.load("h5")
+    kernel = stage.kernel("fp16", source=edited(stage, (old, new)))
+    (pattern,) = SPEC.patterns_at(shape, kernel.multiples, kernel.variants)
+    assert "wrong result" in accuracy.check(kernel, shape, "emulator", pattern=pattern).report
 
 
 @pytest.mark.parametrize("transposed", [0, 1])

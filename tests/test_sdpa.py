@@ -203,6 +203,15 @@ def test_a_check_launches_with_another_scale_as_well():
     assert torch.equal(scaled["Q"], tensors[0] / 2) and scaled["scale"] == 2 / 8
 
 
+def test_a_check_sees_heads_packed_that_have_too_many_queries_for_it(edited):
+    """100 queries, where the tile of packed heads has 64 rows."""
+    more = ("(long long)(H / H_KV) <= WGMMA_M ?", "(long long)(H / H_KV) <= 2 * WGMMA_M ?")
+    stage = kernels.load("h7")
+    kernel = stage.kernel("fp16", {"HEAD_DIM": 64}, edited(stage, more))
+    shape = next(shape for why, shape in kernel.test_shapes().items() if "too many queries to be packed" in why)
+    assert not accuracy.check(kernel, shape, "emulator").ok
+
+
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():
     """One key: torch's O is V exactly, and its furthest element says nothing. More keys: as everywhere."""
     for n_kv, exactly in ((1, True), (200, False)):

@@ -1,28 +1,37 @@
 """Matrix multiplication as programs call it: rows contiguous or further apart, B as [N, K], an fp32 result, and what
 often follows a product: C = activation(A · B + bias) + residual.
 
-A check compares the product alone; what follows it is tested through `kernels.matmul`.
+A check compares the product, and with one more launch what may follow it: at each size something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, relu
 
 from common.dtypes import torch_dtype
 from common.problem import Shape, Tensors, Tolerance, Variants
-from common.problems.gemm import Gemm, straight
+from common.problems.gemm import CHUNK, Gemm, straight
 from cudaemu.errors import UserError
 
 ROW_BYTES = 16  # rows begin at multiples of this
+ACTIVATIONS = (lambda x: x, relu, gelu)  # by the launcher's number
+FOLLOWS = {  # a product, in a check: of its arguments those that are given, and the activation
+    "with bias": (("bias",), 0),
+    "with ReLU and residual": (("residual",), 1),
+    "with bias, GELU and residual": (("bias", "residual"), 2),
+}
 
 
 class Matmul(Gemm):
     name = "matmul"
     settings = ("B_TRANSPOSED", "FP32_OUT")
     scratch_names = given_names = ("bias", "residual")
+    patterns = ("normal", "strided")
 
     def scratch(self, shape: Shape, variants: Variants, device: str | torch.device = "cpu") -> tuple[None, None]:
         return None, None
@@ -36,13 +45,61 @@ class Matmul(Gemm):
         rows = {"a_row": a.stride(0), "b_row": b.stride(0), "c_row": c.stride(0), "residual_row": shape[1]}
         return {**super().scalars(shape, variants, tensors), **rows, "activation": 0, "choice": variants["choice"]}
 
+    def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
+        """Strides where every axis is ragged, in place of rows side by side: those are everywhere else."""
+        ragged = self.test_shapes(multiples, variants).get("ragged in M, N, K")
+        return self.patterns[1:] if shape == ragged else self.patterns[:1]
+
+    def inputs(
+        self,
+        shape: Shape,
+        dtype: str,
+        variants: Variants,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        pattern: str = "normal",
+    ) -> Tensors:
+        a, b = super().inputs(shape, dtype, variants, seed=seed, device=device)
+        return (_apart(a, 8), _apart(b, 16)) if pattern == "strided" else (a, b)
+
+    def outputs_for(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
+        """C's rows are apart where A's are."""
+        (c,) = super().outputs_for(inputs, dtype, variants)
+        return (c if inputs[0].is_contiguous() else _apart(c, 24),)
+
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """With zeros added."""
-        m, n, _ = self.shape(inputs, variants)
-        zeros = [inputs[0].new_zeros(size) for size in ((n,), (m, n))]
-        return {"with bias and residual": dict(zip(self.scratch_names, zeros))}
+        """One of those that follow a product."""
+        m, n, k = self.shape(inputs, variants)
+        what = list(FOLLOWS)[(m + n + k) // CHUNK % len(FOLLOWS)]
+        given, activation = FOLLOWS[what]
+        generator = torch.Generator(inputs[0].device).manual_seed(m + n + k)
+        bias, residual = (
+            torch.randn(size, generator=generator, device=inputs[0].device).to(inputs[0].dtype) for size in (n, (m, n))
+        )
+        addends = {"bias": bias, "residual": _apart(residual, 4)}
+        changed = {name: addends[name] for name in given}
+        return {what: {**changed, "residual_row": n + 4, "activation": activation}}
+
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        dtype: str,
+        variants: Variants,
+        references: Tensors,
+        tolerances: tuple[Tolerance, ...],
+        changed: Mapping[str, Any],
+    ) -> tuple[Tensors, tuple[Tolerance, ...]]:
+        if "activation" not in changed:
+            return references, tolerances
+        (product,) = super().baseline([each.float() for each in inputs], "fp32", variants)
+        made = _finished(product, changed).to(_output(inputs[0].dtype, variants))
+        references = (_finished(references[0], changed),)
+        (tolerance,) = self._near(references, (made,))
+        addends = sum(each.double().abs() for name in self.given_names if (each := changed.get(name)) is not None)
+        return references, (self._with_cuts(tolerance, inputs, variants, addends),)
 
     def check_layout(self, name: str, tensor: Tensor) -> None:
         if tensor.dim() == 2 and (tensor.stride(1) != 1 or tensor.stride(0) * tensor.element_size() % ROW_BYTES):
@@ -60,21 +117,40 @@ class Matmul(Gemm):
     def tolerances(
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
     ) -> tuple[Tolerance, ...]:
-        """As everywhere. An fp32 result may also be off by what tensor cores cut off: they align 16 products and the
-        sum so far to the largest, and drop what lies below its last place (Fasi et al., "Numerical behavior of NVIDIA
-        tensor cores", 2021), so at most 2⁻²³ of the magnitude each time, in one direction."""
-        ((whole, element),) = super().tolerances(inputs, dtype, variants, references)
+        """As everywhere, and as _with_cuts says."""
+        (found,) = super().tolerances(inputs, dtype, variants, references)
+        return (self._with_cuts(found, inputs, variants, 0),)
+
+    def _with_cuts(
+        self, found: Tolerance, inputs: Sequence[Tensor], variants: Variants, addends: Tensor | int
+    ) -> Tolerance:
+        """An fp32 result may also be off by what tensor cores cut off: they align 16 products and the sum so far to the
+        largest, and drop what lies below its last place (Fasi et al., "Numerical behavior of NVIDIA tensor cores",
+        2021), so at most 2⁻²³ of the magnitude each time, in one direction. `addends` are part of the magnitude."""
         if not variants.get("FP32_OUT"):
-            return (Tolerance(whole, element),)
+            return found
         a, b = inputs
-        magnitude = a.double().abs() @ straight(b, variants).double().abs()
+        magnitude = a.double().abs() @ straight(b, variants).double().abs() + addends
         cut = (a.shape[1] / 16 + 8) * 2.0**-23 * magnitude
-        return (Tolerance(max(whole, cut.norm().item()), cut.clamp_(min=element)),)
+        return Tolerance(max(found.whole, cut.norm().item()), cut.clamp_(min=found.element))
 
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         m, n, k = shape
         size = torch_dtype(dtype)
         return (m * k + k * n) * size.itemsize + m * n * _output(size, variants).itemsize
+
+
+def _apart(x: Tensor, gap: int) -> Tensor:
+    """The same numbers, with so many elements between the rows, which nobody may use."""
+    return torch.cat((x, x.new_full((x.shape[0], gap), torch.nan)), dim=1)[:, :-gap]
+
+
+def _finished(product: Tensor, changed: Mapping[str, Any]) -> Tensor:
+    """activation(product + bias) + residual, in the type of the product."""
+    bias, residual = (
+        0 if (each := changed.get(name)) is None else each.to(product.dtype) for name in Matmul.given_names
+    )
+    return ACTIVATIONS[changed["activation"]](product + bias) + residual
 
 
 def _output(dtype: torch.dtype, variants: Variants) -> torch.dtype:

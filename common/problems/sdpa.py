@@ -85,7 +85,7 @@ class Sdpa(Attention):
             "queries ragged": (1, 1, 1, 150, 128),
             "keys ragged, fewer than queries": (1, 1, 1, 128, 70),
             "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
-            "a small tile": (1, 1, 1, 50, 128),
+            "a small tile, grouped heads with too many queries to be packed": (1, 2, 1, 50, 128),
             "more tiles than any ring holds, ragged": (1, 1, 1, 200, 401),
             "grouped heads, many queries": (2, 4, 2, 100, 200),
         }

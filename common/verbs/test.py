@@ -60,17 +60,25 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 def _run(stage: Stage, args: argparse.Namespace) -> int:
     pinned, dtypes = options.variants(args), options.dtypes(stage, args)
-    if pinned:
-        each = dict.fromkeys(kernel.dtype for kernel in stage.kernels(dtypes, args.source))
-        kernels = [stage.kernel(dtype, pinned, args.source) for dtype in each]
-    else:
-        kernels = stage.kernels(dtypes, args.source)
+    kernels = _kernels(stage, dtypes, pinned, args)
+    for other in stage.besides:
+        kernels += _kernels(other, dtypes, {name: v for name, v in pinned.items() if name in other.variants}, args)
     small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose differently
     builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
     if builds and not args.sizes and stage.arch.runs_on(small):
         builds.append((kernels[0], stage.target(small)))
     with _building(builds):
         return _check(stage, kernels, small, args)
+
+
+def _kernels(
+    stage: Stage, dtypes: Sequence[str] | None, pinned: Mapping[str, int], args: argparse.Namespace
+) -> list[Kernel]:
+    """All of a stage; with pinned variants one per dtype."""
+    found = stage.kernels(dtypes, args.source)
+    if not pinned:
+        return found
+    return [stage.kernel(dtype, pinned, args.source) for dtype in dict.fromkeys(kernel.dtype for kernel in found)]
 
 
 def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.Namespace) -> int:
@@ -80,11 +88,12 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
         devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
+    firsts = [next(kernel for kernel in kernels if kernel.stage is each) for each in (stage, *stage.besides)]
     found = [
         (kernel, shape, why, device, pattern)
         for device in devices
         for kernel in kernels
-        for why, shape in _shapes(kernel, kernel is kernels[0], device, args).items()
+        for why, shape in _shapes(kernel, kernel in firsts, device, args).items()
         for pattern in kernel.stage.spec.patterns_at(shape, kernel.multiples, kernel.variants)
         if device == "gpu" or options.emulable(kernel, shape)
     ]
@@ -113,7 +122,8 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
             update(advance=1)
         if others:
             update(f"testing the launcher of {first.label}")
-            results.append(replace(launcher.check(first, args.seed), why="what the launcher does besides"))
+            for kernel in firsts:
+                results.append(replace(launcher.check(kernel, args.seed), why="what the launcher does besides"))
             update(advance=1)
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
@@ -156,13 +166,13 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
 
 def _far(kernel: Kernel, device: str) -> Mapping[str, Sequence[tuple[Shape, Shape]]]:
     """Inputs that reach beyond 32 bits, by what they are: those that the GPU has room for. In the emulator one block
-    runs: of a stage whose few blocks go over all tiles that would be hours, and TMA takes coordinates, no offsets."""
+    runs, where it makes the last part and no more."""
     from common import launcher
 
     found = kernel.stage.spec.far_inputs(kernel.multiples, kernel.variants)
     if device == "gpu":
         return {why: sizes for why, sizes in found.items() if launcher.fits(kernel, sizes)}
-    return found if not kernel.stage.arch.exact and launcher.last_is_last(kernel) else {}
+    return found if launcher.last_is_last(kernel) else {}
 
 
 def _newer(kernel: Kernel) -> Arch | None:
@@ -187,7 +197,13 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
     made.add_column("")
     groups: dict[tuple, list[Result]] = {}
     for number, result in enumerate(results):
-        groups.setdefault((result.kernel.short, result.device, number if details else 0), []).append(result)
+        kernel = result.kernel
+        name = (
+            kernel.short
+            if kernel.stage.problem == results[0].kernel.stage.problem
+            else f"{kernel.stage.problem}: {kernel.short}"
+        )
+        groups.setdefault((name, result.device, number if details else 0), []).append(result)
     for (name, device, _), group in groups.items():
         worst = max((a for r in group for a in r.accuracies), key=lambda a: a.ratio, default=None)
         first = group[0]

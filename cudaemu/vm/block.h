@@ -167,6 +167,7 @@ struct Mbarrier {
   u32 brought = 0;                // bytes of copies in this phase
   const Warp *made_by = nullptr;  // who initialised it, and where
   u32 made_by_thread = MANY_THREADS, made_at = NO_PC;
+  Cell made;            // when that was: later accesses hide it in the cells of its granules
   bool fenced = false;  // since then, so that TMA finds it
   // For the report of a deadlock.
   u32 phases = 0;      // that have ended
@@ -331,12 +332,14 @@ struct Launch {
 };
 
 struct Barrier {
+  struct Arrival { u32 warp, time, thread, pc; };
   u32 arrived = 0, expected = 0;  // threads; expected 0: every thread of the block
   u32 pc = NO_PC;                 // where the first of them arrived
   u32 thread = 0;
   u32 count = 0, all = ~0u, any = 0;  // bar.red
   bool mixed = false;
-  Clock knows, fenced[2];  // counted barriers: what those knew that have arrived
+  Clock knows, fenced[2];               // counted barriers: what those knew that have arrived
+  std::vector<Arrival> now, last_time;  // ... and who they are, and who they were when it was last complete
 };
 
 // What the addresses of the active lanes look like.
@@ -429,6 +432,7 @@ struct Block {
   bool shadow_write_row(const Warp &, u64 address, u32 bytes, const Instr &);
   void shadow_land(const Warp &, int lane, u32 address, u32 bytes, const Instr &, Cell visit);
   void shadow_atomic(const Warp &, int lane, u32 address, u32 bytes, const Instr &, bool reads = true);
+  bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   // Global memory: races.cpp.
   void race_read(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, const Pattern &);
   void note_seen(u32 mask, const u64 *address);
@@ -513,6 +517,7 @@ struct Block {
   void forget_times();
   void meet_all();
   void bring(Warp &, Barrier &);
+  void look_for_turns(const Warp &, const Barrier &, u32 number, u32 thread, u32 pc);
   void take(Warp &, const Barrier &);
   void learn(Warp &, const Clock &);
   u32 lane_time(const Warp &, int lane, int of) const;
@@ -525,7 +530,6 @@ struct Block {
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
   void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
   void report_shifted(const Visit &, u32 thread, u32 pc);
-  bool ordered(const Warp &, int lane, const Block &there, Cell) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
   Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);

@@ -612,7 +612,11 @@ void Block::arrive(Warp &w, Group &group, const Instr &i, u32 mask) {
     if (votes) b.any = ALL;
   }
   if (cluster.noting) cluster.note(w, i.pc, EVENT_BARRIER_ARRIVE, 0, number, i.o[2] != 1);
-  if (expected && launch.sanitize) bring(w, b);
+  if (expected && launch.sanitize) {
+    look_for_turns(w, b, number, thread(w, lane), i.pc);
+    b.now.push_back({w.index, w.time, thread(w, lane), i.pc});
+    bring(w, b);
+  }
   if (i.o[2] == 1)
     ++group.pc;
   else {
@@ -699,7 +703,9 @@ void Block::complete_barriers() {
       }
     if (!b.expected && launch.sanitize) meet_all();
     ++changes;
+    std::vector<Barrier::Arrival> over = std::move(b.now);
     b = Barrier{};
+    b.last_time = std::move(over);
   }
 }
 

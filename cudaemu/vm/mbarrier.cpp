@@ -38,6 +38,14 @@ struct Target {
 // Its address in a report.
 static u64 shown(const Block &b, const Target &t) { return t.there == &b ? t.offset : t.address; }
 
+// Whoever uses an mbarrier must have synchronised with the thread that made it: otherwise he may come first.
+static void look_for_init(const Warp &w, const Instr &i, int lane, const Target &t, const Mbarrier &m) {
+  Block &b = *w.block;
+  if (b.launch.sanitize && !b.ordered(w, lane, *t.there, m.made))
+    b.report(Problem::MBARRIER_INIT_RACE, i.pc, b.thread(w, lane), shown(b, t), 8, m.made_by_thread, m.made_at,
+             t.there->index);
+}
+
 // f(lane, target) for all lanes, one after the other. `atomic`: the sanitizer notes it as such. False if an address is none, which has been reported.
 template <class F>
 static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 shape, bool atomic, F f) {
@@ -196,6 +204,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
       if (!n || n > MOST_ARRIVALS) return wrong(Problem::MBARRIER_COUNT);
       Mbarrier &made = b.cluster.mbarriers[t.address] = {};
       made.made_by = &w, made.made_by_thread = b.thread(w, lane), made.made_at = i.pc;
+      if (b.launch.sanitize) made.made = Cell::by_warp(w.time, w.index, lane, lane, i.pc, 0);
       forget(t.address);
       note(EVENT_MBARRIER_INIT, n);
       t.word() = Phase(n | u64(n) << 20).word();
@@ -203,6 +212,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     }
     const auto known = b.cluster.mbarriers.find(t.address);
     if (known == b.cluster.mbarriers.end()) return wrong(Problem::MBARRIER_NOT_THERE);
+    look_for_init(w, i, lane, t, known->second);
     if (what == INVALIDATE) {
       b.cluster.mbarriers.erase(known);
       forget(t.address);
@@ -274,6 +284,7 @@ static void test(Warp &w, const Instr &i, u32 m) {
       b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), shown(b, t), 0);
       return b.halt();
     }
+    look_for_init(w, i, lane, t, known->second);
     const u32 asked = i.o[4] != ALL ? w.reg<u32>(i.o[4])[lane] & 1 : Phase(w.reg<u64>(i.o[5])[lane]).parity;
     if (Phase(t.word()).parity == asked) b.cluster.land(t.address, w);
     const bool over = Phase(t.word()).parity != asked;

@@ -75,6 +75,9 @@ void Block::forget_times() {
     settle(w);
   }
   for (auto &[offset, flag] : flags) std::fill(flag.time.begin(), flag.time.end(), tick);
+  for (Barrier &b : barriers) b.now.clear(), b.last_time.clear();
+  for (auto &[address, mbarrier] : cluster.mbarriers)
+    if (cluster.block(address) == this) mbarrier.made.forget_time();
 }
 
 // After a change of what the warp knows.
@@ -110,6 +113,14 @@ void Block::bring(Warp &w, Barrier &b) {
   settle(w);
   join(b.knows, w.knows);
   for (int reach = 0; reach < 2; ++reach) join(b.fenced[reach], w.fenced[reach]);
+}
+
+// Whoever comes to a barrier again must have synchronised with those who came to it the last time. Otherwise he may be
+// counted with them, and one of them be missed now.
+void Block::look_for_turns(const Warp &w, const Barrier &b, u32 number, u32 thread, u32 pc) {
+  for (const Barrier::Arrival &a : b.last_time)
+    if (a.warp != w.index && a.time >= w.knows.time[a.warp])
+      return report(Problem::BARRIER_TURNS, pc, thread, number, 0, a.thread, a.pc);
 }
 
 void Block::take(Warp &w, const Barrier &b) {

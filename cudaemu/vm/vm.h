@@ -136,6 +136,7 @@ struct Instr {
   X(WGMMA_PATTERN, "misaligned", 0)                            \
   X(BARRIER_DIVERGENCE, "barrier divergence", 0)               \
   X(BARRIER_SKIPPED, "barrier divergence", 0)                  \
+  X(BARRIER_TURNS, "barrier divergence", 0)                    \
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
   X(CLUSTER_NOT_ARRIVED, "barrier divergence", 0)              \
   X(WARP_DIVERGENCE, "warp divergence", 0)                     \
@@ -163,6 +164,7 @@ struct Instr {
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
   X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(MBARRIER_INIT_RACE, "mbarrier", 0)                         \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \

@@ -24,5 +24,6 @@ stage = Stage(
     },
     together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
+    test_shapes={"more tiles than multiprocessors: several turns of several tiles of keys": (1, 15, 15, 200, 200, 128)},
     counters=("instructions.float", "global_store_sectors", "instructions.barrier", "instructions.wgmma"),
 )

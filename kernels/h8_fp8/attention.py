@@ -9,20 +9,8 @@ import torch
 from torch import Tensor
 
 from common.problem import Tensors
-from common.stage import Prepared, Stage
-from kernels.h8_fp8 import stage
-
-quantize = Stage(  # the other kernel of the same source
-    package=stage.package,
-    idea="Q and K rotated, V transposed, all in e4m3; 64 rows share a scale.",
-    problem="quantize",
-    min_arch=stage.min_arch,
-    unit="FMA",
-    dtypes=stage.dtypes,
-    variants={"HEAD_DIM": (64, 128), "ROTATE": (0, 1)},
-    multiples=stage.multiples,
-    alignment=stage.alignment,
-)
+from common.stage import Prepared
+from kernels.h8_fp8 import quantize, stage
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -242,6 +242,18 @@ def test_a_use_before_its_initialisation_is_seen():
     assert "shared race" in run(first.format("bar.warp.sync -1;") + body.replace("[m]", "[s]"))[0]
 
 
+def test_a_use_that_nothing_orders_after_the_initialisation():
+    """Also where the thread that made it has used it since, and its own use is what lies in memory."""
+    make = ".shared .align 8 .b64 m2; setp.eq.u32 %p3, %r0, 32; @%p3 mbarrier.init.shared::cta.b64 [m2], 1;"
+    use = "@%p3 mbarrier.arrive.shared::cta.b64 _, [m2];" + WAIT.format(0, 0).replace("[m]", "[m2]")
+    assert run(make + "bar.sync 0;" + use)[0] == []
+    found, _, result = run(make + "bar.warp.sync -1;" + use)
+    assert found == ["mbarrier"] and "may come first, and find no mbarrier" in result.findings[0].message
+    finding = result.findings[0]
+    assert finding.thread[0] < 32 and "try_wait" in finding.place.text
+    assert finding.other_place is not None and "mbarrier.init" in finding.other_place.text
+
+
 # ---- bulk copies ----
 
 

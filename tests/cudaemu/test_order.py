@@ -155,6 +155,20 @@ def test_broken_producers_and_consumers(name):
     assert "shared race" in run(PRODUCER.format(**RIGHT | BROKEN[name]), 128)[0]
 
 
+def test_a_barrier_that_two_groups_use_in_turn():
+    """Warps 0 and 1 meet at barrier 1, then warps 2 and 3: if nothing orders the two, it may count one of each."""
+    body = (
+        "mov.u32 %r5, 0; setp.ge.u32 %p1, %r0, 64; @%p1 bra LATER; bar.sync 1, 64; {} exit; LATER: {} bar.sync {}, 64;"
+    )
+    assert (
+        run(body.format("", "", 2), 128)[0]
+        == run(body.format("bar.arrive 3, 128;", "bar.sync 3, 128;", 1), 128)[0]
+        == []
+    )
+    found, _, result = run(body.format("", "", 1), 128)
+    assert found == ["barrier divergence"] and "nothing orders this thread after that" in result.findings[0].message
+
+
 def test_an_arrival_hands_over_what_was_done_before_it_only():
     body = """
         setp.ge.u32 %p1, %r0, 32; @%p1 bra READ;
