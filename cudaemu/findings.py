@@ -240,6 +240,8 @@ NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
     "the tensor map must have as many dimensions as the copy has coordinates",
     "the emulator does not have interleaved layouts",
     "the type of the tensor must have this reduction",
+    "a field of the tensor map has a value that it cannot have, by tensormap.replace: a box is 1 to 256 elements, an "
+    "element stride 1 to 8, the address and the strides are multiples of 16 bytes",
 )
 
 

@@ -740,13 +740,13 @@ CUresult CUDAAPI encode_tiled(
   if (!wrong.empty()) return driver_refuses(CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: " + wrong);
   TensorMap made{};
   made.magic = TensorMap::MAGIC;
-  made.rank = rank, made.type = type, made.interleave = interleave, made.swizzle = swizzle;
+  made.last = uint8_t(rank - 1), made.type = type, made.interleave = interleave, made.swizzle = swizzle;
   made.promotion = promotion, made.fill = fill;
   made.base = reinterpret_cast<uint64_t>(address);
   for (unsigned n = 0; n < rank; ++n) {
-    made.size[n] = sizes[n], made.box[n] = box[n];
+    made.size[n] = uint32_t(sizes[n]), made.box[n] = box[n];
     made.step[n] = n || interleave ? steps[n] : 1;
-    made.stride[n] = n ? strides[n - 1] : TENSOR_MAP_BYTES[type];
+    made.stride[n] = n ? strides[n - 1] : 0;
   }
   memset(static_cast<void *>(map), 0, sizeof *map);
   memcpy(static_cast<void *>(map), &made, sizeof made);
