@@ -172,7 +172,9 @@ def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("getctarank", out, category="integer")
 
 
-CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx")
+CHANGES = (
+    "init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "arrive_drop.expect_tx", "expect_tx", "complete_tx",
+)  # fmt: skip
 
 
 @rule("mbarrier")
@@ -180,8 +182,6 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     """`mbarrier.arrive.release.cta.shared::cta.b64 state, [m], count`, `mbarrier.try_wait.parity.shared.b64 p, [m],
     parity, hint` and the like."""
     what, operands = form.choose("test_wait", "try_wait", *CHANGES), list(form.operands)
-    if form.has("noComplete") or what == "arrive_drop" and form.has("expect_tx"):
-        raise Unsupported("this form of it is not known")
     if what in ("test_wait", "try_wait"):
         base, offset, wide = lowering.address(operands[1], form.space)
         parity = lowering.use(form.operand(2), 4, "u32") if form.has("parity") else ABSENT
@@ -191,8 +191,8 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
         out = [lowering.predicate(operands[0]), *where, parity, state]
         return Lowered("mbarrier.test", out, flags, category="mbarrier", access=8)
     arrives = what in ("arrive", "arrive_drop")
-    if what == "arrive" and form.has("expect_tx"):
-        what = "arrive.expect_tx"
+    if arrives and form.has("expect_tx"):
+        what += ".expect_tx"
     target = lowering.define(operands.pop(0), 8) if arrives and not isinstance(operands[0], Address) else ABSENT
     base, offset, wide = lowering.address(operands[0], form.space)
     count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else ABSENT
