@@ -13,11 +13,11 @@ Context *current = nullptr;
 std::vector<Context *> pushed;
 
 auto &modules() {
-  static std::set<Module *> all;
+  static auto &all = *new std::set<Module *>;
   return all;
 }
 auto &loaded_functions() {
-  static std::map<std::string, Function> all;
+  static auto &all = *new std::map<std::string, Function>;
   return all;
 }
 

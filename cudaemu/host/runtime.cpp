@@ -248,29 +248,30 @@ struct Mapped {  // memory that host code may touch: managed or pinned
   Memory kind;
 };
 
-// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics.
+// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics. They are
+// never destroyed, for destructors of the program's own global objects free memory after ours would have run.
 auto &functions() {  // keyed by the host function that stands for the kernel
-  static std::map<const void *, Function> all;
+  static auto &all = *new std::map<const void *, Function>;
   return all;
 }
 auto &variables() {  // keyed by the host variable that stands for the device's
-  static std::map<const void *, Variable> all;
+  static auto &all = *new std::map<const void *, Variable>;
   return all;
 }
 auto &mapped() {
-  static std::map<uint64_t, Mapped> all;
+  static auto &all = *new std::map<uint64_t, Mapped>;
   return all;
 }
 auto &blocks() {  // device memory that there is, as far as it was asked for: bytes by address
-  static std::map<uint64_t, size_t> all;
+  static auto &all = *new std::map<uint64_t, size_t>;
   return all;
 }
 auto &streams() {
-  static std::set<Stream *> all;
+  static auto &all = *new std::set<Stream *>;
   return all;
 }
 auto &events() {
-  static std::set<Event *> all;
+  static auto &all = *new std::set<Event *>;
   return all;
 }
 struct MemoryPool {
@@ -279,7 +280,7 @@ struct MemoryPool {
 };
 MemoryPool default_pool, *pool_of_device = &default_pool;
 auto &from_pools() {  // what cudaMallocAsync has allocated
-  static std::map<void *, std::pair<MemoryPool *, size_t>> all;
+  static auto &all = *new std::map<void *, std::pair<MemoryPool *, size_t>>;
   return all;
 }
 
@@ -817,7 +818,7 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
 
 // What cudaHostAlloc was asked for, by address.
 auto &host_flags() {
-  static std::map<const void *, unsigned> all;
+  static auto &all = *new std::map<const void *, unsigned>;
   return all;
 }
 
