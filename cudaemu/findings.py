@@ -190,8 +190,14 @@ def _undefined_operand(f: Violation) -> str:
 
 
 def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
-    """`there`: what the other thread did, if it is not the same."""
-    other = f"{there} by".lstrip()
+    """`there`: what the other thread did, if it is not the same. A wait for an mbarrier counts as an atomic, and only
+    looks."""
+    waits = ("mbarrier.try_wait", "mbarrier.test_wait")
+    here, there = (
+        "waited for" if place and place.text.startswith(waits) else did
+        for place, did in ((f.place, here), (f.other_place, there or here))
+    )
+    other = "by" if here == there else f"{there} by"
     return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, {f.missing} between them"
 
 

@@ -162,6 +162,14 @@ def test_an_arrival_drops_as_many_as_it_counts(drop):
     assert set(found) <= {"mbarrier without a fence"} and c.tolist() == [1] * 64, result.findings
 
 
+def test_a_wait_is_not_called_a_write():
+    """Thread 0 makes an mbarrier anew, for which others may still wait."""
+    again = "@%p0 mbarrier.init.shared::cta.b64 [m], 64; bar.sync 0;"
+    _, _, result = run("mbarrier.arrive.shared::cta.b64 _, [m];" + WAIT.format(0, 0) + again)
+    says = {finding.message for finding in result.findings if finding.kind == "shared race"}
+    assert says and all("waited for" in each for each in says), result.findings
+
+
 def test_an_arrival_at_another_blocks_mbarrier():
     """Every thread of both blocks arrives at that of block 0, which waits for them all."""
     sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
