@@ -190,8 +190,14 @@ def _undefined_operand(f: Violation) -> str:
 
 
 def _shared_race(f: Violation, at: Memory, here: str, there: str) -> str:
-    """`there`: what the other thread did, if it is not the same."""
-    other = f"{there} by".lstrip()
+    """`there`: what the other thread did, if it is not the same. A wait for an mbarrier counts as an atomic, and only
+    looks."""
+    waits = ("mbarrier.try_wait", "mbarrier.test_wait")
+    here, there = (
+        "waited for" if place and place.text.startswith(waits) else did
+        for place, did in ((f.place, here), (f.other_place, there or here))
+    )
+    other = "by" if here == there else f"{there} by"
     return f"{at.shared(f.address)} is {here} here and {other} {f.someone}{f.there}, {f.missing} between them"
 
 
@@ -240,6 +246,8 @@ NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
     "the tensor map must have as many dimensions as the copy has coordinates",
     "the emulator does not have interleaved layouts",
     "the type of the tensor must have this reduction",
+    "a field of the tensor map has a value that it cannot have, by tensormap.replace: a box is 1 to 256 elements, an "
+    "element stride 1 to 8, the address and the strides are multiples of 16 bytes",
 )
 
 

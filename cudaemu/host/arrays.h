@@ -19,11 +19,11 @@ struct Array {
 };
 
 auto &arrays() {
-  static std::set<const Array *> all;
+  static auto &all = *new std::set<const Array *>;
   return all;
 }
 auto &objects() {  // of textures and surfaces: their resources
-  static std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>> all;
+  static auto &all = *new std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>>;
   return all;
 }
 

@@ -13,11 +13,11 @@ Context *current = nullptr;
 std::vector<Context *> pushed;
 
 auto &modules() {
-  static std::set<Module *> all;
+  static auto &all = *new std::set<Module *>;
   return all;
 }
 auto &loaded_functions() {
-  static std::map<std::string, Function> all;
+  static auto &all = *new std::map<std::string, Function>;
   return all;
 }
 
@@ -254,6 +254,15 @@ CUresult CUDAAPI cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 }
 CUresult CUDAAPI cuMemFreeHost(void *address) { DRIVER(cuMemFreeHost, cudaFreeHost(address)); }
 CUresult CUDAAPI cuMemGetInfo(size_t *free, size_t *total) { DRIVER(cuMemGetInfo, cudaMemGetInfo(free, total)); }
+CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
+  CALL(cuMemGetAddressRange);
+  const Apart apart;
+  const Range found = range("cuMemGetAddressRange", at(address), 1);
+  if (!found.size) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = found.base;
+  if (size) *size = found.size;
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   DRIVER(cuMemcpy, cudaMemcpy(at(to), at(from), bytes, cudaMemcpyDefault));
 }

@@ -46,11 +46,11 @@ struct Step {
 struct Instance { std::vector<Step> steps; };
 
 auto &graphs() {
-  static std::set<Graph *> all;
+  static auto &all = *new std::set<Graph *>;
   return all;
 }
 auto &instances() {
-  static std::set<Instance *> all;
+  static auto &all = *new std::set<Instance *>;
   return all;
 }
 Graph *graph_of(cudaGraph_t handle) {
@@ -68,11 +68,11 @@ cudaError_t no_graph(const char *call) {
 
 // Streams that are captured, and into what.
 auto &captures() {
-  static std::map<cudaStream_t, Graph *> all;
+  static auto &all = *new std::map<cudaStream_t, Graph *>;
   return all;
 }
 auto &captured_events() {
-  static std::map<cudaEvent_t, Graph *> all;
+  static auto &all = *new std::map<cudaEvent_t, Graph *>;
   return all;
 }
 

@@ -248,29 +248,30 @@ struct Mapped {  // memory that host code may touch: managed or pinned
   Memory kind;
 };
 
-// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics.
+// The kernel's object registers what it has in its constructors, which may run before ours: hence local statics. They are
+// never destroyed, for destructors of the program's own global objects free memory after ours would have run.
 auto &functions() {  // keyed by the host function that stands for the kernel
-  static std::map<const void *, Function> all;
+  static auto &all = *new std::map<const void *, Function>;
   return all;
 }
 auto &variables() {  // keyed by the host variable that stands for the device's
-  static std::map<const void *, Variable> all;
+  static auto &all = *new std::map<const void *, Variable>;
   return all;
 }
 auto &mapped() {
-  static std::map<uint64_t, Mapped> all;
+  static auto &all = *new std::map<uint64_t, Mapped>;
   return all;
 }
 auto &blocks() {  // device memory that there is, as far as it was asked for: bytes by address
-  static std::map<uint64_t, size_t> all;
+  static auto &all = *new std::map<uint64_t, size_t>;
   return all;
 }
 auto &streams() {
-  static std::set<Stream *> all;
+  static auto &all = *new std::set<Stream *>;
   return all;
 }
 auto &events() {
-  static std::set<Event *> all;
+  static auto &all = *new std::set<Event *>;
   return all;
 }
 struct MemoryPool {
@@ -279,7 +280,7 @@ struct MemoryPool {
 };
 MemoryPool default_pool, *pool_of_device = &default_pool;
 auto &from_pools() {  // what cudaMallocAsync has allocated
-  static std::map<void *, std::pair<MemoryPool *, size_t>> all;
+  static auto &all = *new std::map<void *, std::pair<MemoryPool *, size_t>>;
   return all;
 }
 
@@ -740,13 +741,13 @@ CUresult CUDAAPI encode_tiled(
   if (!wrong.empty()) return driver_refuses(CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: " + wrong);
   TensorMap made{};
   made.magic = TensorMap::MAGIC;
-  made.rank = rank, made.type = type, made.interleave = interleave, made.swizzle = swizzle;
+  made.last = uint8_t(rank - 1), made.type = type, made.interleave = interleave, made.swizzle = swizzle;
   made.promotion = promotion, made.fill = fill;
   made.base = reinterpret_cast<uint64_t>(address);
   for (unsigned n = 0; n < rank; ++n) {
-    made.size[n] = sizes[n], made.box[n] = box[n];
+    made.size[n] = uint32_t(sizes[n]), made.box[n] = box[n];
     made.step[n] = n || interleave ? steps[n] : 1;
-    made.stride[n] = n ? strides[n - 1] : TENSOR_MAP_BYTES[type];
+    made.stride[n] = n ? strides[n - 1] : 0;
   }
   memset(static_cast<void *>(map), 0, sizeof *map);
   memcpy(static_cast<void *>(map), &made, sizeof made);
@@ -817,7 +818,7 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
 
 // What cudaHostAlloc was asked for, by address.
 auto &host_flags() {
-  static std::map<const void *, unsigned> all;
+  static auto &all = *new std::map<const void *, unsigned>;
   return all;
 }
 
@@ -2066,9 +2067,9 @@ void *driver_function(const char *name, unsigned *since) {
       X(cuFuncGetAttribute), X(cuFuncSetAttribute), X(cuFuncSetCacheConfig),
       X(cuOccupancyMaxActiveBlocksPerMultiprocessor), X(cuLaunchKernel), X(cuLaunchCooperativeKernel), X(cuMemAlloc),
       X(cuMemAllocManaged), X(cuMemAllocPitch), X(cuMemAllocAsync), X(cuMemFree), X(cuMemFreeAsync),
-      X(cuMemAllocHost), X(cuMemHostAlloc), X(cuMemFreeHost), X(cuMemGetInfo), X(cuMemcpy), X(cuMemcpyAsync),
-      X(cuMemcpyHtoD), X(cuMemcpyDtoH), X(cuMemcpyDtoD), X(cuMemcpyHtoDAsync), X(cuMemcpyDtoHAsync),
-      X(cuMemcpyDtoDAsync), X(cuMemsetD8), X(cuMemsetD8Async), X(cuMemsetD16), X(cuMemsetD32), X(cuMemsetD32Async),
+      X(cuMemAllocHost), X(cuMemHostAlloc), X(cuMemFreeHost), X(cuMemGetInfo), X(cuMemGetAddressRange), X(cuMemcpy),
+      X(cuMemcpyAsync), X(cuMemcpyHtoD), X(cuMemcpyDtoH), X(cuMemcpyDtoD), X(cuMemcpyHtoDAsync),
+      X(cuMemcpyDtoHAsync), X(cuMemcpyDtoDAsync), X(cuMemsetD8), X(cuMemsetD8Async), X(cuMemsetD16), X(cuMemsetD32), X(cuMemsetD32Async),
       X(cuStreamCreate), X(cuStreamCreateWithPriority), X(cuStreamDestroy), X(cuStreamSynchronize), X(cuStreamQuery),
       X(cuStreamWaitEvent), X(cuEventCreate), X(cuEventDestroy), X(cuEventRecord), X(cuEventSynchronize),
       X(cuEventQuery), X(cuEventElapsedTime), X(cuGetErrorString), X(cuGetErrorName),

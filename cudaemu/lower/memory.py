@@ -14,6 +14,8 @@ from cudaemu.lower.core import (
     SPACES,
     SPIN,
     STRONG,
+    TOGETHER,
+    Constant,
     Form,
     Lowered,
     Lowering,
@@ -24,6 +26,7 @@ from cudaemu.lower.core import (
     slot_bytes,
     unsigned,
 )
+from cudaemu.lower.warp import EVERYONE
 from cudaemu.ptx import BYTES, Address, Not, Register, Variable
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
@@ -169,7 +172,9 @@ def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("getctarank", out, category="integer")
 
 
-CHANGES = ("init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "expect_tx", "complete_tx")
+CHANGES = (
+    "init", "inval", "arrive", "arrive.expect_tx", "arrive_drop", "arrive_drop.expect_tx", "expect_tx", "complete_tx",
+)  # fmt: skip
 
 
 @rule("mbarrier")
@@ -177,8 +182,6 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     """`mbarrier.arrive.release.cta.shared::cta.b64 state, [m], count`, `mbarrier.try_wait.parity.shared.b64 p, [m],
     parity, hint` and the like."""
     what, operands = form.choose("test_wait", "try_wait", *CHANGES), list(form.operands)
-    if form.has("noComplete") or what == "arrive_drop" and form.has("expect_tx"):
-        raise Unsupported("this form of it is not known")
     if what in ("test_wait", "try_wait"):
         base, offset, wide = lowering.address(operands[1], form.space)
         parity = lowering.use(form.operand(2), 4, "u32") if form.has("parity") else ABSENT
@@ -188,8 +191,8 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
         out = [lowering.predicate(operands[0]), *where, parity, state]
         return Lowered("mbarrier.test", out, flags, category="mbarrier", access=8)
     arrives = what in ("arrive", "arrive_drop")
-    if what == "arrive" and form.has("expect_tx"):
-        what = "arrive.expect_tx"
+    if arrives and form.has("expect_tx"):
+        what += ".expect_tx"
     target = lowering.define(operands.pop(0), 8) if arrives and not isinstance(operands[0], Address) else ABSENT
     base, offset, wide = lowering.address(operands[0], form.space)
     count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else ABSENT
@@ -249,6 +252,54 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
     category = ("bulk.load", "bulk.store", "bulk.cluster")[action]
     writes = 2 if action == TO_GLOBAL else 0
     return Lowered("bulk", out, category=category, access=16, global_store=writes, global_load=2)
+
+
+# Of a tensor map, as tensor_map.h has it: where a field is, its bytes, and those from one dimension's to the next.
+MAP_FIELDS = {
+    "global_address": (48, 8, 0),
+    "rank": (4, 1, 0),  # the operand is the last dimension
+    "box_dim": (16, 2, 2),
+    "global_dim": (28, 4, 4),
+    "global_stride": (64, 8, 8),  # dimension 0 has none
+    "element_stride": (10, 1, 1),
+    "elemtype": (5, 1, 0),
+    "interleave_layout": (6, 1, 0),
+    "swizzle_mode": (7, 1, 0),
+    "fill_mode": (9, 1, 0),
+}
+MAP_TYPES = (0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12)  # CUtensorMapDataType, by the number that PTX gives the type
+
+
+@rule("tensormap")
+def _tensormap(lowering: Lowering, form: Form) -> Lowered:
+    """`tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [map], dimension, value`, and
+    `tensormap.cp_fenceproxy.global.shared::cta...sync.aligned [to], [from], 128`."""
+    if form.has("cp_fenceproxy"):
+        to, to_offset, to_wide = lowering.address(form.operand(0), "global")
+        source, offset, wide = lowering.address(form.operand(1), "shared")
+        out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(offset), Raw(int(wide))]
+        return Lowered(
+            "bulk.map", out, kind=TOGETHER, target=EVERYONE, category="store.global", access=16, global_store=16
+        )
+    field, operands = form.choose(*MAP_FIELDS), list(form.operands)
+    at, size, step = MAP_FIELDS[field]
+    if step:
+        at += step * form.number(1)
+        del operands[1]
+    value = operands[1]
+    if field == "elemtype":
+        number = form.number(1)
+        if number >= len(MAP_TYPES):
+            raise Unsupported(f"type {number} of a tensor map is not known")
+        value = Constant(4, MAP_TYPES[number])
+    else:
+        value = lowering.use(value, 8 if size == 8 else 4, "b64" if size == 8 else "b32")
+    space = form.space
+    base, offset, wide = lowering.address(operands[0], space)
+    shape = size | 1 << 8 | (8 if size == 8 else 4) << 16 | wide << 25
+    access, globally = (size, 0) if space == "shared" else (size * (space == "generic"), size)
+    out = [base, Raw(offset + at), Raw(shape), value]
+    return Lowered(f"st.{space}", out, category=f"store.{space}", access=access, global_store=globally)
 
 
 @rule("cp")

@@ -15,7 +15,14 @@ namespace vm {
 enum Action { TO_SHARED, TO_GLOBAL, WITHIN_CLUSTER };
 enum Reduction { NONE, ADD, MIN, MAX, INC, DEC, AND, OR, XOR };
 enum Type { U8, U16, U32, S32, U64, S64, F16, F32, F64, BF16, F32_FTZ, TF32, TF32_FTZ };  // as CUtensorMapDataType
-enum NoMap { NOT_ENCODED, NOT_CONSTANT, OTHER_RANK, INTERLEAVED, NO_SUCH_REDUCTION };     // why: findings.py
+enum NoMap {
+  NOT_ENCODED,
+  NOT_CONSTANT,
+  OTHER_RANK,
+  INTERLEAVED,
+  NO_SUCH_REDUCTION,
+  NO_SUCH_FIELD
+};  // why: findings.py
 constexpr u32 TILE_ALIGNMENT = 128, PLAIN_ALIGNMENT = 16;
 
 // ---- what a copy goes over ----
@@ -26,13 +33,13 @@ static u32 taken(const TensorMap &t, u32 dimension) {  // elements that are copi
 
 // Bytes from one row of the tile to the next: with a swizzle each row has all of its span, however short the row is.
 static u32 pitch_of(const TensorMap &t) {
-  const u32 row = u32(taken(t, 0) * t.stride[0]);
+  const u32 row = taken(t, 0) * t.item();
   return t.swizzle ? 16u << t.swizzle : row;
 }
 
 static u32 rows_of(const TensorMap &t) {
   u32 rows = 1;
-  for (u32 d = 1; d < t.rank; ++d) rows *= taken(t, d);
+  for (u32 d = 1; d < t.rank(); ++d) rows *= taken(t, d);
   return rows;
 }
 
@@ -45,19 +52,19 @@ template <class F>
 static void rows(const BulkCopy &c, F f) {
   if (!c.map.magic) return f(c.global, 0u, c.bytes);
   const TensorMap &t = c.map;
-  const s64 item = t.stride[0], width = taken(t, 0);
+  const s64 item = t.item(), width = taken(t, 0);
   // A store clips a row at the next multiple of 16 bytes after the tensor's end.
-  const s64 size = c.mbarrier ? s64(t.size[0]) : (s64(t.size[0]) * item + 15) / 16 * 16 / item;
+  const s64 size = c.mbarrier ? t.elements(0) : (t.elements(0) * item + 15) / 16 * 16 / item;
   const u32 begin = u32(std::clamp<s64>(-s64(c.corner[0]), 0, width));
   const u32 end = u32(std::clamp<s64>(size - c.corner[0], begin, width));
   u32 count[TensorMap::MOST_DIMENSIONS] = {1, 1, 1, 1, 1}, at[TensorMap::MOST_DIMENSIONS] = {};
-  for (u32 d = 1; d < t.rank; ++d) count[d] = taken(t, d);
+  for (u32 d = 1; d < t.rank(); ++d) count[d] = taken(t, d);
   for (u32 offset = 0;; offset += pitch_of(t)) {
     u64 address = t.base + s64(c.corner[0]) * item;
     bool inside = end > begin;
-    for (u32 d = 1; d < t.rank; ++d) {
+    for (u32 d = 1; d < t.rank(); ++d) {
       const s64 place = s64(c.corner[d]) + at[d] * t.step[d];
-      inside &= place >= 0 && place < s64(t.size[d]);
+      inside &= place >= 0 && place < t.elements(d);
       address += place * s64(t.stride[d]);
     }
     if (!inside)
@@ -68,8 +75,8 @@ static void rows(const BulkCopy &c, F f) {
       if (end < width) f(0ull, u32(offset + end * item), u32((width - end) * item));
     }
     u32 d = 1;
-    while (d < t.rank && ++at[d] == count[d]) at[d++] = 0;
-    if (d >= t.rank) return;
+    while (d < t.rank() && ++at[d] == count[d]) at[d++] = 0;
+    if (d >= t.rank()) return;
   }
 }
 
@@ -352,9 +359,8 @@ struct Issue {
 
   // Beyond the documentation, an H200 ends a kernel by an illegal instruction if this does not hold.
   bool corner_allowed(const BulkCopy &c, bool store) {
-    if (s64(c.corner[0]) * s64(c.map.stride[0]) % 16)
-      return fail(Problem::BULK_CORNER, u32(c.corner[0]), u32(c.map.stride[0]));
-    for (u32 d = 0; store && d < c.map.rank; ++d)
+    if (s64(c.corner[0]) * c.map.item() % 16) return fail(Problem::BULK_CORNER, u32(c.corner[0]), c.map.item());
+    for (u32 d = 0; store && d < c.map.rank(); ++d)
       if (c.corner[d] < 0) return fail(Problem::BULK_NEGATIVE, u32(c.corner[d]), d);
     return true;
   }
@@ -379,13 +385,13 @@ struct Issue {
     }
     memcpy(&c.map, from, sizeof c.map);
     const u64 shown = window ? 0 : address;
-    if (c.map.magic != TensorMap::MAGIC || !c.map.rank || c.map.rank > TensorMap::MOST_DIMENSIONS)
-      return no_map(NOT_ENCODED, shown);
-    if (c.map.rank != coordinates) return no_map(OTHER_RANK, shown);
+    if (c.map.magic != TensorMap::MAGIC) return no_map(NOT_ENCODED, shown);
+    if (!c.map.possible()) return no_map(NO_SUCH_FIELD, shown);
+    if (c.map.rank() != coordinates) return no_map(OTHER_RANK, shown);
     if (c.map.interleave) return no_map(INTERLEAVED, shown);
     if (c.reduction && !has_reduction(Reduction(c.reduction), Type(c.map.type)))
       return no_map(NO_SUCH_REDUCTION, shown);
-    c.bytes = u32(rows_of(c.map) * taken(c.map, 0) * c.map.stride[0]);
+    c.bytes = rows_of(c.map) * taken(c.map, 0) * c.map.item();
     c.type = c.map.type;
     return true;
   }
@@ -556,6 +562,34 @@ static void copy(Warp &w, const Instr &i, u32 m) {
   ++w.seq;
 }
 
+// tensormap.cp_fenceproxy: a tensor map goes from shared to global memory, and all lanes of the warp know of it. o: to,
+// offset, 64-bit, from, offset, 64-bit
+static void copy_map(Warp &w, const Instr &i, u32 m) {
+  constexpr u32 bytes = TensorMap::BYTES;
+  Block &b = *w.block;
+  const int lane = __builtin_ctz(m);
+  const u32 alone = 1u << lane;
+  alignas(64) u64 to[LANES], from[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2], to);
+  addresses(w, i.o[3], i.o[4], i.o[5], from);
+  from[lane] &= ~WINDOW_MASK;
+  const Pattern there = look(to, alone, bytes), here = look(from, alone, bytes);
+  if (!check_access(w, i, alone, Space::SHARED, from, bytes, bytes, here) ||
+      !check_access(w, i, alone, Space::GLOBAL, to, bytes, bytes, there))
+    return;
+  if (b.launch.sanitize) {
+    BulkCopy c;
+    c.pc = i.pc, c.thread = b.thread(w, lane);
+    b.shadow_read(w, alone, from, bytes, i, here, false);
+    b.undefined_copy(u32(from[lane]), to[lane], bytes, c);
+    note_global(w, i, alone, to, bytes, true, there);
+    b.race_write(w, i, alone, to, bytes, nullptr, false);
+    b.meet_lanes(w, m);
+  }
+  memcpy(reinterpret_cast<void *>(to[lane]), b.shared + from[lane], bytes);
+  b.changed(w, Space::GLOBAL);
+}
+
 // ---- bulk groups ----
 
 // Copies of a lane's groups before `before` are made.
@@ -606,6 +640,7 @@ void Block::leave_copies(Warp &w, u32 mask) {
 
 void register_bulk(Registry &r) {
   enter(r, {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+"},
+            {"bulk.map", copy_map, "s* n n s* n n"},
             {"bulk.commit",
              [](Warp &w, const Instr &, u32 m) {
                for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;

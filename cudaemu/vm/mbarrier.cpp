@@ -172,7 +172,7 @@ void Cluster::land(u64 address, Warp &by) {
   by.block->changed(by, Space::SHARED);
 }
 
-enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT, COMPLETE };
+enum What { INIT, INVALIDATE, ARRIVE, EXPECT_AND_ARRIVE, DROP, EXPECT_AND_DROP, EXPECT, COMPLETE };
 
 // o: state (or ~0), address, offset, 64-bit address | space << 8, what, count of threads or bytes (or ~0: 1)
 static void change(Warp &w, const Instr &i, u32 m) {
@@ -219,15 +219,17 @@ static void change(Warp &w, const Instr &i, u32 m) {
       return;
     }
     if (i.o[0] != ALL) w.reg<u64>(i.o[0])[lane] = t.word();
-    if (what == EXPECT_AND_ARRIVE || what == EXPECT) {
+    const bool arrives = what != EXPECT && what != COMPLETE, drops = what == DROP || what == EXPECT_AND_DROP;
+    const bool expects = what == EXPECT_AND_ARRIVE || what == EXPECT_AND_DROP || what == EXPECT;
+    if (expects) {
       phase.bytes += s32(n);
       note(EVENT_MBARRIER_EXPECT, n);
       known->second.expecting = b.thread(w, lane), known->second.at = i.pc;
     }
     if (what == COMPLETE) phase.bytes -= s32(n);
     if (n > u32(MOST_BYTES) || phase.bytes > MOST_BYTES) return wrong(Problem::MBARRIER_BYTES);
-    if (what == ARRIVE || what == EXPECT_AND_ARRIVE || what == DROP) {
-      const u32 arrivals = what == ARRIVE ? n : 1;
+    if (arrives) {
+      const u32 arrivals = expects ? 1 : n;
       // An H200 adds up what lanes of a warp bring at once, and ends the launch if it is more than is missing.
       if (ended == t.address) {
         const Mbarrier &m = known->second;
@@ -236,7 +238,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
       }
       if (arrivals > phase.pending) {  // copies may end this phase first, but need not
         b.cluster.land(t.address, w);
-        const s32 expected = what == EXPECT_AND_ARRIVE ? s32(n) : 0;
+        const s32 expected = expects ? s32(n) : 0;
         phase = Phase(t.word());
         phase.bytes += expected;
         if (arrivals <= phase.pending && b.launch.sanitize)
@@ -246,7 +248,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
       if (b.traced) trace_lane(w, i, lane, t, MBARRIER_ARRIVE);
       note(EVENT_MBARRIER_ARRIVE, arrivals);
       phase.pending -= arrivals;
-      if (what == DROP) --phase.expected;
+      if (drops) phase.expected -= arrivals;
       if (b.launch.sanitize) b.hand_to(w, m, known->second.gathered, i.flags & RELEASE);
     }
     if (what != EXPECT) end_phase(w, i.pc, b.thread(w, lane), t, phase);

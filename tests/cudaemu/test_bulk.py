@@ -174,6 +174,31 @@ def test_a_box_to_global_memory(library, name):
     check_store(library, BOXES[name])
 
 
+@pytest.fixture(scope="module")
+def replaced():
+    """As `library`, but for the tensor map: tensormap.replace has written each field of it."""
+    made = cudaemu.load(Path(__file__).with_name("replaced.cu"), arch="9.0a")
+
+    class Replaced:
+        def call(self, _, tensor, tile, b, load):
+            return made.call("move_replaced", tensor, tile, np.zeros(128, np.uint8), b, load)
+
+    return Replaced()
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_map_with_replaced_fields(replaced, name):
+    check_load(replaced, BOXES[name])
+    check_store(replaced, BOXES[name])
+
+
+@pytest.mark.parametrize("given", [{"step": (1, 9)}, {"box": (16, 257)}, {"box": (16, 0)}, {"stride": (136,)}])
+def test_a_field_of_which_no_copy_can_be_made(replaced, given):
+    report = replaced.call("", noise(1 << 16), np.zeros(MOST, np.uint8), box(**({"bytes": 64} | given)), 1)
+    (found,) = report.findings
+    assert found.kind == "tensor map" and "tensormap.replace" in found.message and report.status == 719, report
+
+
 @pytest.mark.parametrize(
     ("given", "load", "kind"),
     [

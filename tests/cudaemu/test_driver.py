@@ -99,6 +99,32 @@ def test_a_program_of_the_driver():
         assert word in done.stderr
 
 
+RANGES = r"""
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+__device__ char text[21];
+int main() {
+  char *x;
+  void *variable;
+  CUdeviceptr base, variables;
+  size_t size, bytes;
+  cudaMalloc(&x, 1000);
+  cudaGetSymbolAddress(&variable, text);
+  const int first = cuMemGetAddressRange(&base, &size, CUdeviceptr(x + 999));
+  const int second = cuMemGetAddressRange(&variables, &bytes, CUdeviceptr(variable) + 5);
+  printf("%d %d %zu, ", first, base == CUdeviceptr(x), size);
+  printf("%d %d %zu, ", second, variables == CUdeviceptr(variable), bytes);
+  printf("%d %d\n", cuMemGetAddressRange(&base, nullptr, CUdeviceptr(x + 1000)), cudaPeekAtLastError());
+}
+"""
+
+
+def test_the_range_of_an_allocation():
+    done = command(source(RANGES, "ranges"), options=("-q", "--flags=-lcuda"))
+    assert done.stdout == "0 1 1000, 0 1 21, 500 0\n", done.stderr
+
+
 def test_findings_of_loaded_modules():
     wild = source(PROGRAM.replace("unsigned n = 10", "unsigned n = 11"), "driver_wild")
     report = cudaemu.program(wild)

@@ -145,6 +145,31 @@ def test_arrivals_that_drop_are_not_waited_for_again():
     assert found == [] and c.tolist() == [1] * 32 + [0] * 32, result.findings
 
 
+@pytest.mark.parametrize(
+    "drop",
+    [
+        "arrive_drop.shared::cta.b64 _, [m], 2;",
+        "arrive_drop.noComplete.shared::cta.b64 %rd5, [m], 2;",
+        "arrive_drop.expect_tx.shared::cta.b64 _, [m], 256; @%p0 mbarrier.arrive_drop.shared::cta.b64 _, [m]; @%p0 "
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], 256, [m];",
+    ],
+)
+def test_an_arrival_drops_as_many_as_it_counts(drop):
+    """Thread 0 brings two arrivals of 65; from then on the other 63 are all."""
+    others = "@!%p0 mbarrier.arrive.shared::cta.b64 _, [m];"
+    once = "@%p0 mbarrier." + drop + others + WAIT.format(0, 0)
+    found, c, result = run(once + others + WAIT.format(1, 1) + "mov.u32 %r5, 1;", count=65)
+    assert set(found) <= {"mbarrier without a fence"} and c.tolist() == [1] * 64, result.findings
+
+
+def test_a_wait_is_not_called_a_write():
+    """Thread 0 makes an mbarrier anew, for which others may still wait."""
+    again = "@%p0 mbarrier.init.shared::cta.b64 [m], 64; bar.sync 0;"
+    _, _, result = run("mbarrier.arrive.shared::cta.b64 _, [m];" + WAIT.format(0, 0) + again)
+    says = {finding.message for finding in result.findings if finding.kind == "shared race"}
+    assert says and all("waited for" in each for each in says), result.findings
+
+
 def test_an_arrival_at_another_blocks_mbarrier():
     """Every thread of both blocks arrives at that of block 0, which waits for them all."""
     sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"

@@ -835,6 +835,33 @@ def test_the_host_may_meet_a_kernel_that_is_made_for_it(add, kinds):
     assert [finding.kind for finding in report.findings] == kinds, report
 
 
+GLOBAL_OWNERS = r"""
+#include <cstdio>
+#include <cuda_runtime.h>
+struct Owner {
+  cudaError_t (*release)(void *);
+  void *p = nullptr;
+  ~Owner() { printf("%d", int(release(p))); }
+};
+cudaError_t end_stream(void *p) { return cudaStreamDestroy(cudaStream_t(p)); }
+cudaError_t end_event(void *p) { return cudaEventDestroy(cudaEvent_t(p)); }
+Owner device[5] = {{cudaFree}, {cudaFree}, {cudaFree}, {cudaFree}, {cudaFree}};
+Owner managed{cudaFree}, pinned{cudaFreeHost}, stream{end_stream}, event{end_event};
+int main() {
+  for (Owner &each : device) cudaMalloc(&each.p, 100);
+  cudaMallocManaged(&managed.p, 100);
+  cudaMallocHost(&pinned.p, 100);
+  cudaStreamCreate(reinterpret_cast<cudaStream_t *>(&stream.p));
+  cudaEventCreate(reinterpret_cast<cudaEvent_t *>(&event.p));
+}
+"""
+
+
+def test_global_objects_free_what_they_own_after_main(capfd):
+    report = cudaemu.program(source(GLOBAL_OWNERS, "global_owners"))
+    assert report.ok and report.status == 0 and capfd.readouterr().out == "0" * 9, report
+
+
 LIBRARY = r"""
 #include <cstdio>
 #include <cub/device/device_radix_sort.cuh>
