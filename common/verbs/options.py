@@ -55,10 +55,10 @@ def add_arch(parser: argparse.ArgumentParser) -> None:
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """--seed: of the random inputs."""
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the random inputs (default: %(default)s)")
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -72,11 +72,9 @@ def dtypes(stage: Stage, args: argparse.Namespace) -> list[str] | None:
     """The dtypes that --dtype names, or None if it was not given."""
     if args.dtype == "all":
         return list(stage.dtypes)
-    return (
-        None
-        if args.dtype is None
-        else [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
-    )
+    if args.dtype is None:
+        return None
+    return [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
 
 
 def variants(args: argparse.Namespace) -> dict[str, int]:
