@@ -112,9 +112,8 @@ class Folder:
             begun = Progress(self.root).of(self.exercise).get("begun")
             gone = f"was begun on {begun} and is gone" if begun else "was not begun"
             raise UserError(f"{shown(self.path)} {gone}; name your file with --source, or write a starter: --afresh")
-        others = (
-            ", ".join(sorted(path.name for path in self.path.glob("*.cu") if path.is_file())) or "no other .cu file"
-        )
+        found = sorted(path.name for path in self.path.glob("*.cu") if path.is_file())
+        others = ", ".join(found) or "no other .cu file"
         raise UserError(
             f"{shown(self.source)} is not there (in its folder: {others}); bring it back, name your file with "
             "--source, or begin again, the folder moved aside: --afresh"
