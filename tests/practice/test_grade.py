@@ -7,12 +7,15 @@ import json
 import os
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from common.practice import exercises, grade, honest, sandbox
 from common.practice.grade import ADVICE, CHEAT, Row
 from common.practice.sandbox import Limits
+from cudaemu import interrupts
 from cudaemu.errors import UserError
 from tests.practice import submissions
 
@@ -37,6 +40,19 @@ def test_every_kind_is_judged_right(tmp_path):
     assert {path.stem for path in (tmp_path / "out" / "feedback").iterdir()} == set(expected)
     state = next(row for row in rows if "state" in row.student)
     assert "twice" in state.report
+
+
+def test_ctrl_c_ends_a_check(tmp_path):
+    """Checks are waited for in other threads, which hear of no signal."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(sandbox.run, ["sleep", "60"], Limits(), tmp_path)
+        while not interrupts._tools:
+            assert time.monotonic() - began < 30 and not ran.done()
+            time.sleep(0.05)
+        for end in [*interrupts._tools]:
+            end()
+    assert ran.result().status and time.monotonic() - began < 30
 
 
 def test_a_loop_ends_when_its_time_is_over(tmp_path):
