@@ -1,10 +1,15 @@
-"""Ctrl-C while the command's modules are imported, which takes a fifth of a second. This one imports little."""
+"""Ctrl-C: while a command's modules are imported, which takes a fifth of a second, and while other threads wait for
+tools. This module imports little."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_tools: set[Callable[[], None]] = set()
 
 
 def quiet_for(command: str) -> None:
@@ -18,9 +23,27 @@ def quiet_for(command: str) -> None:
 
 
 def as_usual() -> None:
-    """From here on a KeyboardInterrupt is caught."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """From here on, in a command, Ctrl-C ends the tools that run and raises KeyboardInterrupt; pressed again, it ends
+    the process."""
+    if signal.getsignal(signal.SIGINT) in (_end, signal.SIG_DFL, signal.default_int_handler):
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+@contextmanager
+def ending(end: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls `end`: Python waits for every thread, and a thread for its tool."""
+    _tools.add(end)
+    try:
+        yield
+    finally:
+        _tools.discard(end)
+
+
+def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGINT, _end)
+    for end in [*_tools]:
+        end()
+    raise KeyboardInterrupt
 
 
 def _end(*_: object) -> None:

@@ -5,10 +5,17 @@ The last stage of a ladder has a function for programs to call: `from kernels im
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from common.course import counterpart, ladder, load, names, previous
+# `python -m kernels…` begins here: Ctrl-C ends it without a traceback, until common/cli.py runs.
+if sys.argv[:1] == ["-m"] and f" -m {__name__}" in " ".join(sys.orig_argv):
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from common.course import counterpart, ladder, load, names, previous  # noqa: E402
 
 if TYPE_CHECKING:  # for editors and type checkers; the functions themselves are in their stages
     import torch

@@ -82,6 +82,9 @@ def test_strides_and_misaligned_tensors():
     assert wide_c[:, :8].isnan().all() and wide_c[:, 72:].isnan().all()
     odd = wide_a[:, 3:83]
     assert_right(matmul(odd, b), expected(odd, b))
+    late_a, late_b = make(40 * 80 + 1)[1:].view(40, 80), make(80 * 64 + 1)[1:].view(80, 64)  # contiguous all the same
+    late_c = make(40 * 64 + 1)[1:].view(40, 64)
+    assert_right(matmul(late_a, late_b, residual=late_c), expected(late_a, late_b, residual=late_c))
     turned = make(80, 40).t()
     assert_right(matmul(turned, b, out=torch.empty(64, 40, dtype=torch.float16).t()), expected(turned, b))
 
@@ -163,6 +166,9 @@ def test_nothing(m, n, k):
     "change, said",
     [
         ({"a": [1]}, "a must be a torch tensor"),
+        ({"b": None}, "b must be a torch tensor, got NoneType"),
+        ({"a": torch.eye(8).half().to_sparse()}, "a must be a dense tensor"),
+        ({"b": torch.nested.nested_tensor([torch.ones(8, 8)], layout=torch.jagged)}, "b must be a dense tensor"),
         ({"a": make(8)}, "a must be a matrix"),
         ({"a": make(8, 8).float()}, "a must .*got torch.float32"),
         ({"b": make(8, 8, dtype=torch.bfloat16)}, "b must have a's dtype"),
@@ -181,6 +187,12 @@ def test_bad_input_is_named(change, said):
     arguments = {"a": make(8, 8), "b": make(8, 8), **change}
     with pytest.raises(UserError, match=said):
         matmul(**arguments)
+
+
+def test_transforms_are_refused():
+    b = make(8, 8)
+    with pytest.raises(UserError, match="no rule for torch.func: a must be a plain tensor"):
+        torch.vmap(lambda a: matmul(a, b))(make(2, 8, 8))
 
 
 def test_out_must_lie_apart():

@@ -55,7 +55,7 @@ class Wavefronts:
 
 def _served_together(addresses: np.ndarray, size: int, lanes: np.ndarray, load: bool) -> int:
     """How many neighbouring lanes are served at a time."""
-    together = WARP // max(1, size // WORD)
+    together = max(1, WARP // max(1, size // WORD))  # a bulk copy is longer than what a warp is served at once
     at = dict(zip(lanes.tolist(), addresses.tolist()))
     alike = (all(at.get(lane ^ bit, address) == address for lane, address in at.items()) for bit in (1, 2))
     return 2 * together if load and together < WARP and any(alike) else together

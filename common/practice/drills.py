@@ -972,6 +972,8 @@ def _indented(text: str) -> str:
 
 def sheet(kind: str, seed: int, asked: Sequence[Question], path: Path) -> tuple[Path, Path]:
     """Write a test sheet and, beside it, its key. UserError if one of the files is there already, or cannot be."""
+    if path.is_dir():
+        raise UserError(f"--sheet must be a file, such as test.md; {path} is a folder")
     key = path.with_suffix(".key" + (path.suffix or ".md"))
     path = path.with_suffix(path.suffix or ".md")
     made = f"Made by `python -m kernels practice drill {kind} --seed {seed} --count {len(asked)}`."

@@ -112,7 +112,8 @@ class Folder:
             begun = Progress(self.root).of(self.exercise).get("begun")
             gone = f"was begun on {begun} and is gone" if begun else "was not begun"
             raise UserError(f"{shown(self.path)} {gone}; name your file with --source, or write a starter: --afresh")
-        others = ", ".join(sorted(path.name for path in self.path.glob("*.cu"))) or "no other .cu file"
+        found = sorted(path.name for path in self.path.glob("*.cu") if path.is_file())
+        others = ", ".join(found) or "no other .cu file"
         raise UserError(
             f"{shown(self.source)} is not there (in its folder: {others}); bring it back, name your file with "
             "--source, or begin again, the folder moved aside: --afresh"
@@ -137,7 +138,7 @@ class Progress:
         """By the names of exercises. An unreadable file is moved aside, with a message."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+            if not isinstance(found, dict) or not all(map(_is_record, found.values())):
                 raise ValueError
             return found
         except FileNotFoundError:
@@ -162,9 +163,13 @@ class Progress:
         with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=".progress-", dir=self.path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(json.dumps(found, indent=1, sort_keys=True) + "\n")
-            os.replace(temporary, self.path)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(json.dumps(found, indent=1, sort_keys=True) + "\n")
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
         return found[exercise.name]
 
     def checked(self, exercise: Exercise, verdict: Verdict) -> None:
@@ -182,6 +187,14 @@ class Progress:
         """Take the next hint: how many are taken now."""
         taken = min(self.of(exercise).get("hints", 0) + 1, len(exercise.hints))
         return self.note(exercise, hints=taken)["hints"]
+
+
+def _is_record(found: Any) -> bool:
+    """Whether this is what is known of an exercise, as this or another version of the course writes it."""
+    if not isinstance(found, dict):
+        return False
+    points, counts = found.get("points", 0), (found.get("checks", 0), found.get("hints", 0))
+    return type(points) in (int, float) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def page(exercise: Exercise) -> str:

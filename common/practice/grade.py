@@ -41,6 +41,7 @@ from cudaemu.errors import UserError
 SOLVED, MISSED, STARTER = "solved", "goals missed", "the starter"
 MISSING, EMPTY, LATE, DIED, CHEAT = "missing", "empty", "time limit", "check ended", "not by the kernel"
 LARGEST = 1 << 20  # bytes of a source
+LONGEST = 250  # bytes of a student's name: a page of feedback is called so
 HOST_SECONDS = 10.0  # that a launcher may run without calling CUDA
 HIDDEN_FLOPS = 2 * 128**3  # of the hidden shape, at most: what the emulator does in a second
 ADVICE = {
@@ -81,10 +82,20 @@ def students(root: Path) -> list[Path]:
     """The folders of the students, or the folder itself if it is one student's: with practice/ in it. UserError if
     there are none."""
     if (sandbox.folder_of(root, "DIR") / "practice").is_dir():
-        return [root.resolve()]
-    found = sorted(path for path in sandbox.folder_of(root, "DIR").iterdir() if path.is_dir() and path.name[0] != ".")
+        found = [root.resolve()]
+    else:
+        found = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     if not found:
         raise UserError(f"{root} must have a folder for each student, got none")
+    for path in found:
+        try:
+            fits = len(path.name.encode()) <= LONGEST
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise UserError(
+                f"a student's folder must have a name of UTF-8, {LONGEST} bytes at most; rename {path.name!r}"
+            )
     return found
 
 
@@ -153,7 +164,8 @@ def _make_tools() -> list[str]:
 def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Sequence[str]) -> Row:
     """Its row, whatever happens."""
     row, source, began = Row(student.name, exercise.name, MISSING), submitted(student, exercise), time.monotonic()
-    if source.is_symlink() or not source.is_file():  # a link could name a file that is none of the student's
+    theirs = os.path.join(os.path.realpath(student), source.relative_to(student))
+    if os.path.realpath(source) != theirs or not source.is_file():  # a link could name a file that is not the student's
         return replace(row, report=f"there is no file {source.relative_to(student)}")
     try:
         with open(source, "rb") as file:

@@ -155,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
     questions = draw(minutes, level, seed, _matching(args.topic))
     texts = "\n".join(sheet(questions, level)), "\n".join(key(questions, level, command))
     if args.sheet:
+        if args.sheet.is_dir():
+            raise UserError(f"--sheet must be a file, such as test.md; {args.sheet} is a folder")
         path = args.sheet.with_suffix(args.sheet.suffix or ".md")
         for each in _write({path: texts[0], path.with_suffix(f".key{path.suffix}"): texts[1]}):
             terminal.out.print(f"written: {each}", markup=False, soft_wrap=True)

@@ -17,10 +17,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO
 
+from cudaemu import interrupts
 from cudaemu.errors import UserError
 
 _NOT_DUMPABLE = (4, 0)  # prctl(PR_SET_DUMPABLE, 0)
@@ -101,13 +102,14 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
             theirs, late, said = -1, False, bytearray()
             listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
             listener.start()
+            end = partial(_end_group, process.pid)
             try:
-                process.wait(limits.seconds)
+                with interrupts.ending(end):
+                    process.wait(limits.seconds)
             except subprocess.TimeoutExpired:
                 late = True
             finally:
-                with suppress(ProcessLookupError):  # processes that it has started end, too
-                    os.killpg(process.pid, signal.SIGKILL)
+                end()  # processes that it has started end, too
                 process.wait()
             os.set_blocking(ours, False)  # a process that left its group may hold the other end
             sent = result.read() or b""
@@ -117,6 +119,11 @@ def run(command: Sequence[str], limits: Limits, room: Path, contents: Sequence[s
         if theirs >= 0:
             os.close(theirs)
         shutil.rmtree(view, ignore_errors=True)
+
+
+def _end_group(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _listen(stream: IO[bytes], said: bytearray) -> None:

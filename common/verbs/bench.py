@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,10 +98,7 @@ def _refuse_early(args: argparse.Namespace) -> None:
         raise UserError(f"--sustained must be a number of seconds >= 0, got {args.sustained:g}")
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
-    for path in filter(None, (args.json, args.plot)):
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(f"cannot write {path}")
+    options.check_writable(args.json, args.plot)
 
 
 # --- which kernels ---------------------------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ def _dtypes(stage: Stage, args: argparse.Namespace) -> list[str]:
 
 def _ladder_dtypes(stages: Sequence[Stage], args: argparse.Namespace) -> list[str]:
     names = list(dict.fromkeys(dtype for stage in stages for dtype in stage.dtypes))
-    wanted = names if args.dtype == "all" else args.dtype.split(",") if args.dtype else [stages[0].dtypes[0]]
+    wanted = names if args.dtype == "all" else [stages[0].dtypes[0]] if args.dtype is None else args.dtype.split(",")
     for dtype in wanted:
         if dtype not in names:
             raise UserError(f"--dtype must be one of {', '.join(names)}, got '{dtype}'")
@@ -376,6 +372,9 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     """One screen: which stages are right, what each moved, and the recorded times. Exit status 1 if one is wrong."""
     if args.variant:
         raise UserError("--variant must be given to one stage: python -m kernels.NN_name bench")
+    if args.dtype not in (None, "all"):
+        named = _ladder_dtypes(stages, args)[0]
+        stages = [stage for stage in stages if named in stage.dtypes]
     if args.details:
         for stage in stages:
             _count_one(stage, argparse.Namespace(**{**vars(args), "json": None, "plot": None}))
@@ -387,8 +386,7 @@ def _count_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     shapes: dict[str, str] = {}
     with terminal.progress("checking the stages in the emulator", total=len(stages)) as update:
         for stage in stages:
-            dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stage.dtypes[0]
-            kernel = stage.kernel(dtype if dtype in stage.dtypes else stage.dtypes[0])
+            kernel = stage.kernel(args.dtype.split(",")[0] if args.dtype not in (None, "all") else None)
             update(f"checking {kernel.label} in the emulator")
             try:
                 shape = _counted_at(kernel, args)

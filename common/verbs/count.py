@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
+    options.check_writable(args.json, args.trace_events)
     kernels = options.kernels(stage, args)
     if args.trace_events and len(kernels) * len(args.sizes or [0]) > 1:
         raise UserError("--trace-events must have one kernel and one size")
@@ -122,6 +123,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             ]
     if args.json:
         try:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
             args.json.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {args.json}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from common.practice.check import POINTS
 from common.practice.folder import shown, version
 from common.practice.sandbox import Limits
 from common.stage import Stage
+from common.verbs import options
 from cudaemu.errors import UserError
 
 LADDER_EXAMPLES = ("submissions --seed 7 # a folder per student", "submissions --exercise NN_name --to grades")
@@ -33,7 +34,9 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classroom", action="store_true", help="in a workflow of GitHub: points for GitHub Classroom, and a summary"
     )
-    parser.add_argument("--seed", type=int, help="of the hidden inputs and shapes (default: another one each time)")
+    parser.add_argument(
+        "--seed", type=options.seed, help="of the hidden inputs and shapes (default: another one each time)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="checks at a time")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="for a check (default: %(default)g)")
     parser.add_argument("--memory", type=float, default=usual.memory / 2**30, help="GiB, for a process of a check")
@@ -44,6 +47,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     for name in ("jobs", "seconds", "memory", "files"):
         if not 0 < (value := getattr(args, name)) < 1e6:
             raise UserError(f"--{name} must be a number above 0, got {value:g}")
+    options.check_writable(args.to / "grades.csv", args.to / "grades.json", args.to / "feedback" / "STUDENT.md")
+    places = [_workflow(name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")] if args.classroom else []
     folders = grade.students(args.folder)
     chosen = [exercises.find(name) for name in args.exercise] if args.exercise else grade.asked(folders)
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
@@ -55,8 +60,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         "version": version(), "seed": seed, "limits": asdict(limits), "walls": sandbox.walls(), "points": POINTS,
     }  # fmt: skip
     grade.write(rows, args.to, settings)
-    if args.classroom:
-        _report(rows)
+    if places:
+        _report(rows, *places)
     table = terminal.table()
     for column in ("student", *(each.name for each in chosen), "points"):
         table.add_column(column)
@@ -71,13 +76,18 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(rows: Sequence[grade.Row]) -> None:
+def _workflow(variable: str) -> str:
+    """The file that a workflow of GitHub names."""
+    if not (path := os.environ.get(variable)):
+        raise UserError(f"--classroom needs a workflow of GitHub: {variable} is not set")
+    return path
+
+
+def _report(rows: Sequence[grade.Row], output: str, summary: str) -> None:
     """For the workflow that this runs in: the output `result`, and the pages as its summary."""
     pages = "\n".join(
         grade.feedback(name, [row for row in rows if row.student == name]) for name in {row.student for row in rows}
     )
-    for variable, text in (("GITHUB_OUTPUT", f"result={grade.classroom(rows)}\n"), ("GITHUB_STEP_SUMMARY", pages)):
-        if not (path := os.environ.get(variable)):
-            raise UserError(f"--classroom needs a workflow of GitHub: {variable} is not set")
+    for path, text in ((output, f"result={grade.classroom(rows)}\n"), (summary, pages)):
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)

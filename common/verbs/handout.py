@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         terminal.out.print(f"{name} begins with the student's own {before}", markup=False, soft_wrap=True)
     place = shown(args.to.resolve())
     terminal.out.print(
-        f"{place}/ has {len(chosen)} exercises. Try it: make -C {place} check", markup=False, soft_wrap=True
+        f"{place}/ has {len(chosen)} exercises. Try it: make -C {shlex.quote(str(place))} check",
+        markup=False,
+        soft_wrap=True,
     )
     return 0

@@ -55,10 +55,10 @@ def add_arch(parser: argparse.ArgumentParser) -> None:
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """--seed: of the random inputs."""
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the random inputs (default: %(default)s)")
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -72,7 +72,9 @@ def dtypes(stage: Stage, args: argparse.Namespace) -> list[str] | None:
     """The dtypes that --dtype names, or None if it was not given."""
     if args.dtype == "all":
         return list(stage.dtypes)
-    return args.dtype and [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
+    if args.dtype is None:
+        return None
+    return [pick(word, stage.dtypes, "dtype", stage.name) for word in args.dtype.split(",")]
 
 
 def variants(args: argparse.Namespace) -> dict[str, int]:
@@ -134,6 +136,16 @@ def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
             f"would take the emulator about {needed / GIBI:,.0f} GiB of memory, and this machine has {have / GIBI:.0f}"
         )
     return None
+
+
+def check_writable(*paths: Path | None) -> None:
+    """UserError for a file that cannot be written, before the run that would end so. Folders are made when it is."""
+    for path in filter(None, paths):
+        folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+        if path.is_dir():
+            raise UserError(f"cannot write {path}: it is a folder")
+        if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+            raise UserError(f"cannot write {path}: {folder} is no folder that you may write to")
 
 
 def emulable(kernel: Kernel, shape: tuple[int, ...]) -> bool:

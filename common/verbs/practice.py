@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -60,7 +61,7 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
-    if args.exercise:
+    if args.exercise is not None:
         return _practise(exercises.find(args.exercise, stage), args)
     found = exercises.of_stage(stage)
     step = next((each for each in found if each.kind == "step"), None)
@@ -71,7 +72,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 
 def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
-    if args.exercise:
+    if args.exercise is not None:
         return _practise(exercises.find(args.exercise), args)
     if args.check or args.watch or args.hint or args.solution or args.afresh or args.source:
         raise UserError("name the exercise: python -m kernels practice EXERCISE")
@@ -84,7 +85,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> None:
     """All exercises, or those asked for, by topic and level, with what is done."""
-    topic = args.topic and pick(args.topic, TOPICS, "topic", "practice")
+    topic = None if args.topic is None else pick(args.topic, TOPICS, "topic", "practice")
     chosen = [
         each
         for each in exercises.catalogue()
@@ -143,9 +144,9 @@ def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
         source, kept = place.afresh()
         if kept:
             terminal.out.print(f"What you had is in {shown(kept)}", markup=False, soft_wrap=True)
-        return _begun(place, source)
+        return _begun(place, source, args)
     if not (args.check or args.watch or args.source or place.path.exists()):
-        return _begun(place, place.begin())
+        return _begun(place, place.begin(), args)
     source = args.source or place.existing()
     if not args.source:
         _say_version(place)
@@ -154,9 +155,15 @@ def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
     return _check(place, source, args)
 
 
-def _begun(place: Folder, source: Path) -> int:
+def _typed(exercise: Exercise, args: argparse.Namespace) -> str:
+    """The command for an exercise in the folder that was named."""
+    more = "" if args.folder == PRACTICE else f" --folder {shlex.quote(str(args.folder))}"
+    return folder.command(exercise) + more
+
+
+def _begun(place: Folder, source: Path, args: argparse.Namespace) -> int:
     exercise = place.exercise
-    typed = folder.command(exercise)
+    typed = _typed(exercise, args)
     terminal.out.print(f"{exercise.name}: {exercise.title}", style="bold", markup=False, soft_wrap=True)
     terminal.out.print(f"Read   {shown(place.path / folder.TASK)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Write  {shown(source)}", markup=False, soft_wrap=True)
@@ -196,10 +203,10 @@ def _check(place: Folder, source: Path, args: argparse.Namespace) -> int:
     exercise, progress = place.exercise, Progress(args.folder)
     known = place.started_with()
     verdict = check(source, exercise, seed=args.seed, start=known[0] if known else None)
-    progress.checked(exercise, verdict)
     _tell(exercise, verdict, source, args.blind)
+    progress.checked(exercise, verdict)
     if verdict.ok and (following := _next(exercise, progress)):
-        terminal.out.print(f"Next: {folder.command(following)}", markup=False)
+        terminal.out.print(f"Next: {_typed(following, args)}", markup=False)
     return 0 if verdict.ok else 1
 
 

@@ -49,6 +49,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 
 def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
+    options.check_writable(args.json)
     jobs: list[Job] = []
     for stage in stages:
         for kernel in options.kernels(stage, args):

@@ -65,9 +65,14 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError("--sizes must be one size for show")
     if not 0 <= args.lane < layout.WARP:
         raise UserError(f"--lane must be from 0 to {layout.WARP - 1}, got {args.lane}")
+    for name, number in (("block", args.block), ("warp", args.warp)):
+        if number not in range(1 << 31):
+            raise UserError(f"--{name} must be a whole number from 0 on, got {number}")
+    one_file = args.output.suffix in (".png", ".svg")
+    if not one_file and args.output.suffix.lower() in plot.SUFFIXES:
+        raise UserError(f"--output must be a folder, or a file that ends in .png or .svg, got {args.output}")
     with terminal.progress(f"{kernel.label}: running block {args.block} in the emulator"):
         traced = trace.run(kernel, shapes[0], block=args.block, seed=args.seed)
-    one_file = args.output.suffix in (".png", ".svg")
     drawn = 0
     prefix = kernel.label.split(" (")[0].replace(" ", "-")
     with terminal.progress("drawing") as update:
@@ -83,6 +88,8 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
             terminal.out.print(str(plot.save(picture, path)), markup=False, soft_wrap=True)
     if not drawn:
         raise UserError(
-            f"{kernel.label} has nothing to draw for '{args.figure}'" + (f" of {args.tensor}" if args.tensor else "")
+            f"{kernel.label} has nothing to draw for '{args.figure}'"
+            + (f" of {args.tensor}" if args.tensor else "")
+            + (f" in warp {args.warp} of block {args.block}" if args.warp or args.block else "")
         )
     return 0

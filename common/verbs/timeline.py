@@ -67,6 +67,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
         raise UserError("--sizes must be one size for timeline")
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
+    options.check_writable(args.trace_events, args.plot, args.json)
     record = (_on_gpu if where == "gpu" else emulated)(kernel, stamped(kernel), shapes[0], args.seed, args.block)
     made, drawn = spans(record), figure(record)
     terminal.out.print(table(record))

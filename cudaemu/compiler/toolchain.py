@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
+from cudaemu import interrupts
 from cudaemu.compiler import cache
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.terminal import hold_standard_descriptors
@@ -256,11 +257,13 @@ def run(
             timer = threading.Timer(seconds, _end_group, [process])
             timer.daemon = True
             timer.start()
+            end = partial(_end_group, process)
             try:
                 if started is not None:
-                    started(partial(_end_group, process))
-                said = process.stdout.read()
-                status = process.wait()
+                    started(end)
+                with interrupts.ending(end):
+                    said = process.stdout.read()
+                    status = process.wait()
             except BaseException:
                 _end_group(process)
                 raise

@@ -73,8 +73,12 @@ def _run(
     out: Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    more = [None if each is None else _kind(each) for each in (bias, residual, out)]
-    key = (_kind(a), _kind(b), *more, activation, out_dtype)
+    try:
+        more = [None if each is None else _kind(each) for each in (bias, residual, out)]
+        key = (_kind(a), _kind(b), *more, activation, out_dtype)
+    except (AttributeError, RuntimeError):  # None, a sparse or a nested tensor, one inside a vmap: they have no address
+        check(a, b, bias, activation, residual, out, out_dtype)
+        raise
     plan = _plans.get(key)
     if plan is None:  # refused calls are not kept, so a call that is found needs no check
         check(a, b, bias, activation, residual, out, out_dtype)
@@ -163,12 +167,12 @@ class Plan:
     ) -> Tensor:
         if self.empty or not self.fused:
             return self._by_torch(a, b, bias, residual, out)
-        a = a.contiguous() if self.copied[0] else a
-        b = b.contiguous() if self.copied[1] else b
+        a = _copy(a) if self.copied[0] else a
+        b = _copy(b) if self.copied[1] else b
         if bias is not None and self.copied[3]:
-            bias = bias.clone(memory_format=torch.contiguous_format)
+            bias = _copy(bias)
         if residual is not None and self.copied[2]:
-            residual = residual.contiguous()
+            residual = _copy(residual)
         c = out if out is not None and self.direct else self._new()
         if self.launch is not None:
             more = 0 if bias is None else bias.data_ptr(), 0 if residual is None else residual.data_ptr()
@@ -225,6 +229,11 @@ def _in_place(tensor: Tensor) -> bool:
     size = tensor.element_size()
     rows = tensor.shape[0] < 2 or tensor.stride(0) * size % ROW_BYTES == 0 and tensor.stride(0) >= tensor.shape[1]
     return tensor.stride(1) == 1 and rows and tensor.data_ptr() % ROW_BYTES == 0
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A contiguous copy at a new address: `contiguous` would return a tensor that is only misaligned."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _result(a: Tensor, b: Tensor, out: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:

@@ -40,8 +40,10 @@ def test_sectors(addresses, size, count):
         (LANE * 32, 16, 8, 4),
         (LANE * 128, 16, 32, 4),
         (LANE[:8] * 16, 16, 1, 1),  # one quarter is active
+        (np.arange(1), 4096, 32, 1),  # a bulk copy
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_wavefronts(addresses, size, count, minimum):
     served = layout.wavefronts(addresses, size)
     assert (served.count, served.minimum, served.conflicts) == (count, minimum, count - minimum)

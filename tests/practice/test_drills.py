@@ -629,6 +629,9 @@ def test_a_sheet_has_no_answers_and_its_key_has(tmp_path):
     assert key.read_text() == before
     with pytest.raises(UserError, match="cannot write"):
         drills.sheet("banks", 4, made, tmp_path / "nowhere" / "test.md")
+    for folder in (tmp_path, Path("")):
+        with pytest.raises(UserError, match="--sheet must be a file"):
+            drills.sheet("banks", 4, made, folder)
 
 
 def test_what_cannot_be_asked_is_refused(monkeypatch):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from common.practice import exercises, grade, honest, sandbox
 from common.practice.grade import ADVICE, CHEAT, Row
 from common.practice.sandbox import Limits
+from cudaemu import interrupts
 from cudaemu.errors import UserError
 from tests.practice import submissions
 
@@ -36,6 +40,19 @@ def test_every_kind_is_judged_right(tmp_path):
     assert {path.stem for path in (tmp_path / "out" / "feedback").iterdir()} == set(expected)
     state = next(row for row in rows if "state" in row.student)
     assert "twice" in state.report
+
+
+def test_ctrl_c_ends_a_check(tmp_path):
+    """Checks are waited for in other threads, which hear of no signal."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(sandbox.run, ["sleep", "60"], Limits(), tmp_path)
+        while not interrupts._tools:
+            assert time.monotonic() - began < 30 and not ran.done()
+            time.sleep(0.05)
+        for end in [*interrupts._tools]:
+            end()
+    assert ran.result().status and time.monotonic() - began < 30
 
 
 def test_a_loop_ends_when_its_time_is_over(tmp_path):
@@ -106,6 +123,21 @@ def test_a_repair_may_free_memory_elsewhere_in_main(tmp_path):
     assert "main" in honest.read(source, exercise)
 
 
+@pytest.mark.parametrize("linked", ["02_block_tile/kernel.cu", "02_block_tile", "practice"])
+def test_a_link_to_somebody_else_s_file_is_no_submission(tmp_path, linked):
+    theirs, student = exercises.find("02"), tmp_path / "class" / "eve"
+    inside = f"practice/{linked}" if linked != "practice" else linked
+    (tmp_path / "practice" / "02_block_tile").mkdir(parents=True)
+    (tmp_path / "practice" / "02_block_tile" / "kernel.cu").write_text(theirs.solution.read_text())
+    (student / inside).parent.mkdir(parents=True)
+    (student / inside).symlink_to(tmp_path / inside)
+    loop = tmp_path / "class" / "mallory" / "02_block_tile"
+    loop.mkdir(parents=True)
+    (loop / "kernel.cu").symlink_to("kernel.cu")
+    rows = grade.grade([student, loop.parent], [theirs], 7, 1, Limits())
+    assert [(row.outcome, row.points) for row in rows] == [(grade.MISSING, 0.0)] * 2
+
+
 def test_a_hidden_shape_is_one_that_the_check_does_not_try():
     kernel = EXERCISE.kernel(EXERCISE.solution)
     drawn = {grade.hidden_shape(kernel, seed) for seed in range(6)}
@@ -117,11 +149,32 @@ def test_a_page_says_what_helps():
     assert ADVICE[CHEAT] in page and "no kernel" in page and EXERCISE.hints[0] in page and "0 of 10" in page
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--to", __file__), "cannot write"),
+        (("--seed", "9" * 20), "--seed: must be a whole number of 64 bits"),
+        (("--classroom",), "GITHUB_OUTPUT is not set"),
+    ],
+)
+def test_what_would_fail_after_all_checks_is_refused_before_them(command, tmp_path, monkeypatch, words, said):
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    monkeypatch.setattr(grade, "grade", lambda *words: pytest.fail("it has begun"))
+    (tmp_path / "class" / "ann" / "02_block_tile").mkdir(parents=True)
+    done = command("kernels", "grade", tmp_path / "class", "--to", tmp_path / "grades", *words)
+    assert done.status == 2 and said in done.err and not (tmp_path / "grades").exists()
+
+
 def test_folders_that_are_none(tmp_path):
     with pytest.raises(UserError, match="folder"):
         grade.students(tmp_path / "nowhere")
     with pytest.raises(UserError, match="student"):
         grade.students(tmp_path)
+    for name in (b"\xff", b"x" * 251):  # no page of feedback can be called so
+        os.mkdir(odd := os.path.join(os.fsencode(tmp_path), name))
+        with pytest.raises(UserError, match="must have a name of UTF-8, 250 bytes at most; rename '"):
+            grade.students(tmp_path)
+        os.rmdir(odd)
     (tmp_path / "ann" / "unknown").mkdir(parents=True)
     with pytest.raises(UserError, match="exercise"):
         grade.asked(grade.students(tmp_path))

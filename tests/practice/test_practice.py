@@ -112,14 +112,28 @@ def test_a_folder_of_another_version_says_so(practice, tmp_path, monkeypatch):
     assert practice().status == 1, "a record that cannot be read stops nothing"
 
 
-def test_progress_that_cannot_be_read_is_kept_aside(practice, tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", ["[1,", '{"06_padding": {"hints": "x"}}', '{"06_padding": {"points": "x"}}',
+                                  '{"06_padding": {"hints": -7}}', '{"06_padding": {"checks": null}}'])  # fmt: skip
+def test_progress_that_cannot_be_read_is_kept_aside(practice, tmp_path, monkeypatch, text):
     practice()
-    (tmp_path / ".progress.json").write_text("[1,")
+    (tmp_path / ".progress.json").write_text(text)
     monkeypatch.setattr(folder.terminal, "announce", lambda text: print(text))
     done = practice("--hint")
     assert done.status == 0 and "cannot be read" in done.out
-    assert (tmp_path / ".progress.unreadable.json").read_text() == "[1,"
+    assert (tmp_path / ".progress.unreadable.json").read_text() == text
     assert Progress(tmp_path).of(EXERCISE) == {"hints": 1}
+
+
+def test_a_check_is_told_where_progress_cannot_be_recorded(practice, tmp_path, monkeypatch):
+    practice()
+    monkeypatch.setattr(folder.os, "replace", lambda *paths: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    done = practice()
+    assert done.status == 2 and "the unchanged starter" in done.out and "cannot write" in done.err
+    assert not list(tmp_path.glob(".progress-*"))
+
+
+def test_the_folder_is_in_what_is_to_be_typed(practice, tmp_path):
+    assert f"python -m {PACKAGE} practice --folder {tmp_path} " in practice().out
 
 
 def test_a_folder_that_cannot_be_written(command, tmp_path):
@@ -162,6 +176,9 @@ def test_the_list(command, tmp_path):
         ("kernels.01_naive", (), "has no step to practise"),
         (PACKAGE, ("nonsense",), "no exercise 'nonsense'"),
         (PACKAGE, ("--source", "no.cu"), "cannot read no.cu"),
+        (PACKAGE, ("",), "no exercise ''"),
+        ("kernels", ("",), "no exercise ''"),
+        ("kernels", ("--topic", ""), "no topic ''"),
     ],
 )
 def test_what_is_no_exercise(command, tmp_path, package, words, said):

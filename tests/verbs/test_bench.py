@@ -291,6 +291,16 @@ def test_the_ladder_without_a_gpu_is_one_screen(recorded, command):
     assert "recorded: 4096 on NVIDIA H200, 2026-11-21" in " ".join(out.split()) and "next: python -m kernels." in out
 
 
+@without_gpu
+def test_the_ladder_without_a_gpu_has_the_stages_that_compute_the_dtype(recorded, command):
+    """No other dtype is counted under its name."""
+    status, out, _ = command("kernels", "bench", "01", "04", "--sizes", "128", "--dtype", "fp32")
+    assert status == 0 and ", fp32: checked" in out and "01_naive" in out and "04_wmma" not in out
+    for name in ("fp99", ""):
+        status, out, err = command("kernels", "bench", "01", "--dtype", name)
+        assert status == 2 and f"got '{name}'" in err and not out
+
+
 def test_the_driver_s_reasons_for_the_clock_are_told_with_their_shares():
     """Of the row in which it was seen most; rows that nobody asked for say nothing."""
     case = {"part": "gemm", "dtype": "fp16", "settings": {}, "size": "64", "role": "peer"}

@@ -72,7 +72,9 @@ def test_wrong_sizes_and_places_are_refused(parse):
     with pytest.raises(UserError, match="multiple of 128"):
         count.run(kernels.load("03"), parse(count, "--sizes", "100"))
     with pytest.raises(UserError, match="cannot write"):
-        count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", "/no/such/folder/c.json"))
+        count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", f"{__file__}/c.json"))
+    with pytest.raises(UserError, match="cannot write .*: it is a folder"):
+        count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", ""))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -44,6 +44,10 @@ def test_problems_with_other_tensors_are_drawn_as_well(command, tmp_path, stage)
         ("threads", "--lane", "32"),
         ("threads", "--warp", "32"),
         ("threads", "--block", "4"),
+        ("threads", "--block", "-1"),
+        ("threads", "--block", "99999999999"),
+        ("threads", "--output", "x.PNG"),
+        ("threads", "--output", "x.pdf"),
         ("threads", "--sizes", "64", "128"),
         ("threads", "--output", "/dev/null/figures"),
     ],
@@ -52,3 +56,4 @@ def test_what_cannot_be_shown_is_refused(command, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, _, err = command(STAGE, "show", *words)
     assert status == 2 and err.startswith("error: ") and "Traceback" not in err
+    assert not list(tmp_path.iterdir()) or "several" in err

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +18,7 @@ import kernels
 from common import accuracy
 from common.stage import Kernel
 from common.verbs import test as verb
+from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +197,35 @@ def test_a_source_that_is_watched_is_checked_after_each_change(tmp_path):
     before, after = (re.search(r"mine.cu:(\d+), .*\n +\1 \| (.*)", said[n]) for n in (0, 2))
     assert before and after, said
     assert int(after[1]) == int(before[1]) + 1 and after[2] == before[2], "what is quoted is what was compiled"
+
+
+@pytest.mark.parametrize("name", ["rich", "torch"])
+def test_ctrl_c_ends_a_command_at_once(tmp_path, name):
+    """Pressed while a module is imported: when the command starts (rich), and when a compiler is at work (torch), which
+    here is a g++ that waits."""
+    compiler = tmp_path / "g++"
+    real = toolchain.find_cxx()
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *-dM*-x*c++*) exec {real} "$@"; esac\ntouch {tmp_path}/begun\nexec sleep 60\n'
+    )
+    compiler.chmod(0o755)
+    wait = f"while not os.path.exists('{tmp_path}/begun'): time.sleep(0.05)\n" if name == "torch" else ""
+    press = f"import os, signal, time\n{wait}os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(1)\n"
+    (tmp_path / f"{name}.py").write_text(press)
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", BLOCK_TILE.package, *TEST],
+        cwd=ROOT,
+        env={
+            **os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDAEMU_CACHE": str(tmp_path / "cache"),
+            "CXX": str(compiler), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert ended.returncode in (130, -signal.SIGINT) and not ended.stdout + ended.stderr, ended
+    assert time.monotonic() - began < 30
 
 
 def _round(stream: TextIO) -> str:
