@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 # `python -m kernels…` begins here: Ctrl-C ends it without a traceback, until common/cli.py runs.
-if sys.argv[:1] == ["-m"] and f" -m {__name__}" in " ".join(sys.orig_argv):
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+_starts = sys.argv[:1] == ["-m"] and f" -m {__name__}" in " ".join(sys.orig_argv)
+if _starts and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from common.course import counterpart, ladder, load, names, previous  # noqa: E402
 
