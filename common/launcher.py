@@ -12,7 +12,6 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -60,23 +59,26 @@ def _takes_what_it_must_refuse(kernel: Kernel, least: Shape, seed: int) -> list[
 
 
 def _says_nothing(kernel: Kernel, shapes: Sequence[Shape], seed: int) -> list[str]:
-    """Each launch in turn is refused: the launcher has to return that. No block runs."""
-    inputs, outputs = tensors(kernel, shapes[-1], seed)
-    for number in count(1):
-        refusals: list[str] = []
-        report = _run(
-            *(kernel, inputs, outputs),
-            blocks=NO_BLOCK,
-            refused_launch=number,
-            on_refusal=lambda code, why, refusals=refusals: refusals.append(f"CUDA error {code}: {why}"),
-        )
-        if not refusals:
-            return []
-        if not report.status:
-            return [
-                f"a launch was refused, and nobody looked (cudaGetLastError): cudaSuccess came back for {refusals[0]}"
-            ]
-    raise AssertionError
+    """Each launch in turn is refused, of each sequence of launches that a shape takes: the launcher has to return that.
+    No block runs."""
+    sequences: dict[tuple[str, ...], tuple[Tensors, Tensors]] = {}
+    for shape in shapes:
+        inputs, outputs = tensors(kernel, shape, seed)
+        report = _run(kernel, inputs, outputs, blocks=NO_BLOCK)
+        sequences.setdefault(tuple(launch.kernel for launch in report.launches), (inputs, outputs))
+    for launches, (inputs, outputs) in sequences.items():
+        for number in range(1, len(launches) + 1):
+            refusals: list[str] = []
+            report = _run(
+                *(kernel, inputs, outputs),
+                blocks=NO_BLOCK,
+                refused_launch=number,
+                on_refusal=lambda code, why, refusals=refusals: refusals.append(f"CUDA error {code}: {why}"),
+            )
+            if refusals and not report.status:
+                said = "a launch was refused, and nobody looked (cudaGetLastError): cudaSuccess came back for"
+                return [f"{said} {refusals[0]}"]
+    return []
 
 
 def _leaves_something(kernel: Kernel, least: Shape, shapes: Sequence[Shape], seed: int) -> list[str]:

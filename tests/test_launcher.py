@@ -48,6 +48,13 @@ def test_a_status_that_nobody_looks_at(edited: Edited):
     assert "nobody looked (cudaGetLastError)" in report and "CUDA error 701: gemm_kernel: launch 1 is refused" in report
 
 
+def test_a_status_of_one_of_two_launches_that_nobody_looks_at(edited: Edited):
+    """h7's first launch, of the two that split keys take: other sizes take one, and look."""
+    unseen = ("if (status != cudaSuccess || splits == 1) return status;", "if (splits == 1) return status;")
+    report = said_of_the_launcher(broken(edited, kernels.load("h7"), unseen))
+    assert "nobody looked (cudaGetLastError)" in report and "attention_kernel<1>: launch 1 is refused" in report
+
+
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_pointers_that_are_none_or_not_aligned(stage: Stage):
     """Whoever copies a launcher out has no Python layer to check for him."""
