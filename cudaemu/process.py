@@ -51,7 +51,7 @@ _STACK_REACH = 1 << 16  # bytes: a fault so near to the stack pointer is the sta
 
 
 class Request(IntEnum):
-    """The stand-in runtime's requests; the numbers and the layouts are those of runtime.cpp."""
+    """The stand-in runtime's requests; the numbers and the layouts are those of host/channel.h."""
 
     HELLO = 1
     KERNEL = 2

@@ -76,7 +76,7 @@ def loaded(ptx: str) -> Iterator[_Loaded]:
 
 
 class Session(Device):
-    """A run: requests come from host code (host.py) or from Python, launches go to the engine."""
+    """A run: requests come from host code (process.py) or from Python, launches go to the engine."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@
 
 namespace emulator_call {
 
-struct Type {     // mirrored in host.py
+struct Type {     // mirrored in process.py
   char kind;      // p pointer, s signed, u unsigned, f floating, b bool, e enumeration, c class, S stream, v void
   char pointee;   // of a pointer: the same of what it points to
   char constant;  // of a pointer: 1 if what it points to is const

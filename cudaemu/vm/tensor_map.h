@@ -1,4 +1,4 @@
-// What a CUtensorMap holds here: the stand-in for the driver writes it (host/runtime.cpp), the machine reads it (bulk.cpp).
+// What a CUtensorMap holds here: the stand-in for the driver writes it (host/tensor_maps.h), the machine reads it (bulk.cpp).
 // The driver's own encoding is not documented.
 #pragma once
 

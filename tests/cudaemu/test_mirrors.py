@@ -31,7 +31,7 @@ def test_what_differs_is_named_when_the_machine_is_loaded(monkeypatch, name, val
 
 
 def test_requests_have_the_runtimes_numbers():
-    (body,) = re.findall(r"enum class Request : uint32_t \{(.*?)\};", (HERE / "runtime.cpp").read_text(), re.DOTALL)
+    (body,) = re.findall(r"enum class Request : uint32_t \{(.*?)\};", (HERE / "channel.h").read_text(), re.DOTALL)
     names = re.findall(r"^  (\w+)( = 1)?,", body, re.MULTILINE)
     assert names[0] == ("HELLO", " = 1") and "=" not in body.replace("HELLO = 1", "")
     assert {name: number for number, (name, _) in enumerate(names, 1)} == dict(Request.__members__)
