@@ -1,7 +1,7 @@
 """Device memory without a device: guarded allocations in a range of addresses of their own, and the table of them.
 
 An arena is one range of addresses that nothing else in this process uses, backed by a file in memory. The process that
-runs the host code maps the same file (process.py, host/runtime.cpp): its device pointers are these addresses, at which it
+runs the host code maps the same file (process.py, host/): its device pointers are these addresses, at which it
 finds nothing but managed and pinned memory. Every allocation has a red zone on either side; the engine checks each
 access against the table of allocations, and because of the red zones an access that misses one by less than RED_ZONE
 bytes cannot land in another. Each byte has a mark, which says whether it was ever written. Marks are in the second half
