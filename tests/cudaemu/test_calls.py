@@ -303,7 +303,7 @@ def test_clusters():
 
 UNSUPPORTED = {
     "wgmma": ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 %r1, %r2;", "all but the sparse ones"),
-    "mbarrier": (".shared .b64 b; mbarrier.arrive.noComplete.shared.b64 %rd1, [b], 1;", "cp.async groups"),
+    "mbarrier": (".shared .b64 b; mbarrier.rotate.shared.b64 %rd1, [b], 1;", "cp.async groups"),
     "texture": ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];", "texture objects of 1 to 3 dimensions"),
     "tma": (
         ".shared .b64 b; cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [b], "
