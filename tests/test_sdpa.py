@@ -212,6 +212,14 @@ def test_a_check_sees_heads_packed_that_have_too_many_queries_for_it(edited):
     assert not accuracy.check(kernel, shape, "emulator").ok
 
 
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_check_sees_a_vote_that_asks_half_of_the_rows(edited, half):
+    stage = kernels.load("h7")
+    both = "correction[0] < 1 || correction[1] < 1"
+    kernel = stage.kernel("fp16", {"HEAD_DIM": 64}, edited(stage, (both, f"correction[{half}] < 1")))
+    assert not accuracy.check(kernel, (2, 4, 2, 100, 200, 64), "emulator", pattern="apart").ok
+
+
 def test_an_element_may_be_off_by_two_roundings_of_the_largest():
     """One key: torch's O is V exactly, and its furthest element says nothing. More keys: as everywhere."""
     for n_kv, exactly in ((1, True), (200, False)):

@@ -34,7 +34,7 @@ class Attention(Problem):
     settings: tuple[str, ...] = ("HEAD_DIM",)
     input_names: tuple[str, ...] = ("Q", "K", "V")
     slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
-    patterns: tuple[str, ...] = ("normal", "huge", "equal", "dominated", "low", "rising", "falling")
+    patterns: tuple[str, ...] = ("normal", "huge", "equal", "dominated", "low", "rising", "falling", "apart")
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O",)
@@ -289,6 +289,14 @@ def _falling(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, 
     return q, k.flip(2)
 
 
+def _apart(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # Of 16 rows, eight like the keys better from tile to tile, the other eight less: what a warp decides for its two
+    # halves of an mma tile, it must have asked both.
+    rows = torch.arange(q.shape[2], device=q.device)
+    sign = (rows // 8 + rows // 16) % 2 * 2 - 1
+    return q + sign[:, None], _rising(q, k, generator)[1]
+
+
 PATTERNS: dict[str, Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]] = {
     "normal": _normal,
     "huge": _huge,
@@ -297,6 +305,7 @@ PATTERNS: dict[str, Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Te
     "low": _low,
     "rising": _rising,
     "falling": _falling,
+    "apart": _apart,
 }
 
 problem = Attention()
