@@ -668,7 +668,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m common.notebook", description="Run notebooks, and save them.")
     names = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 09_swizzle; default: all of notebooks/")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a notebook; default: all")
     chosen = [Path(name).stem for name in parser.parse_args(arguments).names]
     for name in chosen:
         if name not in names:

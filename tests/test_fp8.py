@@ -11,10 +11,10 @@ import kernels
 from common import accuracy
 from common.problems import quantize as problem
 from cudaemu.errors import UserError
-from kernels.h8_fp8 import quantize
 from kernels.h8_fp8.attention import attention
 
 STAGE = kernels.load("h8")
+(quantize,) = STAGE.besides
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["emulator", pytest.param("gpu", marks=on_gpu)]
 QUANTIZE = quantize.kernels()

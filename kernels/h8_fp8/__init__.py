@@ -2,18 +2,6 @@
 
 from common.stage import Stage
 
-quantize = Stage(  # what the other kernel takes
-    package=__name__,
-    idea="Q and K rotated, V transposed, all in e4m3; 64 rows share a scale.",
-    problem="quantize",
-    min_arch="9.0a",
-    unit="FMA",
-    dtypes=("fp16", "bf16"),
-    variants={"HEAD_DIM": (64, 128), "ROTATE": (0, 1)},
-    multiples={"N": 128},
-    alignment=16,
-)
-
 stage = Stage(
     package=__name__,
     idea="Stage h7 in e4m3, which wgmma multiplies twice as fast: 64 rows of Q, K or V share a scale, Q and K are "
@@ -30,6 +18,18 @@ stage = Stage(
     alignment=16,
     test_shapes={"more tiles than multiprocessors: several turns": (1, 15, 256, 128)},
     counters=("bulk_load_bytes", "instructions.barrier", "instructions.wgmma"),
-    besides=(quantize,),
+    besides=(
+        Stage(  # the other kernel
+            package=__name__,
+            idea="Q and K rotated, V transposed, all in e4m3; 64 rows share a scale.",
+            problem="quantize",
+            min_arch="9.0a",
+            unit="FMA",
+            dtypes=("fp16", "bf16"),
+            variants={"HEAD_DIM": (64, 128), "ROTATE": (0, 1)},
+            multiples={"N": 128},
+            alignment=16,
+        ),
+    ),
     function="attention",
 )
