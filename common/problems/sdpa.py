@@ -207,18 +207,21 @@ class Sdpa(Attention):
         return flash((q.float() @ k.float().mT).masked_fill_(hidden, -torch.inf), v, scale, q.dtype), lse
 
     def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
-        """Those of O as everywhere. LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was
-        scaled and rounded: some units in the last place of the largest LSE. More by how tensor cores add: they align D
-        products and the sums on the way to the largest, and cut each off half a unit after its last place or later
-        (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021), all in the same direction where all products
-        have one sign."""
+        """Those of O as everywhere; but a unit in the last place of the largest score is that fraction of a weight, and
+        an element may be as far off: of few rows, torch's furthest is near by chance.
+
+        LSE is an fp32 sum of weights that are right to 22 bits, and a maximum that was scaled and rounded: some units
+        in the last place of the largest LSE. More by how tensor cores add: they align D products and the sums on the
+        way to the largest, and cut each off half a unit after its last place or later (Fasi et al., "Numerical behavior
+        of NVIDIA tensor cores", 2021), all in the same direction where all products have one sign."""
         o, lse = super().tolerances(inputs, dtype, variants, references)
         finite = references[1][references[1].isfinite()].abs()
         unit = max(1.0, finite.amax().item() if len(finite) else 0.0) * 2.0**-23
         cut = inputs[0].shape[-1] / 2  # units, at most; half as many in the mean
         count = references[1].numel()
         whole, element = (4 + cut / 2) * unit * math.sqrt(count), (16 + cut) * unit
-        return o, type(lse)(max(lse.whole, whole), max(lse.element, element))
+        furthest = unit * torch.where(inputs[2].isfinite(), inputs[2], 0).abs().amax().item() if len(finite) else 0.0
+        return o._replace(element=max(o.element, furthest)), type(lse)(max(lse.whole, whole), max(lse.element, element))
 
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
