@@ -294,18 +294,18 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], ends: Sequence[int] = ()) -> 
     """One panel for each kernel: when its consumers execute instructions and wait, and below that when products of two
     kinds are under way for them. `kinds`: for a word of the source line that starts a product, what that computes.
     `ends`: the last step shown of each, by default the longest run's. Runs in other units have axes of their own."""
-    alone = len({each.unit for each in runs}) > 1
-    shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.passes})" * alone for each in runs)
+    mixed = len({each.unit for each in runs}) > 1
+    shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.passes})" * mixed for each in runs)
     takeaway = (
-        f"Share of the {'run' if alone else runs[0].passes} from the first product to the last in which nobody "
+        f"Share of the {'run' if mixed else runs[0].passes} from the first product to the last in which nobody "
         f"multiplies: {shares}"
     )
     colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
     lasts = ends or [max(each.end for each in runs)] * len(runs)
     named = dict.fromkeys(span.what for each in runs for span in each.of(Kind.DOES))
     with styled():
-        figure = picture(WIDTH, 0.75 + sum(0.75 + 0.25 * alone + 0.5 * len(each.consumers) for each in runs), takeaway)
-        panels = figure.subplots(len(runs), 1, sharex=not alone, squeeze=False)[:, 0]
+        figure = picture(WIDTH, 0.75 + sum(0.75 + 0.25 * mixed + 0.5 * len(each.consumers) for each in runs), takeaway)
+        panels = figure.subplots(len(runs), 1, sharex=not mixed, squeeze=False)[:, 0]
         for axes, each, last in zip(panels, runs, lasts, strict=True):
             _rows(axes, [*map(_consumer, each.consumers)], last)
             for row, first in enumerate(each.consumers):
@@ -315,7 +315,7 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], ends: Sequence[int] = ()) -> 
                     place = row + 0.11 + 0.2 * list(colours).index(kind)
                     _bar(axes, place, span.start, span.end, colours[kind], height=0.2)
             axes.set_title(f"{each.label}: {each.without_product:.0%}", loc="left")
-            if alone or each is runs[-1]:
+            if mixed or each is runs[-1]:
                 axes.set_xlabel(each.axis)
         figure.legend(
             handles=[
