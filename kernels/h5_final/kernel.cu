@@ -77,7 +77,7 @@ struct Shape {
   static constexpr int ALL_BOXES = BLOCK_N / C_LINE;  // of a consumer's tile,
   static constexpr int C_BOXES =
       SPLITS > 1           ? 1  // ... stored at a time; with split-K, C does not pass through them
-      : ALL_BOXES % 4 == 0 ? 4
+      : ALL_BOXES % 4 == 0 ? 1  // the least, so that the ring of 128 × 256 has four stages
       : ALL_BOXES % 3 == 0 ? 3
                            : ALL_BOXES;
   static constexpr int C_BYTES = CONSUMERS * C_BOXES * WGMMA_M * 128;
@@ -728,7 +728,7 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(640, 300, 6600),  choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
+    choice<256, 1>(627, 300, 6600),  choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
     choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),  choice<64, 4>(220, 4600, 4300),
     choice<128, 4>(310, 5300, 4300), choice<128, 6>(340, 6300, 4300),
 };
