@@ -95,15 +95,25 @@ def test_addends_that_do_not_begin_at_pairs_are_copied():
         assert_right(matmul(a, b, **options), expected(a, b, **options))
 
 
-@pytest.mark.parametrize("choice", range(8))
+@pytest.mark.parametrize("choice", range(9))
 def test_what_follows_a_product_with_every_tile(choice):
     """Each choice of the launcher adds to each column what belongs to it, at the edges too."""
     stage = kernels.load("h5")
     a, b, bias, residual = make(136, 72), make(72, 328), make(328), make(136, 328)
     c = torch.full((136, 328), torch.nan, dtype=a.dtype)
-    changed = {"bias": bias, "residual": residual, "activation": 2, "choice": choice}
+    room = {"room": 36, "sums": torch.empty(36, 128, 128)}
+    changed = {"bias": bias, "residual": residual, "activation": 2, "choice": choice, **room}
     stage.kernel("fp16").emulate((a, b), (c,), changed=changed).raise_if_findings()
     assert_right(c, expected(a, b, bias, "gelu", residual))
+
+
+def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
+    """Each has memory for its own sums, which a second kernel adds, with what follows."""
+    a, b, bias, residual = make(72, 8200), make(8200, 136), make(136), make(72, 136)
+    assert_right(matmul(a, b, bias=bias, activation="gelu", residual=residual), expected(a, b, bias, "gelu", residual))
+    report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(72, 136, dtype=a.dtype),))
+    assert [launch.kernel.partition("<")[0] for launch in report.launches] == ["gemm_kernel", "add_kernel"]
+    assert report.launches[0].grid[0] == 2 * 16
 
 
 @pytest.mark.parametrize(
@@ -134,7 +144,7 @@ def test_multicast_that_was_tried_is_right(tmp_path, transposed):
     source.write_text(patches.tried(stage.directory / "multicast.patch"))
     kernel = stage.kernel("fp16", {"B_TRANSPOSED": transposed}, source)
     a, b = make(264, 136), make(136, 328)
-    for choice in range(8):
+    for choice in range(7):
         c = torch.full((264, 328), torch.nan, dtype=a.dtype)
         report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed={"choice": choice})
         report.raise_if_findings()
@@ -280,8 +290,9 @@ def test_sizes_on_the_gpu(m, n, k, dtype):
 
 
 @on_gpu
-def test_graphs_streams_and_threads_on_the_gpu():
-    a, b = on_device(make(64, 4096), make(4096, 512))
+@pytest.mark.parametrize("k", [4096, 16384])  # the second in two kernels
+def test_graphs_streams_and_threads_on_the_gpu(k):
+    a, b = on_device(make(64, k), make(k, 512))
     want = matmul(a, b)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -19,6 +19,7 @@ from common.problems.gemm import CHUNK, Gemm, straight
 from cudaemu.errors import UserError
 
 ROW_BYTES = 16  # rows begin at multiples of this
+SQUARE = 128  # rows and columns of the squares that a launcher's scratch is counted in
 ACTIVATIONS = (lambda x: x, relu, gelu)  # by the launcher's number
 FOLLOWS = {  # a product, in a check: of its arguments those that are given, and the activation
     "with bias": (("bias",), 0),
@@ -30,11 +31,16 @@ FOLLOWS = {  # a product, in a check: of its arguments those that are given, and
 class Matmul(Gemm):
     name = "matmul"
     settings = ("B_TRANSPOSED", "FP32_OUT")
-    scratch_names = given_names = ("bias", "residual")
+    given_names = ("bias", "residual")
+    scratch_names = (*given_names, "sums")
     patterns = ("normal", "strided")
 
-    def scratch(self, shape: Shape, variants: Variants, device: str | torch.device = "cpu") -> tuple[None, None]:
-        return None, None
+    def scratch(
+        self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
+    ) -> tuple[None, None, Tensor | None]:
+        """No bias, no residual; for the sums of a tile's parts `room` squares, if the stage's launcher may want them."""
+        room = variants["room"]
+        return None, None, torch.empty((room, SQUARE, SQUARE), device=device) if room else None
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         m, n, _ = shape
@@ -43,7 +49,9 @@ class Matmul(Gemm):
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         a, b, c = tensors
         rows = {"a_row": a.stride(0), "b_row": b.stride(0), "c_row": c.stride(0), "residual_row": shape[1]}
-        return {**super().scalars(shape, variants, tensors), **rows, "activation": 0, "choice": variants["choice"]}
+        return {**super().scalars(shape, variants, tensors), **rows, "activation": 0} | {
+            name: variants[name] for name in ("choice", "room")
+        }
 
     def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
         """Strides where every axis is ragged, in place of rows side by side: those are everywhere else."""

@@ -6,11 +6,12 @@
 // Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
 //           Products too small for that tile on every SM take a smaller one, and split K over the blocks of a cluster,
-//           which add their sums through each other's shared memory. What follows a product is done on accumulators.
+//           which add their sums through each other's shared memory; where K is deep, over more blocks than a cluster
+//           has, whose sums a second kernel adds. What follows a product is done on accumulators.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
-//   cluster   | one                                    | a share of the slices per block | SPLITS blocks
+//   cluster   | one                                    | a share of the slices per block | SPLITS blocks, or APART
 //   block     | 128 × BLOCK_N: 256, 192, 128 or 64     | as many as fit: STAGES          | 384 threads = 3 warpgroups
 //   producer  |                                        | boxes of rows × 64              | 1 thread of the last one
 //   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups
@@ -69,14 +70,16 @@ struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats af
   alignas(1024) Element B[BLOCK_N * BLOCK_K];  // [BLOCK_N / LINE][BLOCK_K][LINE], or [BLOCK_N][LINE] if B_TRANSPOSED
 };
 
+constexpr int APART = 0;  // in place of SPLITS: any number of blocks, whose sums pass through global memory
+
 template <int BLOCK_N_, int SPLITS_>
 struct Shape {
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
-  static constexpr int SPLITS = SPLITS_;    // blocks that share its slices, a cluster
+  static constexpr int SPLITS = SPLITS_;    // blocks that share its slices, a cluster; or APART
   static constexpr int TILES_N = BLOCK_N / MMA_N;
   static constexpr int ALL_BOXES = BLOCK_N / C_LINE;  // of a consumer's tile,
   static constexpr int C_BOXES =
-      SPLITS > 1           ? 1  // ... stored at a time; with split-K, C does not pass through them
+      SPLITS != 1          ? 1  // ... stored at a time; with split-K, C does not pass through them
       : ALL_BOXES % 4 == 0 ? 1  // the least, so that the ring of 128 × 256 has four stages
       : ALL_BOXES % 3 == 0 ? 3
                            : ALL_BOXES;
@@ -323,6 +326,11 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// The same, but what they wrote is not made visible: ptxas puts no fence before it.
+__device__ __forceinline__ void cluster_sync_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // The address in block `rank` of the cluster that `address` is in this one.
 __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
   unsigned there;
@@ -354,6 +362,7 @@ struct Arguments {
   int M, N, K;
   int c_row, residual_row;  // elements from a row to the next
   int activation;           // 0: none; 1: ReLU; 2: GELU
+  float4 *sums;             // APART: [order.splits, order.tiles, CONSUMERS, TILES_N, 128], as the registers lie
 };
 
 struct alignas(8) Pair { float x, y; };
@@ -451,17 +460,52 @@ __device__ __forceinline__ void store_pair(Element *to, Pair v) {
 }
 __device__ __forceinline__ void store_pair(float *to, Pair v) { *reinterpret_cast<Pair *>(to) = v; }
 
+__device__ __forceinline__ float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+// What a lane has of a 16 × 8 tile of C: two neighbours from (row, col) on, and two 8 rows below.
+__device__ __forceinline__ void store_finished(float4 sum, const Arguments &arguments, int row, int col) {
+  if (col >= arguments.N) return;
+  const Addends bias = load_addends(arguments.bias, col);
+#pragma unroll
+  for (int below = 0; below < 16 && row + below < arguments.M; below += 8) {
+    const Pair pair = below ? Pair{sum.z, sum.w} : Pair{sum.x, sum.y};
+    const Addends residual = load_addends(residual_row(arguments, row + below), col);
+    store_pair(&arguments.C[(size_t)(row + below) * arguments.c_row + col],
+               finish(pair, bias, residual, arguments.activation));
+  }
+}
+
+// A number to divide by: n / by = n * times >> shift for n < 2^31 (Granlund and Montgomery, "Division by invariant
+// integers using multiplication", 1994). A division takes a block some 100 clocks, the host's once per launch none.
+struct Divisor {
+  int by, shift;
+  unsigned times;
+};
+__device__ __forceinline__ int operator/(int n, const Divisor &d) {
+  return static_cast<int>(static_cast<unsigned long long>(n) * d.times >> d.shift);
+}
+
+// Blocks walk down GROUP_M rows of tiles before they step to the right.
+struct Order {
+  int tiles;            // of C
+  int high_groups;      // of GROUP_M rows of tiles
+  Divisor group_tiles;  // in such a group
+  Divisor last_rows;    // of tiles in the last group, which may be lower
+  Divisor splits;       // blocks per tile
+};
+
 struct Place {  // of a tile
   int row, col;
 };
 
-// Blocks walk down GROUP_M rows of tiles before they step to the right.
 template <typename S>
-__device__ __forceinline__ Place tile_place(int tile, int tiles_m, int tiles_n) {
-  const int group = tile / (GROUP_M * tiles_n);
-  const int in_group = tile % (GROUP_M * tiles_n);
-  const int group_rows = min(GROUP_M, tiles_m - group * GROUP_M);  // the last group may be lower
-  return {(group * GROUP_M + in_group % group_rows) * BLOCK_M, in_group / group_rows * S::BLOCK_N};
+__device__ __forceinline__ Place tile_place(int tile, const Order &order) {
+  const int group = tile / order.group_tiles;
+  const int in_group = tile - group * order.group_tiles.by;
+  const bool high = group < order.high_groups;
+  const int tile_n = high ? in_group / GROUP_M : in_group / order.last_rows;
+  const int tile_m = group * GROUP_M + in_group - tile_n * (high ? GROUP_M : order.last_rows.by);
+  return {tile_m * BLOCK_M, tile_n * S::BLOCK_N};
 }
 
 template <typename S>
@@ -469,22 +513,21 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [min(M, BLOCK_M), LINE]
     const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
     const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WGMMA_M, C_LINE]
-    const __grid_constant__ Arguments arguments) {
+    const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
 
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
   //    another in the ring.
   const int M = arguments.M, N = arguments.N;
-  const int tiles_m = ceil_div(M, BLOCK_M);
-  const int tiles_n = ceil_div(N, S::BLOCK_N);
-  const int clusters = gridDim.x / S::SPLITS;
-  const int cluster = blockIdx.x / S::SPLITS;
-  const int rank = blockIdx.x % S::SPLITS;
-  const int turns = ceil_div(tiles_m * tiles_n - cluster, clusters);
-  const int all_slices = max(ceil_div(arguments.K, BLOCK_K), S::SPLITS);  // a block has one: beyond K are zeros
-  const int first_slice = (long long)all_slices * rank / S::SPLITS;
-  const int slices = (long long)all_slices * (rank + 1) / S::SPLITS - first_slice;
+  const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
+  const int clusters = split(gridDim.x);
+  const int cluster = split(blockIdx.x);
+  const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
+  const int rank = blockIdx.x - cluster * splits;
+  const int all_slices = max(ceil_div(arguments.K, BLOCK_K), splits);  // a block has one: beyond K are zeros
+  const int first_slice = split(all_slices * rank);
+  const int slices = split(all_slices * (rank + 1)) - first_slice;
   const int thread = threadIdx.x;
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -498,15 +541,16 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     fence_mbarrier_init();
   }
   __syncthreads();  // nobody waits at a barrier that is not made yet
+  if (S::SPLITS == APART) cudaTriggerProgrammaticLaunchCompletion();
 
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
     setmaxnreg_dec<40>();
     if (thread % 128 > 0) return;
-    for (int turn = 0; turn < turns; ++turn) {
-      const Place tile = tile_place<S>(cluster + turn * clusters, tiles_m, tiles_n);
-      for (int slice = 0; slice < slices; ++slice) {
-        const int position = turn * slices + slice;  // in the order of all slices that pass through the ring
+    int position = 0;  // in the order of all slices that pass through the ring
+    for (int number = cluster; number < order.tiles; number += clusters) {
+      const Place tile = tile_place<S>(number, order);
+      for (int slice = 0; slice < slices; ++slice, ++position) {
         const int stage = position % S::STAGES;
         const int k = (first_slice + slice) * BLOCK_K;
         auto &tiles = shared.ring[stage];
@@ -545,12 +589,12 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     named_barrier_sync(3, CONSUMERS * 128);  // ... and all rows are there
   }
 
-  for (int turn = 0; turn < turns; ++turn) {
-    const Place tile = tile_place<S>(cluster + turn * clusters, tiles_m, tiles_n);
+  int position = 0;
+  for (int number = cluster; number < order.tiles; number += clusters) {
+    const Place tile = tile_place<S>(number, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
 
-    for (int slice = 0; slice < slices; ++slice) {
-      const int position = turn * slices + slice;
+    for (int slice = 0; slice < slices; ++slice, ++position) {
       const int stage = position % S::STAGES;
       mbarrier_wait(shared_address(&shared.full[stage]), position / S::STAGES % 2);
       const unsigned A_rows = shared_address(shared.ring[stage].A[group_row]);
@@ -569,10 +613,16 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       if (slice > 0) give_back(position - 1);
     }
     wgmma_wait<0>();  // acc is written
-    give_back(turn * slices + slices - 1);
+    give_back(position - 1);
 
-    // 4. The cluster's blocks add their sums: each those of some columns, in the order of the blocks.
-    if constexpr (S::SPLITS > 1) {
+    // 4. The blocks of a tile add their sums. APART, another kernel adds them.
+    if constexpr (S::SPLITS == APART) {
+      const size_t part = (size_t)(rank * order.tiles + number) * CONSUMERS + consumer;
+#pragma unroll
+      for (int n = 0; n < S::TILES_N; ++n)
+        arguments.sums[(part * S::TILES_N + n) * 128 + group_thread] =
+            make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+    } else if constexpr (S::SPLITS > 1) {      // a cluster's: each those of some columns, in the order of the blocks
       named_barrier_sync(3, CONSUMERS * 128);  // both consumers have read the ring; the sums take its place
       const unsigned sums = shared_address(shared.ring) + (consumer * S::TILES_N * 128 + group_thread) * sizeof(float4);
 #pragma unroll
@@ -594,24 +644,14 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-          float sum[4] = {};
+          float4 sum = {};
 #pragma unroll
-          for (int other = 0; other < S::SPLITS; ++other) {
-            const float4 v = parts[i][other];
-            sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-          }
-          const int col = tile.col + (first_n + i) * MMA_N + lane % 4 * 2;
-#pragma unroll
-          for (int half_tile = 0; half_tile < 2; ++half_tile) {  // rows 0-7, rows 8-15 of the warp's 16
-            const int row = tile.row + group_row + warp % 4 * 16 + half_tile * 8 + lane / 4;
-            if (first_n + i >= end_n || row >= M || col >= N) continue;
-            const Pair pair = finish({sum[half_tile * 2], sum[half_tile * 2 + 1]}, load_addends(arguments.bias, col),
-                                     load_addends(residual_row(arguments, row), col), arguments.activation);
-            store_pair(&arguments.C[(size_t)row * arguments.c_row + col], pair);
-          }
+          for (int other = 0; other < S::SPLITS; ++other) sum = add(sum, parts[i][other]);
+          const int row = tile.row + group_row + warp % 4 * 16 + lane / 4;
+          if (first_n + i < end_n) store_finished(sum, arguments, row, tile.col + (first_n + i) * MMA_N + lane % 4 * 2);
         }
       }
-      cluster_sync();  // nobody leaves while another reads its sums
+      cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
       const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
       if (arguments.activation == 2) {
@@ -646,6 +686,23 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   if (group_thread == 0) bulk_wait_read<0>();  // shared memory is there until TMA has read it
 }
 
+// C from the sums of the parts, in their order: a block per consumer and 8 columns of its tile. It may begin before
+// gemm_kernel has ended, as that allows.
+template <typename S>
+__global__ void __launch_bounds__(128)
+    add_kernel(const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
+  const int n = blockIdx.x % S::TILES_N, consumer = blockIdx.x / S::TILES_N % CONSUMERS;
+  const Place tile = tile_place<S>(blockIdx.x / S::TILES_N / CONSUMERS, order);
+  cudaGridDependencySynchronize();  // gemm_kernel has written the sums of all parts
+  float4 sum = {};
+#pragma unroll 8
+  for (int part = 0; part < order.splits.by; ++part)
+    sum = add(sum, arguments.sums[((size_t)part * gridDim.x + blockIdx.x) * 128 + threadIdx.x]);
+  const int lane = threadIdx.x % 32;
+  store_finished(sum, arguments, tile.row + consumer * WGMMA_M + threadIdx.x / 32 * 16 + lane / 4,
+                 tile.col + n * MMA_N + lane % 4 * 2);
+}
+
 // A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes, swizzled alike.
 template <typename T>
 static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int cols, int stride, int box_rows) {
@@ -665,6 +722,12 @@ static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int c
   return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+static Divisor divisor(int by) {
+  int log = 0;  // rounded up
+  while (1ll << log < by) ++log;
+  return {by, 31 + log, static_cast<unsigned>((1ull << (31 + log)) / by + 1)};
+}
+
 // Fills in what a launch in clusters needs; the attribute must live until then.
 template <typename S>
 static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLaunchAttribute *cluster) {
@@ -680,13 +743,13 @@ static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLau
   return config;
 }
 
-// How many tiles the GPU computes at a time.
+// How many tiles the GPU computes at a time; APART, how many parts of tiles.
 template <typename S>
 static cudaError_t prepare(int multiprocessors, int *at_once) {
   cudaError_t status = cudaFuncSetAttribute(  // more than 48 KB must be asked for
       gemm_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(typename S::Shared));
   *at_once = multiprocessors;
-  if (status != cudaSuccess || S::SPLITS == 1) return status;
+  if (status != cudaSuccess || S::SPLITS <= 1) return status;
   cudaLaunchAttribute cluster;
   const cudaLaunchConfig_t config = launch_config<S>(S::SPLITS, nullptr, &cluster);
   return cudaOccupancyMaxActiveClusters(at_once, gemm_kernel<S>, &config);
@@ -694,7 +757,7 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
 
 template <typename S>
 static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_row, const Arguments &arguments,
-                          int at_once, cudaStream_t stream) {
+                          int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
   CUtensorMap A_map, B_map, C_map;
   cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, BLOCK_M));
@@ -703,14 +766,27 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
         B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
   if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WGMMA_M);
   if (status != cudaSuccess) return status;
-  const int tiles = ceil_div(M, BLOCK_M) * ceil_div(N, S::BLOCK_N);
+  const int tiles_m = ceil_div(M, BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
+  const Order order = {tiles, tiles_m / GROUP_M, divisor(GROUP_M * tiles_n),
+                       divisor(tiles_m % GROUP_M ? tiles_m % GROUP_M : GROUP_M), divisor(splits)};
   cudaLaunchAttribute cluster;
   const cudaLaunchConfig_t config = launch_config<S>(
-      S::SPLITS > 1     ? tiles * S::SPLITS
+      S::SPLITS != 1    ? tiles * splits
       : tiles < at_once ? tiles
                         : at_once,
       stream, &cluster);
-  return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, arguments);
+  status = cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
+  if (status != cudaSuccess || S::SPLITS != APART) return status;
+  cudaLaunchAttribute early;  // it begins before the last block has ended, and waits
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t add = {};
+  add.gridDim = dim3(tiles * CONSUMERS * S::TILES_N);
+  add.blockDim = dim3(128);
+  add.stream = stream;
+  add.attrs = &early;
+  add.numAttrs = 1;
+  return cudaLaunchKernelEx(&add, add_kernel<S>, order, arguments);
 }
 
 // A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23.
@@ -718,7 +794,7 @@ struct Choice {
   int block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
-  cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, cudaStream_t);
+  cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, int, cudaStream_t);
 };
 
 template <int BLOCK_N, int SPLITS>
@@ -728,23 +804,34 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(627, 300, 6600),  choice<192, 1>(484, 300, 7000),  choice<128, 1>(340, 300, 6300),
-    choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),  choice<64, 4>(220, 4600, 4300),
-    choice<128, 4>(310, 5300, 4300), choice<128, 6>(340, 6300, 4300),
+    choice<256, 1>(627, 300, 6600),  choice<192, 1>(484, 300, 7000),      choice<128, 1>(340, 300, 6300),
+    choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),      choice<64, 4>(220, 4600, 4300),
+    choice<128, 4>(310, 5300, 4300), choice<128, APART>(440, 6700, 4300), choice<256, APART>(690, 8200, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 
+// Blocks that share the slices of a tile. APART: as many as find a multiprocessor, and room for their sums.
+static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
+  constexpr int MOST = 16, FEW_SLICES = 8;
+  if (choice.splits != APART) return choice.splits;
+  const int fit = room * BLOCK_M / choice.block_n / tiles;
+  return min(min(fit, MOST), max(min(at_once / tiles, slices / FEW_SLICES), 2));
+}
+
 // a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
 // and the residual's rows, at multiples of 4.
+// sums: scratch for a split whose sums pass through global memory, as large as `room` squares of BLOCK_M fp32 numbers.
 // activation: as in Arguments. choice: an index into CHOICES, or -1 for the one with the least estimate.
 extern "C" cudaError_t launch_matmul(
-    const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, int M, int N, int K,
-    int a_row, int b_row, int c_row, int residual_row, int activation, int choice, cudaStream_t stream) {
+    const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, float4 *sums, int M,
+    int N, int K, int a_row, int b_row, int c_row, int residual_row, int activation, int choice, int room,
+    cudaStream_t stream) {
   if (!A || !B || !C || M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2 || choice >= ALL)
     return cudaErrorInvalidValue;
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
   if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
+  if (room < 0 || !sums && room > 0 || (size_t)sums % sizeof(float4)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
   int device = 0, multiprocessors = 0;
@@ -758,18 +845,20 @@ extern "C" cudaError_t launch_matmul(
     if (status != cudaSuccess) return status;
     at_once[device][i] = tiles;
   }
-  int choice_of_least = 0;
-  long long least = -1;
-  for (int i = 0; i < ALL && choice < 0; ++i) {
+  int choice_of_least = -1, splits_of_least = 0;
+  long long least = 0;
+  for (int i = choice < 0 ? 0 : choice; i < (choice < 0 ? ALL : choice + 1); ++i) {
     const Choice &c = CHOICES[i];
-    if (at_once[device][i] < 1) continue;
+    const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
     const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, c.block_n);
-    const long long waves = (tiles - 1) / at_once[device][i] + 1;
-    const long long slices = ceil_div(ceil_div(K, BLOCK_K), c.splits);
-    const long long ns = c.launch_ns + waves * (c.tile_ns + slices * c.slice_ns);
-    if (least < 0 || ns < least) choice_of_least = i, least = ns;
+    const int splits = splits_of(c, tiles, all_slices, places, room);
+    if (places < 1 || splits < 1 || c.splits == APART && splits < 2) continue;
+    const long long waves = (tiles * (c.splits == APART ? splits : 1) - 1) / places + 1;
+    const long long ns = c.launch_ns + waves * (c.tile_ns + (long long)ceil_div(all_slices, splits) * c.slice_ns);
+    if (choice_of_least < 0 || ns < least) choice_of_least = i, splits_of_least = splits, least = ns;
   }
-  if (choice < 0) choice = choice_of_least;
-  const Arguments arguments = {bias, residual, C, M, N, K, c_row, residual_row, activation};
-  return CHOICES[choice].launch(A, a_row, B, b_row, arguments, at_once[device][choice], stream);
+  if (choice_of_least < 0) return cudaErrorInvalidValue;
+  const Arguments arguments = {bias, residual, C, M, N, K, c_row, residual_row, activation, sums};
+  return CHOICES[choice_of_least].launch(
+      A, a_row, B, b_row, arguments, at_once[device][choice_of_least], splits_of_least, stream);
 }

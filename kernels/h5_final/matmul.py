@@ -155,12 +155,15 @@ class Plan:
             "b_row": n if self.copied[1] else b.stride(int(self.turned)),
             "c_row": out.stride(0) if out is not None and self.direct and m > 1 else n,
             "residual_row": residual.stride(0) if residual is not None and not self.copied[2] and m > 1 else n,
-            "activation": ACTIVATIONS[activation], "choice": -1,
+            "activation": ACTIVATIONS[activation],
         }  # fmt: skip
+        chosen = self.kernel.choices(self.shape, self.device)
+        self.numbers |= {name: chosen[name] for name in ("choice", "room")}
         self.launch: Callable[..., object] | None = None
         self.empty_strided = torch_private.empty_strided(self.device.type)
         if launcher is not None:
-            self.launch = launcher.bind(self.device, list(self.numbers.values()))
+            scratch = stage.spec.scratch(self.shape, chosen, "meta")[-1:]
+            self.launch = launcher.bind(self.device, list(self.numbers.values()), scratch=scratch)
 
     def __call__(
         self, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor | None
