@@ -519,7 +519,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
   //    another in the ring.
-  const int M = arguments.M, N = arguments.N;
+  const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
   const int clusters = split(gridDim.x);
   const int cluster = split(blockIdx.x);
@@ -756,6 +756,20 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
 }
 
 template <typename S>
+static cudaError_t launch_add(const Order &order, const Arguments &arguments, cudaStream_t stream) {
+  cudaLaunchAttribute early;  // it begins before the last block of gemm_kernel has ended, and waits
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(order.tiles * CONSUMERS * S::TILES_N);
+  config.blockDim = dim3(128);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, add_kernel<S>, order, arguments);
+}
+
+template <typename S>
 static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_row, const Arguments &arguments,
                           int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
@@ -776,17 +790,9 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
                         : at_once,
       stream, &cluster);
   status = cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
-  if (status != cudaSuccess || S::SPLITS != APART) return status;
-  cudaLaunchAttribute early;  // it begins before the last block has ended, and waits
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t add = {};
-  add.gridDim = dim3(tiles * CONSUMERS * S::TILES_N);
-  add.blockDim = dim3(128);
-  add.stream = stream;
-  add.attrs = &early;
-  add.numAttrs = 1;
-  return cudaLaunchKernelEx(&add, add_kernel<S>, order, arguments);
+  if constexpr (S::SPLITS == APART)
+    if (status == cudaSuccess) status = launch_add<S>(order, arguments, stream);
+  return status;
 }
 
 // A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23.
