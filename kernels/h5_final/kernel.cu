@@ -795,7 +795,7 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return status;
 }
 
-// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23.
+// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23; APART on an H100, 2026-11-25.
 struct Choice {
   int block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
@@ -812,9 +812,10 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 constexpr Choice CHOICES[] = {
     choice<256, 1>(627, 300, 6600),  choice<192, 1>(484, 300, 7000),      choice<128, 1>(340, 300, 6300),
     choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),      choice<64, 4>(220, 4600, 4300),
-    choice<128, 4>(310, 5300, 4300), choice<128, APART>(440, 6700, 4300), choice<256, APART>(690, 8200, 4300),
+    choice<128, 4>(310, 5300, 4300), choice<128, APART>(450, 6700, 4300), choice<256, APART>(670, 10700, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
+constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, APART: then all blocks read at once
 
 // Blocks that share the slices of a tile. APART: as many as find a multiprocessor, and room for their sums.
 static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
@@ -858,9 +859,12 @@ extern "C" cudaError_t launch_matmul(
     const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
     const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, c.block_n);
     const int splits = splits_of(c, tiles, all_slices, places, room);
-    if (places < 1 || splits < 1 || c.splits == APART && splits < 2) continue;
-    const long long waves = (tiles * (c.splits == APART ? splits : 1) - 1) / places + 1;
-    const long long ns = c.launch_ns + waves * (c.tile_ns + (long long)ceil_div(all_slices, splits) * c.slice_ns);
+    const bool apart = c.splits == APART;
+    if (places < 1 || splits < (apart ? 2 : 1)) continue;
+    const long long waves = (tiles * (apart ? splits : 1) - 1) / places + 1;
+    long long slices_ns = (long long)ceil_div(all_slices, splits) * c.slice_ns;
+    if (apart) slices_ns = max(slices_ns, ((long long)M + N) * K * (long long)sizeof(Element) / DRAM);
+    const long long ns = c.launch_ns + waves * (c.tile_ns + slices_ns);
     if (choice_of_least < 0 || ns < least) choice_of_least = i, splits_of_least = splits, least = ns;
   }
   if (choice_of_least < 0) return cudaErrorInvalidValue;
