@@ -630,26 +630,22 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         reinterpret_cast<float4 *>(memory)[(consumer * S::TILES_N + n) * 128 + group_thread] =
             make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
       cluster_sync();
-      constexpr int MINE = ceil_div(S::TILES_N, S::SPLITS), MOST = ceil_div(16, S::SPLITS);
-      constexpr int AT_ONCE = MINE < MOST ? MINE : MOST;  // tiles whose sums are on their way together
-      const int end_n = S::TILES_N * (rank + 1) / S::SPLITS;
-      for (int first_n = S::TILES_N * rank / S::SPLITS; first_n < end_n; first_n += AT_ONCE) {
-        float4 parts[AT_ONCE][S::SPLITS];
+      constexpr int MINE = S::TILES_N / S::SPLITS;  // tiles that this block adds
+      static_assert(MINE * S::SPLITS == S::TILES_N, "the blocks of a cluster have equal shares of the columns");
+      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+      float4 parts[MINE][S::SPLITS];  // all on their way together
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
+      for (int i = 0; i < MINE; ++i) {
 #pragma unroll
-          for (int other = 0; other < S::SPLITS; ++other)
-            parts[i][other] =
-                load_cluster(cluster_address(sums + min(first_n + i, end_n - 1) * 128 * sizeof(float4), other));
-        }
+        for (int other = 0; other < S::SPLITS; ++other)
+          parts[i][other] = load_cluster(cluster_address(sums + (rank * MINE + i) * 128 * sizeof(float4), other));
+      }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-          float4 sum = {};
+      for (int i = 0; i < MINE; ++i) {
+        float4 sum = {};
 #pragma unroll
-          for (int other = 0; other < S::SPLITS; ++other) sum = add(sum, parts[i][other]);
-          const int row = tile.row + group_row + warp % 4 * 16 + lane / 4;
-          if (first_n + i < end_n) store_finished(sum, arguments, row, tile.col + (first_n + i) * MMA_N + lane % 4 * 2);
-        }
+        for (int other = 0; other < S::SPLITS; ++other) sum = add(sum, parts[i][other]);
+        store_finished(sum, arguments, row, col + (rank * MINE + i) * MMA_N);
       }
       cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
