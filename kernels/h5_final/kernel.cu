@@ -475,8 +475,9 @@ __device__ __forceinline__ void store_finished(float4 sum, const Arguments &argu
   }
 }
 
-// A number to divide by: n / by = n * times >> shift for n < 2^31 (Granlund and Montgomery, "Division by invariant
-// integers using multiplication", 1994). A division takes a block some 100 clocks, the host's once per launch none.
+// A number to divide by. The GPU has no instruction that divides integers; with a factor that the host made, one
+// multiplication does: n / by = n * times >> shift for n < 2^31 (Granlund and Montgomery, "Division by invariant
+// integers using multiplication", 1994).
 struct Divisor {
   int by, shift;
   unsigned times;
