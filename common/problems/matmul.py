@@ -38,7 +38,7 @@ class Matmul(Gemm):
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
     ) -> tuple[None, None, Tensor | None]:
-        """No bias, no residual; for the sums of a tile's parts `room` squares, if the stage's launcher may want them."""
+        """No bias, no residual; `room` squares for the sums of a tile's parts, if the launcher may want them."""
         room = variants["room"]
         return None, None, torch.empty((room, SQUARE, SQUARE), device=device) if room else None
 
