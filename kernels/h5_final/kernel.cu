@@ -326,7 +326,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// The same, but what they wrote is not made visible: ptxas puts no fence before it.
+// The same, but nothing is made visible, and ptxas puts no fence before it. What a thread has read and used has come.
 __device__ __forceinline__ void cluster_sync_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -476,22 +476,22 @@ __device__ __forceinline__ void store_finished(float4 sum, const Arguments &argu
 }
 
 // A number to divide by. The GPU has no instruction that divides integers; with a factor that the host made, one
-// multiplication does: n / by = n * times >> shift for n < 2^31 (Granlund and Montgomery, "Division by invariant
+// multiplication does: n / by = n * times >> shift for 0 <= n < 2^31 (Granlund and Montgomery, "Division by invariant
 // integers using multiplication", 1994).
 struct Divisor {
   int by, shift;
   unsigned times;
 };
 __device__ __forceinline__ int operator/(int n, const Divisor &d) {
-  return static_cast<int>(static_cast<unsigned long long>(n) * d.times >> d.shift);
+  return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * d.times >> d.shift);
 }
 
 // Blocks walk down GROUP_M rows of tiles before they step to the right.
 struct Order {
   int tiles;            // of C
-  int high_groups;      // of GROUP_M rows of tiles
+  int high_groups;      // that have all GROUP_M rows of tiles
   Divisor group_tiles;  // in such a group
-  Divisor last_rows;    // of tiles in the last group, which may be lower
+  Divisor last_rows;    // of tiles in the last group, if it is lower
   Divisor splits;       // blocks per tile
 };
 
@@ -526,7 +526,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   const int cluster = split(blockIdx.x);
   const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
   const int rank = blockIdx.x - cluster * splits;
-  const int all_slices = max(ceil_div(arguments.K, BLOCK_K), splits);  // a block has one: beyond K are zeros
+  const int all_slices = max(ceil_div(arguments.K, BLOCK_K), splits);  // at least one per block; beyond K are zeros
   const int first_slice = split(all_slices * rank);
   const int slices = split(all_slices * (rank + 1)) - first_slice;
   const int thread = threadIdx.x;
@@ -542,7 +542,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     fence_mbarrier_init();
   }
   __syncthreads();  // nobody waits at a barrier that is not made yet
-  if (S::SPLITS == APART) cudaTriggerProgrammaticLaunchCompletion();
+
+  if (S::SPLITS == APART) cudaTriggerProgrammaticLaunchCompletion();  // add_kernel may begin; it waits for our end
 
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
@@ -623,7 +624,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       for (int n = 0; n < S::TILES_N; ++n)
         arguments.sums[(part * S::TILES_N + n) * 128 + group_thread] =
             make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-    } else if constexpr (S::SPLITS > 1) {      // a cluster's: each those of some columns, in the order of the blocks
+    } else if constexpr (S::SPLITS > 1) {      // a cluster's: each adds some columns, in the order of the blocks
       named_barrier_sync(3, CONSUMERS * 128);  // both consumers have read the ring; the sums take its place
       const unsigned sums = shared_address(shared.ring) + (consumer * S::TILES_N * 128 + group_thread) * sizeof(float4);
 #pragma unroll
@@ -634,9 +635,10 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       constexpr int MINE = S::TILES_N / S::SPLITS;  // tiles that this block adds
       static_assert(MINE * S::SPLITS == S::TILES_N, "the blocks of a cluster have equal shares of the columns");
       const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
-      float4 parts[MINE][S::SPLITS];  // all on their way together
+      float4 parts[MINE][S::SPLITS] = {};  // all on their way together; what lies beyond C stays where it is
 #pragma unroll
       for (int i = 0; i < MINE; ++i) {
+        if (row >= M || col + (rank * MINE + i) * MMA_N >= arguments.N) continue;
 #pragma unroll
         for (int other = 0; other < S::SPLITS; ++other)
           parts[i][other] = load_cluster(cluster_address(sums + (rank * MINE + i) * 128 * sizeof(float4), other));
@@ -792,7 +794,7 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return status;
 }
 
-// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23; APART on an H100, 2026-11-25.
+// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23; those APART on an H100.
 struct Choice {
   int block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
@@ -812,19 +814,20 @@ constexpr Choice CHOICES[] = {
     choice<128, 4>(310, 5300, 4300), choice<128, APART>(450, 6700, 4300), choice<256, APART>(670, 10700, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
-constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, APART: then all blocks read at once
+constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, on an H100: the least that a product APART takes
 
-// Blocks that share the slices of a tile. APART: as many as find a multiprocessor, and room for their sums.
+// Blocks that share the slices of a tile. APART: as many as find a multiprocessor, with FEW_SLICES each or more; two at
+// least, MOST at most, and no more than have room for their sums.
 static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
   constexpr int MOST = 16, FEW_SLICES = 8;
   if (choice.splits != APART) return choice.splits;
-  const int fit = room * BLOCK_M / choice.block_n / tiles;
-  return min(min(fit, MOST), max(min(at_once / tiles, slices / FEW_SLICES), 2));
+  const int fit = min((long long)room * BLOCK_M / choice.block_n / tiles, (long long)MOST);
+  return min(fit, max(min(at_once / tiles, slices / FEW_SLICES), 2));
 }
 
 // a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
 // and the residual's rows, at multiples of 4.
-// sums: scratch for a split whose sums pass through global memory, as large as `room` squares of BLOCK_M fp32 numbers.
+// sums: scratch for a split whose sums pass through global memory, as large as `room` squares of BLOCK_M × BLOCK_M.
 // activation: as in Arguments. choice: an index into CHOICES, or -1 for the one with the least estimate.
 extern "C" cudaError_t launch_matmul(
     const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, float4 *sums, int M,
@@ -835,6 +838,7 @@ extern "C" cudaError_t launch_matmul(
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
   if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
+  if ((long long)ceil_div(M, BLOCK_M) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
   if (room < 0 || !sums && room > 0 || (size_t)sums % sizeof(float4)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
@@ -859,9 +863,9 @@ extern "C" cudaError_t launch_matmul(
     const bool apart = c.splits == APART;
     if (places < 1 || splits < (apart ? 2 : 1)) continue;
     const long long waves = (tiles * (apart ? splits : 1) - 1) / places + 1;
-    long long slices_ns = (long long)ceil_div(all_slices, splits) * c.slice_ns;
-    if (apart) slices_ns = max(slices_ns, ((long long)M + N) * K * (long long)sizeof(Element) / DRAM);
-    const long long ns = c.launch_ns + waves * (c.tile_ns + slices_ns);
+    const long long read_ns = apart ? ((long long)M + N) * K * (long long)sizeof(Element) / DRAM : 0;
+    const long long slices_ns = waves * ceil_div(all_slices, splits) * c.slice_ns;
+    const long long ns = c.launch_ns + waves * c.tile_ns + max(slices_ns, read_ns);
     if (choice_of_least < 0 || ns < least) choice_of_least = i, splits_of_least = splits, least = ns;
   }
   if (choice_of_least < 0) return cudaErrorInvalidValue;
