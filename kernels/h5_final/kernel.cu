@@ -5,16 +5,17 @@
 //           null.
 // Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
-//           Products too small for that tile on every SM take a smaller one, and split K over the blocks of a cluster,
-//           which add their sums through each other's shared memory; where K is deep, over more blocks than a cluster
-//           has, whose sums a second kernel adds. What follows a product is done on accumulators.
+//           Products too small for that tile on every SM take a smaller one, and split K: over two consumers that have
+//           the same rows; over the blocks of a cluster, which add their sums through each other's shared memory; where
+//           K is deep, over more blocks than a cluster has, whose sums a second kernel adds. What follows a product is
+//           done on accumulators. One elected lane copies: ptxas then needs no loop over lanes for each copy.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   cluster   | one                                    | a share of the slices per block | SPLITS blocks, or APART
-//   block     | 128 × BLOCK_N: 256, 192, 128 or 64     | as many as fit: STAGES          | 384 threads = 3 warpgroups
+//   block     | 128 × BLOCK_N: 64 to 256; or 64 × 128  | as many as fit: STAGES          | 384 threads = 3 warpgroups
 //   producer  |                                        | boxes of rows × 64              | 1 thread of the last one
-//   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups
+//   consumer  | 64 × BLOCK_N                           | none; of 64 × 128, half as deep | 2 warpgroups
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
@@ -51,11 +52,9 @@ constexpr int WGMMA_M = 64;                     // rows of C per tensor instruct
 constexpr int WGMMA_K = 16;                     // depth of a tensor instruction
 constexpr int MMA_N = 8;                        // columns of C per four registers of a lane
 constexpr int CONSUMERS = 2;                    // warpgroups that multiply
-constexpr int BLOCK_M = CONSUMERS * WGMMA_M;    // rows of C per block
 constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
 constexpr int VECTOR = 16 / sizeof(Element);    // elements in a chunk of 16 bytes
 constexpr int LINE = 128 / sizeof(Element);     // elements in 128 bytes, a row of the swizzle
-constexpr int C_LINE = 128 / sizeof(Output);    // columns of C in 128 bytes, a box of its store
 constexpr int EIGHT_ROWS = 8 * 128;             // bytes from 8 rows of an operand to the next 8
 constexpr int B_BOX = BLOCK_K * 128;            // bytes from 64 columns of B to the next 64
 constexpr int SHARED_BYTES = 227 * 1024;        // what a block may have
@@ -64,36 +63,46 @@ static_assert(GROUP_M >= 1, "at least one row of tiles per group");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(BLOCK_K == LINE, "the descriptors take rows of 128 bytes");
 
-template <int BLOCK_N>
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
+
+template <int BLOCK_M, int BLOCK_N>
 struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats after 8 rows, 1 KB
+  static constexpr int B_BOXES = ceil_div(BLOCK_N, LINE);                  // the last may be half used,
+  static constexpr int B_LINES = B_TRANSPOSED ? BLOCK_N : B_BOXES * LINE;  // ... or there is one, BLOCK_N lines long
   alignas(1024) Element A[BLOCK_M][LINE];
-  alignas(1024) Element B[BLOCK_N * BLOCK_K];  // [BLOCK_N / LINE][BLOCK_K][LINE], or [BLOCK_N][LINE] if B_TRANSPOSED
+  alignas(1024) Element B[B_LINES * BLOCK_K];  // [B_BOXES][BLOCK_K][LINE], or [BLOCK_N][LINE] if B_TRANSPOSED
 };
 
 constexpr int APART = 0;  // in place of SPLITS: any number of blocks, whose sums pass through global memory
 
-template <int BLOCK_N_, int SPLITS_>
+template <int BLOCK_M_, int BLOCK_N_, int SPLITS_>
 struct Shape {
+  static constexpr int BLOCK_M = BLOCK_M_;  // rows of C per block
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
   static constexpr int SPLITS = SPLITS_;    // blocks that share its slices, a cluster; or APART
   static constexpr int TILES_N = BLOCK_N / MMA_N;
-  static constexpr int ALL_BOXES = BLOCK_N / C_LINE;  // of a consumer's tile,
-  static constexpr int C_BOXES =
-      SPLITS != 1          ? 1  // ... stored at a time; with split-K, C does not pass through them
-      : ALL_BOXES % 4 == 0 ? 1  // the least, so that the ring of 128 × 256 has four stages
-      : ALL_BOXES % 3 == 0 ? 3
-                           : ALL_BOXES;
-  static constexpr int C_BYTES = CONSUMERS * C_BOXES * WGMMA_M * 128;
-  static constexpr int STAGES = (SHARED_BYTES - C_BYTES - 1024) / sizeof(Tiles<BLOCK_N>);
+  static constexpr int SHARES = CONSUMERS * WGMMA_M / BLOCK_M;  // consumers that have the same rows, and share K
+  static constexpr int DEPTH = BLOCK_K / SHARES;                // of a consumer's part of a slice
+  static constexpr int PIECE_N = BLOCK_N / SHARES;              // columns of C that a consumer finishes
+  static constexpr int PIECE_TILES = PIECE_N / MMA_N;
+  using Stage = Tiles<BLOCK_M, BLOCK_N>;
+
+  static constexpr int C_LINE = (PIECE_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
+  static constexpr int ALL_BOXES = PIECE_N / C_LINE;                                           // of a consumer's piece,
+  static constexpr int BOXES_BYTES = CONSUMERS * WGMMA_M * C_LINE * sizeof(Output);            // ... one of each
+  static constexpr int FIT = (SHARED_BYTES - 1024 - 4 * (int)sizeof(Stage)) / BOXES_BYTES;     // beside a ring of four
+  static constexpr int C_BOXES = SPLITS != 1 ? 1 : FIT < ALL_BOXES ? FIT : ALL_BOXES;  // of a split, C passes elsewhere
+  static constexpr int STAGES = (SHARED_BYTES - 1024 - C_BOXES * BOXES_BYTES) / sizeof(Stage);
 
   struct Shared {
-    Tiles<BLOCK_N> ring[STAGES];
-    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's tile, on its way to TMA
+    Stage ring[STAGES];
+    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's piece, on its way to TMA
     alignas(8) unsigned long long full[STAGES];                   // mbarriers: a stage's bytes have come
     alignas(8) unsigned long long empty[STAGES];                  // ... the consumers have read it
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= BLOCK_M * BLOCK_N * sizeof(float), "partial sums take its place");
+  static_assert(SHARES == 1 || SPLITS == 1, "K is split over consumers or over blocks");
 };
 
 template <typename T>
@@ -102,8 +111,6 @@ template <>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-
-__host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
 // An address within shared memory, as PTX wants it: 32 bits.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) {
@@ -151,6 +158,13 @@ __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map
                "l"(map), "r"(row), "r"(col), "r"(full) : "memory");
 }
 
+// True in one lane of the warp, which is whole. ptxas knows that it is one, as it does not of `lane == 0`.
+__device__ __forceinline__ bool elect_one() {
+  unsigned elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected;
+}
+
 // The warpgroup keeps N registers per thread and gives the others back, or takes as many as it lacks.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_dec() {
@@ -184,95 +198,55 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
 #define FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
-#define ACCUMULATORS_128 ACCUMULATORS_64, SIXTEEN(8), SIXTEEN(12)
-#define ACCUMULATORS_192 ACCUMULATORS_128, SIXTEEN(16), SIXTEEN(20)
-#define ACCUMULATORS_256 ACCUMULATORS_192, SIXTEEN(24), SIXTEEN(28)
+#define ACCUMULATORS_96 ACCUMULATORS_64, SIXTEEN(8)
+#define ACCUMULATORS_128 ACCUMULATORS_96, SIXTEEN(12)
+#define ACCUMULATORS_160 ACCUMULATORS_128, SIXTEEN(16)
+#define ACCUMULATORS_192 ACCUMULATORS_160, SIXTEEN(20)
+#define ACCUMULATORS_224 ACCUMULATORS_192, SIXTEEN(24)
+#define ACCUMULATORS_256 ACCUMULATORS_224, SIXTEEN(28)
 #define OPERANDS_64                                                        \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define OPERANDS_128                                                                 \
-  OPERANDS_64                                                                        \
-  ", "                                                                               \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define OPERANDS_192                                                                 \
-  OPERANDS_128                                                                       \
-  ", "                                                                               \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define OPERANDS_256                                                                             \
-  OPERANDS_192                                                                                   \
-  ", "                                                                                           \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define OPERANDS_96 \
+  OPERANDS_64       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define OPERANDS_128 \
+  OPERANDS_96        \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define OPERANDS_160 \
+  OPERANDS_128       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define OPERANDS_192 \
+  OPERANDS_160       \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define OPERANDS_224 \
+  OPERANDS_192       \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define OPERANDS_256 \
+  OPERANDS_224       \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 template <typename T, int N>
 __device__ void wgmma(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add);
 
-template <>
-__device__ __forceinline__ void wgmma<half, 64>(float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %35, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" OPERANDS_64 "}, %32, %33, add, 1, 1, 0, %34;\n}"
-               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<half, 128>(
-    float (&d)[16][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %67, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" OPERANDS_128 "}, %64, %65, add, 1, 1, 0, %66;\n}"
-               : ACCUMULATORS_128 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<half, 192>(
-    float (&d)[24][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %99, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {" OPERANDS_192 "}, %96, %97, add, 1, 1, 0, %98;\n}"
-               : ACCUMULATORS_192 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<half, 256>(
-    float (&d)[32][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %131, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" OPERANDS_256
-               "}, %128, %129, add, 1, 1, 0, %130;\n}" : ACCUMULATORS_256
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<__nv_bfloat16, 64>(
-    float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %35, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" OPERANDS_64 "}, %32, %33, add, 1, 1, 0, %34;\n}"
-               : ACCUMULATORS_64 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<__nv_bfloat16, 128>(
-    float (&d)[16][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %67, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" OPERANDS_128
-               "}, %64, %65, add, 1, 1, 0, %66;\n}" : ACCUMULATORS_128 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<__nv_bfloat16, 192>(
-    float (&d)[24][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %99, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" OPERANDS_192
-               "}, %96, %97, add, 1, 1, 0, %98;\n}" : ACCUMULATORS_192 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<__nv_bfloat16, 256>(
-    float (&d)[32][4], unsigned long long a, unsigned long long b, int add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, %131, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" OPERANDS_256
-               "}, %128, %129, add, 1, 1, 0, %130;\n}" : ACCUMULATORS_256
-               : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));
-}
+// The operands of the instruction have numbers, after those of the N / 2 accumulators: A, B, B's layout, add.
+#define WGMMA(T, TYPE, N, A, B, B_ROWS, ADD)                                                       \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma<T, N>(                                                     \
+      float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add) {                 \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, " ADD ", 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" OPERANDS_##N \
+                 "}, " A ", " B ", add, 1, 1, 0, " B_ROWS ";\n}" : ACCUMULATORS_##N                \
+                 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));                                  \
+  }
+#define BOTH_TYPES(N, ...) WGMMA(half, "f16", N, __VA_ARGS__) WGMMA(__nv_bfloat16, "bf16", N, __VA_ARGS__)
+BOTH_TYPES(64, "%32", "%33", "%34", "%35")
+BOTH_TYPES(96, "%48", "%49", "%50", "%51")
+BOTH_TYPES(128, "%64", "%65", "%66", "%67")
+BOTH_TYPES(160, "%80", "%81", "%82", "%83")
+BOTH_TYPES(192, "%96", "%97", "%98", "%99")
+BOTH_TYPES(224, "%112", "%113", "%114", "%115")
+BOTH_TYPES(256, "%128", "%129", "%130", "%131")
 
 // Two numbers rounded to T, the first in the lower half.
 template <typename T>
@@ -401,14 +375,14 @@ __device__ __forceinline__ Pair finish(Pair v, Addends bias, Addends residual, i
 // The same for all of a lane's accumulators: from (row, col) on, and 8 rows below. The activation is a constant, and
 // what lies beyond C takes the addends of its edge, so that nothing is tested per pair. Registers have no index: in
 // place of a loop over them, which would be unrolled to thousands of instructions, they move on.
-template <int ACTIVATION, int TILES_N>
-__device__ __forceinline__ void finish_all(float (&acc)[TILES_N][4], const Arguments &arguments, int row, int col) {
-  constexpr int AT_ONCE = 8;  // tiles
+template <int ACTIVATION, int TILES>
+__device__ __forceinline__ void finish_all(float (&acc)[TILES][4], const Arguments &arguments, int row, int col) {
+  constexpr int AT_ONCE = TILES % 8 ? 4 : 8;  // tiles
   const Element *const rows[] = {
       residual_row(arguments, min(row, arguments.M - 1)), residual_row(arguments, min(row + 8, arguments.M - 1))};
   const int last = arguments.N - MMA_N + col % MMA_N;
 #pragma unroll 1
-  for (int first = 0; first < TILES_N; first += AT_ONCE) {
+  for (int first = 0; first < TILES; first += AT_ONCE) {
     Addends bias[AT_ONCE], residual[AT_ONCE][2];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
@@ -425,21 +399,22 @@ __device__ __forceinline__ void finish_all(float (&acc)[TILES_N][4], const Argum
       }
     }
 #pragma unroll
-    for (int n = 0; n < TILES_N - AT_ONCE; ++n) {
+    for (int n = 0; n < TILES - AT_ONCE; ++n) {
       for (int x = 0; x < 4; ++x) acc[n][x] = acc[n + AT_ONCE][x];
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      for (int x = 0; x < 4; ++x) acc[TILES_N - AT_ONCE + i][x] = finished[i][x];
+      for (int x = 0; x < 4; ++x) acc[TILES - AT_ONCE + i][x] = finished[i][x];
     }
   }
 }
 
 // Two 16 × 8 tiles of a warp into a box of C: from (row, col) on, swizzled.
+template <int COLUMNS>
 __device__ __forceinline__ void store_tiles(
-    Element (&box)[WGMMA_M][LINE], int row, int col, int lane, const float (&left)[4], const float (&right)[4]) {
+    Element (&box)[WGMMA_M][COLUMNS], int row, int col, int lane, const float (&left)[4], const float (&right)[4]) {
   row += lane % 16, col += lane / 16 * 8;  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-  stmatrix_x4(shared_address(&box[row][swizzle<LINE>(row, col)]), pack<Element>(left[0], left[1]),
+  stmatrix_x4(shared_address(&box[row][swizzle<COLUMNS>(row, col)]), pack<Element>(left[0], left[1]),
               pack<Element>(left[2], left[3]), pack<Element>(right[0], right[1]), pack<Element>(right[2], right[3]));
 }
 
@@ -506,7 +481,7 @@ __device__ __forceinline__ Place tile_place(int tile, const Order &order) {
   const bool high = group < order.high_groups;
   const int tile_n = high ? in_group / GROUP_M : in_group / order.last_rows;
   const int tile_m = group * GROUP_M + in_group - tile_n * (high ? GROUP_M : order.last_rows.by);
-  return {tile_m * BLOCK_M, tile_n * S::BLOCK_N};
+  return {tile_m * S::BLOCK_M, tile_n * S::BLOCK_N};
 }
 
 template <typename S>
@@ -548,7 +523,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
     setmaxnreg_dec<40>();
-    if (thread % 128 > 0) return;
+    if (warp % 4 > 0 || !elect_one()) return;
     int position = 0;  // in the order of all slices that pass through the ring
     for (int number = cluster; number < order.tiles; number += clusters) {
       const Place tile = tile_place<S>(number, order);
@@ -558,12 +533,12 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         auto &tiles = shared.ring[stage];
         const unsigned full = shared_address(&shared.full[stage]);
         if (position >= S::STAGES) mbarrier_wait(shared_address(&shared.empty[stage]), (position / S::STAGES - 1) % 2);
-        mbarrier_arrive_expect(full, min(M, BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
+        mbarrier_arrive_expect(full, min(M, S::BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
         tma_load(shared_address(tiles.A), &A_map, tile.row, k, full);
         if (B_TRANSPOSED) {
           tma_load(shared_address(tiles.B), &B_map, tile.col, k, full);
         } else {
-          for (int box = 0; box < S::BLOCK_N / LINE; ++box)
+          for (int box = 0; box < S::Stage::B_BOXES; ++box)
             tma_load(shared_address(&tiles.B[box * BLOCK_K * LINE]), &B_map, k, tile.col + box * LINE, full);
         }
       }
@@ -573,7 +548,10 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 
   // 3. The consumers. Shared -> tensor cores: 4 instructions per slice.
   setmaxnreg_inc<232>();
-  const int group_row = consumer * WGMMA_M;  // of this consumer's rows of the tile
+  constexpr bool shares = S::SHARES > 1;  // this consumer has all rows of the tile, and half of each slice
+  const int group_row = shares ? 0 : consumer * WGMMA_M;     // where its rows begin,
+  const int group_k = shares ? consumer * S::DEPTH : 0;      // ... its part of a slice,
+  const int group_col = shares ? consumer * S::PIECE_N : 0;  // ... and the columns that it finishes
   const int group_thread = thread % 128;
   const auto give_back = [&](int position) {
     if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[position % S::STAGES]));
@@ -581,17 +559,17 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 
   // Where A has fewer rows than a tile, its boxes have no more: the other rows are filled with zeros here, once, not by
   // TMA in each slice.
-  if (M < BLOCK_M) {
+  if (M < S::BLOCK_M) {
     constexpr int CHUNKS = LINE / VECTOR;  // of a row
     for (auto &tiles : shared.ring) {
-      for (int chunk = M * CHUNKS + thread; chunk < BLOCK_M * CHUNKS; chunk += CONSUMERS * 128)
+      for (int chunk = M * CHUNKS + thread; chunk < S::BLOCK_M * CHUNKS; chunk += CONSUMERS * 128)
         reinterpret_cast<uint4 *>(tiles.A)[chunk] = {};
     }
     fence_proxy_async();                     // each warp shows wgmma what it wrote,
     named_barrier_sync(3, CONSUMERS * 128);  // ... and all rows are there
   }
 
-  int position = 0;
+  int position = 0, boxes = 0;  // in the order of all slices, and boxes of C, of this consumer
   for (int number = cluster; number < order.tiles; number += clusters) {
     const Place tile = tile_place<S>(number, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
@@ -603,12 +581,13 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       const unsigned B_rows = shared_address(shared.ring[stage].B);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < BLOCK_K; k += WGMMA_K) {  // 16 columns are 32 bytes on, in a row; 16 rows 2 KB
+      for (int step = 0; step < S::DEPTH; step += WGMMA_K) {  // 16 columns are 32 bytes on, in a row; 16 rows 2 KB
+        const int k = group_k + step;
         const unsigned long long a = descriptor(A_rows + k * sizeof(Element), 16, EIGHT_ROWS);
         const unsigned long long b =
             B_TRANSPOSED ? descriptor(B_rows + k * sizeof(Element), 16, EIGHT_ROWS)
                          : descriptor(B_rows + k * 128, B_BOX, EIGHT_ROWS);
-        wgmma<Element, S::BLOCK_N>(acc, a, b, slice > 0 || k > 0);
+        wgmma<Element, S::BLOCK_N>(acc, a, b, slice > 0 || step > 0);
       }
       wgmma_commit();
       wgmma_wait<1>();  // the products of the slice before have read their tiles
@@ -617,7 +596,22 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     wgmma_wait<0>();  // acc is written
     give_back(position - 1);
 
-    // 4. The blocks of a tile add their sums. APART, another kernel adds them.
+    // 4. Who shares a tile adds the sums: consumers, each half of the columns; blocks; or, APART, another kernel.
+    auto &sum = reinterpret_cast<float (&)[S::PIECE_TILES][4]>(acc);
+    if constexpr (S::SHARES > 1) {
+      named_barrier_sync(3, CONSUMERS * 128);  // both have read the ring; the half that each gives takes its place
+      float4 *const given = reinterpret_cast<float4 *>(memory) + group_thread;
+#pragma unroll
+      for (int n = 0; n < S::TILES_N; ++n)
+        if (n / S::PIECE_TILES != consumer) given[n * 128] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+      named_barrier_sync(3, CONSUMERS * 128);
+#pragma unroll
+      for (int n = 0; n < S::PIECE_TILES; ++n) {  // registers have no index: of two, one is taken
+        const float4 other = given[(consumer * S::PIECE_TILES + n) * 128];
+        const float others[] = {other.x, other.y, other.z, other.w};
+        for (int x = 0; x < 4; ++x) sum[n][x] = (consumer ? acc[S::PIECE_TILES + n][x] : acc[n][x]) + others[x];
+      }
+    }
     if constexpr (S::SPLITS == APART) {
       const size_t part = (size_t)(rank * order.tiles + number) * CONSUMERS + consumer;
 #pragma unroll
@@ -652,31 +646,31 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       }
       cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
-      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + group_col + lane % 4 * 2;
       if (arguments.activation == 2) {
-        finish_all<2>(acc, arguments, row, col);
+        finish_all<2>(sum, arguments, row, col);
       } else if (arguments.activation == 1) {
-        finish_all<1>(acc, arguments, row, col);
+        finish_all<1>(sum, arguments, row, col);
       } else if (arguments.bias || arguments.residual) {
-        finish_all<0>(acc, arguments, row, col);
+        finish_all<0>(sum, arguments, row, col);
       }
 
-      // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.
-      auto &boxes = shared.C[consumer];
+      // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box by box, while the next tile is
+      //    multiplied.
 #pragma unroll
-      for (int first = 0; first < S::ALL_BOXES; first += S::C_BOXES) {
-        if (group_thread == 0) bulk_wait_read<0>();  // TMA has read what was there,
-        named_barrier_sync(1 + consumer, 128);       // ... all warps know
+      for (int i = 0; i < S::ALL_BOXES; ++i) {
+        auto &box = shared.C[consumer][boxes++ % S::C_BOXES];
+        if (group_thread == 0) bulk_wait_read<S::C_BOXES - 1>();  // TMA has read what was there,
+        named_barrier_sync(1 + consumer, 128);                    // ... all warps know
 #pragma unroll
-        for (int col = 0; col < S::C_BOXES * C_LINE; col += 2 * MMA_N) {
-          const int n = first * C_LINE / MMA_N + col / MMA_N;
-          store_tiles(boxes[col / C_LINE], warp % 4 * 16, col % C_LINE, lane, acc[n], acc[n + 1]);
+        for (int col = 0; col < S::C_LINE; col += 2 * MMA_N) {
+          const int n = (i * S::C_LINE + col) / MMA_N;
+          store_tiles(box, warp % 4 * 16, col, lane, sum[n], sum[n + 1]);
         }
         fence_proxy_async();                    // each warp shows TMA what it wrote,
-        named_barrier_sync(1 + consumer, 128);  // ... and the boxes are complete
+        named_barrier_sync(1 + consumer, 128);  // ... and the box is complete
         if (group_thread == 0) {
-          for (int box = 0; box < S::C_BOXES; ++box)
-            tma_store(&C_map, tile.row + group_row, tile.col + (first + box) * C_LINE, shared_address(boxes[box]));
+          tma_store(&C_map, tile.row + group_row, tile.col + group_col + i * S::C_LINE, shared_address(box));
           bulk_commit();
         }
       }
@@ -702,9 +696,11 @@ __global__ void __launch_bounds__(128)
                  tile.col + n * MMA_N + lane % 4 * 2);
 }
 
-// A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes, swizzled alike.
+// A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes,
+// or × 64, swizzled alike.
 template <typename T>
-static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int cols, int stride, int box_rows) {
+static cudaError_t tensor_map(
+    CUtensorMap *map, const T *matrix, int rows, int cols, int stride, int box_rows, int box_cols = 128 / sizeof(T)) {
   static void *const found = [] {  // a function of the driver: no library to link
     void *function = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -714,10 +710,11 @@ static cudaError_t tensor_map(CUtensorMap *map, const T *matrix, int rows, int c
   if (!found) return cudaErrorNotSupported;
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   const cuuint64_t sizes[] = {(cuuint64_t)cols, (cuuint64_t)rows}, row_bytes[] = {stride * sizeof(T)};
-  const cuuint32_t box[] = {128 / sizeof(T), (cuuint32_t)box_rows}, steps[] = {1, 1};
+  const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, steps[] = {1, 1};
   const CUresult made = encode(
       map, TENSOR_MAP_TYPE<T>, 2, const_cast<T *>(matrix), sizes, row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      box_cols * sizeof(T) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -773,20 +770,21 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
                           int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
   CUtensorMap A_map, B_map, C_map;
-  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, BLOCK_M));
+  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, S::BLOCK_M));
   if (status == cudaSuccess)
     status =
         B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
-  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WGMMA_M);
+  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WGMMA_M, S::C_LINE);
   if (status != cudaSuccess) return status;
-  const int tiles_m = ceil_div(M, BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
+  const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
   const Order order = {tiles, tiles_m / GROUP_M, divisor(GROUP_M * tiles_n),
                        divisor(tiles_m % GROUP_M ? tiles_m % GROUP_M : GROUP_M), divisor(splits)};
   cudaLaunchAttribute cluster;
   const cudaLaunchConfig_t config = launch_config<S>(
-      S::SPLITS != 1    ? tiles * splits
-      : tiles < at_once ? tiles
-                        : at_once,
+      S::SPLITS != 1 ? tiles * splits
+      : tiles < at_once || S::SHARES > 1
+          ? tiles  // the ring is free after one
+          : at_once,
       stream, &cluster);
   status = cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
   if constexpr (S::SPLITS == APART)
@@ -794,40 +792,45 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return status;
 }
 
-// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-23; those APART on an H100.
+// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-26.
 struct Choice {
-  int block_n, splits;
+  int block_m, block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
   cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, int, cudaStream_t);
 };
 
-template <int BLOCK_N, int SPLITS>
+template <int BLOCK_M, int BLOCK_N, int SPLITS>
 constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
-  using S = Shape<BLOCK_N, SPLITS>;
-  return {BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
+  using S = Shape<BLOCK_M, BLOCK_N, SPLITS>;
+  return {BLOCK_M, BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(627, 300, 6600),  choice<192, 1>(484, 300, 7000),      choice<128, 1>(340, 300, 6300),
-    choice<64, 1>(220, 300, 5700),   choice<64, 2>(220, 4300, 4300),      choice<64, 4>(220, 4600, 4300),
-    choice<128, 4>(310, 5300, 4300), choice<128, APART>(450, 6700, 4300), choice<256, APART>(670, 10700, 4300),
+    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(590, 300, 6600),
+    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(430, 300, 6000),
+    choice<128, 128, 1>(340, 300, 5700),      choice<128, 96, 1>(300, 300, 5700),
+    choice<128, 64, 1>(220, 300, 5500),       choice<64, 128, 1>(205, 300, 6100),
+    choice<128, 64, 2>(250, 4300, 4300),      choice<128, 64, 4>(220, 2600, 4300),
+    choice<128, 64, 8>(220, 3000, 4300),      choice<128, 128, 4>(310, 4700, 4300),
+    choice<128, 128, APART>(400, 6700, 4300), choice<128, 256, APART>(670, 10700, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
-constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, on an H100: the least that a product APART takes
+constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
+constexpr int DRAM = 3000;   // bytes of A and B per nanosecond, on an H100: the least that a product APART takes
 
 // Blocks that share the slices of a tile. APART: as many as find a multiprocessor, with FEW_SLICES each or more; two at
 // least, MOST at most, and no more than have room for their sums.
 static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
   constexpr int MOST = 16, FEW_SLICES = 8;
   if (choice.splits != APART) return choice.splits;
-  const int fit = min((long long)room * BLOCK_M / choice.block_n / tiles, (long long)MOST);
+  const int fit = min((long long)room * SQUARE / choice.block_n / tiles, (long long)MOST);
   return min(fit, max(min(at_once / tiles, slices / FEW_SLICES), 2));
 }
 
 // a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
 // and the residual's rows, at multiples of 4.
-// sums: scratch for a split whose sums pass through global memory, as large as `room` squares of BLOCK_M × BLOCK_M.
+// sums: scratch for a split whose sums pass through global memory, as large as `room` squares of SQUARE × SQUARE.
 // activation: as in Arguments. choice: an index into CHOICES, or -1 for the one with the least estimate.
 extern "C" cudaError_t launch_matmul(
     const Element *A, const Element *B, Output *C, const Element *bias, const Element *residual, float4 *sums, int M,
@@ -838,7 +841,7 @@ extern "C" cudaError_t launch_matmul(
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
   if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
-  if ((long long)ceil_div(M, BLOCK_M) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
+  if ((long long)ceil_div(M, 64) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
   if (room < 0 || !sums && room > 0 || (size_t)sums % sizeof(float4)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
@@ -858,7 +861,7 @@ extern "C" cudaError_t launch_matmul(
   for (int i = choice < 0 ? 0 : choice; i < (choice < 0 ? ALL : choice + 1); ++i) {
     const Choice &c = CHOICES[i];
     const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
-    const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, c.block_n);
+    const long long tiles = (long long)ceil_div(M, c.block_m) * ceil_div(N, c.block_n);
     const int splits = splits_of(c, tiles, all_slices, places, room);
     const bool apart = c.splits == APART;
     if (places < 1 || splits < (apart ? 2 : 1)) continue;
