@@ -32,7 +32,7 @@ group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
 run ladder-hopper kernels bench $hopper --sizes 1024 2048 4096 8192
 run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
-run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
+run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 2048 4096 8192 16384
 
 run sustained-hopper kernels.h5_final bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
 run sustained-hopper-attention kernels bench h7 h8 --variant HEAD_DIM=128 --sizes 1024 4096 16384 --repeat 2 --sustained 1
@@ -96,10 +96,22 @@ run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 
 run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 8192 --repeat 2
 source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B
 "$python" -m common.practice.patches kernels/h5_final/multicast.patch >"$source"
-run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1024 1536 2048 4096 8192 \
-  --source "$source" --repeat 2
+run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1024 1536 2048 4096 8192 512x512x16384 --source "$source" --repeat 2
 run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
   --source "$source"
+source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas loops over lanes
+sed 's/if (warp % 4 > 0 || !elect_one()) return;/if (thread % 128 > 0) return;/' kernels/h5_final/kernel.cu >"$source"
+run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1024x1024x4096 1024x1024x8192 2048 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 64 rows, whose consumers share K
+sed 's/choice<64, 128, 1>([0-9]*,/choice<64, 128, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1024x1024x4096 1024x1024x8192 16x16384x16384 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96, 160 or 224 columns
+sed -E 's/choice<128, (96|160|224), 1>\([0-9]*,/choice<128, \1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1152 1536 1792 2560 \
+  --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
 sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
 run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
@@ -143,7 +155,8 @@ group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
 run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 64x4096x4096 \
-  16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 1536 3072 16384 --repeat 2
+  16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 1024x1024x8192 1024x1024x16384 768x768x16384 \
+  1152 1280 1536 1792 2560 3072 16384 --repeat 2
 run fused common.measure.fused
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
