@@ -95,7 +95,7 @@ def test_addends_that_do_not_begin_at_pairs_are_copied():
         assert_right(matmul(a, b, **options), expected(a, b, **options))
 
 
-@pytest.mark.parametrize("choice", range(9))
+@pytest.mark.parametrize("choice", range(14))
 def test_what_follows_a_product_with_every_tile(choice):
     """Each choice of the launcher adds to each column what belongs to it, at the edges too."""
     stage = kernels.load("h5")
@@ -109,11 +109,14 @@ def test_what_follows_a_product_with_every_tile(choice):
 
 def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     """Each has memory for its own sums, which a second kernel adds, with what follows."""
-    a, b, bias, residual = make(72, 8200), make(8200, 136), make(136), make(72, 136)
-    assert_right(matmul(a, b, bias=bias, activation="gelu", residual=residual), expected(a, b, bias, "gelu", residual))
-    report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(72, 136, dtype=a.dtype),))
+    a, b, bias, residual = make(392, 16392), make(16392, 520), make(520), make(392, 520)
+    c = torch.full((392, 520), torch.nan, dtype=a.dtype)
+    changed = {"bias": bias, "residual": residual, "activation": 2}
+    report = kernels.load("h5").kernel("fp16").emulate((a, b), (c,), changed=changed)
+    report.raise_if_findings()
+    assert_right(c, expected(a, b, bias, "gelu", residual))
     assert [launch.kernel.partition("<")[0] for launch in report.launches] == ["gemm_kernel", "add_kernel"]
-    assert report.launches[0].grid[0] == 2 * 16
+    assert report.launches[0].grid[0] == 4 * 5 * 6
 
 
 @pytest.mark.parametrize(
@@ -138,18 +141,23 @@ def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new
 
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_multicast_that_was_tried_is_right(tmp_path, transposed):
-    """Pairs of blocks, also where the lower one has no row of C; the tiles of a split K have no pair."""
+    """Pairs of blocks, also where the lower one has no row of C; tiles that a cluster splits have no pair."""
     stage = kernels.load("h5")
     source = tmp_path / "multicast.cu"
     source.write_text(patches.tried(stage.directory / "multicast.patch"))
     kernel = stage.kernel("fp16", {"B_TRANSPOSED": transposed}, source)
     a, b = make(264, 136), make(136, 328)
-    for choice in range(7):
+    tiles = [(256, 256), (256, 224), (256, 192), (256, 160), (256, 128), (256, 96), (256, 64), (128, 128)]  # of a pair
+    room = {"room": 36, "sums": torch.empty(36, 128, 128)}
+    for choice in range(14):
         c = torch.full((264, 328), torch.nan, dtype=a.dtype)
-        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed={"choice": choice})
+        changed = {"choice": choice, **room}
+        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed=changed)
         report.raise_if_findings()
         assert_right(c, expected(a, b))
-        assert choice > 3 or report.launches[0].grid[0] == 2 * 2 * -(-328 // (256, 192, 128, 64)[choice])
+        if choice < len(tiles):
+            rows, columns = tiles[choice]
+            assert report.launches[0].grid[0] == 2 * -(-264 // rows) * -(-328 // columns)
 
 
 def test_gelu_of_what_is_not_finite_is_torchs():
