@@ -14,8 +14,8 @@
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   cluster   | one                                    | a share of the slices per block | SPLITS blocks, or APART
 //   block     | 128 × BLOCK_N: 64 to 256; or 64 × 128  | as many as fit: STAGES          | 384 threads = 3 warpgroups
-//   producer  |                                        | boxes of rows × 64              | 1 thread of the last one
-//   consumer  | 64 × BLOCK_N                           | none; of 64 × 128, half as deep | 2 warpgroups
+//   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
+//   consumer  | 64 × BLOCK_N                           | none; of 64 × 128, half of K    | 2 warpgroups
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
@@ -89,9 +89,9 @@ struct Shape {
 
   static constexpr int C_LINE = (PIECE_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
   static constexpr int ALL_BOXES = PIECE_N / C_LINE;                                           // of a consumer's piece,
-  static constexpr int BOXES_BYTES = CONSUMERS * WGMMA_M * C_LINE * sizeof(Output);            // ... one of each
-  static constexpr int FIT = (SHARED_BYTES - 1024 - 4 * (int)sizeof(Stage)) / BOXES_BYTES;     // beside a ring of four
-  static constexpr int C_BOXES = SPLITS != 1 ? 1 : FIT < ALL_BOXES ? FIT : ALL_BOXES;  // of a split, C passes elsewhere
+  static constexpr int BOXES_BYTES = CONSUMERS * WGMMA_M * C_LINE * sizeof(Output);  // ... one box of each consumer
+  static constexpr int FIT = (SHARED_BYTES - 1024 - 4 * (int)sizeof(Stage)) / BOXES_BYTES;  // beside a ring of four
+  static constexpr int C_BOXES = SPLITS != 1 ? 1 : FIT < ALL_BOXES ? FIT : ALL_BOXES;  // a split has no use for one
   static constexpr int STAGES = (SHARED_BYTES - 1024 - C_BOXES * BOXES_BYTES) / sizeof(Stage);
 
   struct Shared {
@@ -102,6 +102,7 @@ struct Shape {
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= BLOCK_M * BLOCK_N * sizeof(float), "partial sums take its place");
+  static_assert(C_BOXES > 0 && STAGES > 1, "room for a box of C beside the ring");
   static_assert(SHARES == 1 || SPLITS == 1, "K is split over consumers or over blocks");
 };
 
@@ -546,7 +547,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     return;
   }
 
-  // 3. The consumers. Shared -> tensor cores: 4 instructions per slice.
+  // 3. The consumers. Shared -> tensor cores: 4 instructions per slice, or 2 of half a slice.
   setmaxnreg_inc<232>();
   constexpr bool shares = S::SHARES > 1;  // this consumer has all rows of the tile, and half of each slice
   const int group_row = shares ? 0 : consumer * WGMMA_M;     // where its rows begin,
@@ -569,7 +570,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     named_barrier_sync(3, CONSUMERS * 128);  // ... and all rows are there
   }
 
-  int position = 0, boxes = 0;  // in the order of all slices, and boxes of C, of this consumer
+  int position = 0, boxes = 0;  // places among all slices, and among this consumer's boxes of C
   for (int number = cluster; number < order.tiles; number += clusters) {
     const Place tile = tile_place<S>(number, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
@@ -596,7 +597,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     wgmma_wait<0>();  // acc is written
     give_back(position - 1);
 
-    // 4. Who shares a tile adds the sums: consumers, each half of the columns; blocks; or, APART, another kernel.
+    // 4. The sums of a shared tile are added: by its consumers, half of the columns each; by its blocks; or, APART, by
+    //    another kernel.
     auto &sum = reinterpret_cast<float (&)[S::PIECE_TILES][4]>(acc);
     if constexpr (S::SHARES > 1) {
       named_barrier_sync(3, CONSUMERS * 128);  // both have read the ring; the half that each gives takes its place
@@ -606,7 +608,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         if (n / S::PIECE_TILES != consumer) given[n * 128] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
       named_barrier_sync(3, CONSUMERS * 128);
 #pragma unroll
-      for (int n = 0; n < S::PIECE_TILES; ++n) {  // registers have no index: of two, one is taken
+      for (int n = 0; n < S::PIECE_TILES; ++n) {  // registers have no index: both are named, one is taken
         const float4 other = given[(consumer * S::PIECE_TILES + n) * 128];
         const float others[] = {other.x, other.y, other.z, other.w};
         for (int x = 0; x < 4; ++x) sum[n][x] = (consumer ? acc[S::PIECE_TILES + n][x] : acc[n][x]) + others[x];
@@ -783,7 +785,7 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   const cudaLaunchConfig_t config = launch_config<S>(
       S::SPLITS != 1 ? tiles * splits
       : tiles < at_once || S::SHARES > 1
-          ? tiles  // the ring is free after one
+          ? tiles  // one each: at its end sums take the ring's place
           : at_once,
       stream, &cluster);
   status = cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
@@ -792,7 +794,8 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return status;
 }
 
-// A tile and a split, and the nanoseconds that they take, measured on an H200, 2026-11-26.
+// A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26; of 128 × 256 APART, on
+// an H100.
 struct Choice {
   int block_m, block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
