@@ -794,8 +794,8 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   return status;
 }
 
-// A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26; of 128 × 256 APART, on
-// an H100.
+// A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26; those of 128 × 256
+// APART, on an H100.
 struct Choice {
   int block_m, block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
