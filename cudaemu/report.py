@@ -33,6 +33,7 @@ METRICS = {
     "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
     "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "wgmma_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
     "cp_async_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "instructions.ldmatrix": "smsp__inst_executed_op_ldsm.sum",
     "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
@@ -57,9 +58,10 @@ class Counters:
     own names, and its sectors are those that L2 sends: once for each sector of shared memory that they go to. So do
     bulk copies (TMA): a load's bytes are those that it writes to shared memory, in all blocks of a multicast, including
     the fill outside the tensor; its sectors are those that it reads, of each row of the box, once.
-    `wgmma_bytes` are those of its operands in shared memory, which are in no other counter. `tensor_flops` are 2·M·N·K
-    of each instruction of the tensor cores. Accesses of any kind to the shared memory of another block of the cluster
-    count as `cluster`, and nowhere else.
+    `wgmma_bytes` are those of its operands in shared memory, which are in no other counter; `wgmma_wavefronts`, its
+    passes over the banks, are one for each 128 of them. `tensor_flops` are 2·M·N·K of each instruction of the tensor
+    cores. Accesses of any kind to the shared memory of another block of the cluster count as `cluster`, and nowhere
+    else.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -105,7 +107,13 @@ class Counters:
         """Everything under one name each: "instructions" (all), "instructions.fma", ..., "global_load_sectors", ..."""
         numbers = {name: getattr(self, name) for name in _FIELDS[1:]}
         kinds = {f"instructions.{kind}": count for kind, count in sorted(self.instructions.items())}
+        numbers["wgmma_wavefronts"] = self.wgmma_wavefronts
         return {"instructions": self.instructions.total(), **kinds, **numbers}
+
+    @property
+    def wgmma_wavefronts(self) -> int:
+        """One for each core matrix that it reads: 8 rows of 16 bytes, which lie in different banks in every layout."""
+        return self.wgmma_bytes // 128
 
     def __getitem__(self, name: str) -> int:
         if name.startswith("instructions."):

@@ -245,3 +245,14 @@ def test_recorded_counters_are_what_the_kernels_of_today_should_count(record: Re
     assert not different(pairs), "counter: (expected, ncu)"
     if counted["bulk_load_bytes"] and not counted["global_load_sectors"]:  # what comes, comes by TMA
         assert counted["bulk_load_bytes"] == row["metrics"]["L2 → L1"]
+    if counted["wgmma_wavefronts"] and not counted["global_load_sectors"]:
+        _data_path_is_accounted_for(counted, row["metrics"]["L1 wavefronts, data"])
+
+
+def _data_path_is_accounted_for(counted: dict[str, int], measured: float) -> None:
+    """What takes L1's data path beside loads from global memory: operands of wgmma, loads and stores of shared memory,
+    shuffles, a wavefront each, and stores of our fragments, eight rows of one sector. Copies and mbarriers are the
+    rest."""
+    shared = sum(counted[f"{kind}_wavefronts"] for kind in ("wgmma", "shared_load", "shared_store"))
+    known = shared + counted.get("instructions.shuffle", 0) + counted["global_store_sectors"]
+    assert known <= measured <= 1.05 * known
