@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -228,8 +228,8 @@ def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settin
 
 
 def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
-    """For how many clocks the tensor pipe of an SM was busy, of how many, and what warps waited for longest, as ncu
-    counted: a row for each stage and size."""
+    """How long a launch took, for which share of an SM's time with a block the tensor pipe was busy, and what warps
+    waited for longest, as ncu counted: a row for each stage and size."""
     body: list[list[str]] = []
     sources: dict[str, None] = {}
     for size, stage in ((size, stage) for size in sizes for stage in stages):
@@ -242,13 +242,11 @@ def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) 
             }
             longest = sorted(waits, key=lambda name: -waits[name])[:3]
             told = ", ".join(f"{name} {waits[name]:.0%}" for name in longest)
-            body.append(
-                [f"{stage.name}, {size}", f"{clocks:,.0f}", f"{share:.0f}%", f"{clocks * share / 100:,.0f}", told]
-            )
+            body.append([f"{stage.name}, {size}", f"{clocks:,.0f}", f"{share:.0f}%", told])
             sources[f"*{each.source}, `docs/results/{each.run['file']}`*"] = None
     if not body:
         return _recorded(markdown.NOTHING)
-    head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "clocks busy", "of a warp's time, longest waits"]
+    head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "of a warp's time, longest waits"]
     return Markdown("\n\n".join([str(table(head, body).data), *sources]))
 
 
@@ -511,6 +509,31 @@ def beside(stage: Stage, run: str, label: str) -> Markdown:
     ]
     made = table([rows[0]["dtype"], f"{stage.name}, TFLOP/s", label, "×"], body)
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
+
+
+def timed(
+    stage: Stage, run: str, sizes: Sequence[str], label: Callable[[Mapping], str | None], others: Sequence[str] = ()
+) -> Markdown:
+    """Times, clocks and SM clocks of what the recorded run `run`.json timed in turn: of the stage's rows for which
+    `label` has a name, and of stages named in `others`."""
+    recorded = runs.load(runs.RESULTS / f"{run}.json")
+    named = {stage.name: label, **{other: lambda _, other=other: other for other in others}}
+    body = [
+        [
+            size,
+            shown,
+            "{median:.4f} ({p20:.4f} to {p80:.4f})".format(**row["ms"]),
+            f"{row['clock']['clocks']:,}",
+            f"{row['clock']['ghz']:.2f} GHz",
+            ", ".join(f"{why} {share:.0%}" for why, share in row["limited_by"].items()) or "nothing",
+        ]
+        for size in sizes
+        for name, called in named.items()
+        for row in recorded["rows"]
+        if row["name"] == name and row["size"] == size and (shown := called(row))
+    ]
+    made = table(["size", recorded["gpu"], "ms (20th to 80th percentile)", "clocks", "SM clock", "limited by"], body)
+    return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{run}.json`.")
 
 
 def profile(stage: Stage, **settings: int) -> Markdown:

@@ -288,7 +288,7 @@ def walk(swizzle: int, transposed: bool, like: Descriptor | None = None) -> dict
     return {
         "next row": f"{int(lines[1] - lines[0]) * base.row}",
         "next 8 along M or N": from_first(1, 0),
-        "next swizzled row along M or N": from_first(across, 0) if transposed and across > 1 else "–",
+        "next box along M or N": from_first(across, 0) if transposed and across > 1 else "–",
         "next 8 along K": from_first(0, 1),
         "leading": "not read" if (leading.at == plain.at).all() else "read",
     }
@@ -326,7 +326,7 @@ def explore(
         )
         left, right = figure.subplots(1, 2, width_ratios=(5, 4), sharey=True)
         memory(left, np.array(chunks), lines, labels, colours, 4.7)
-        left.set_title("where row·chunk of the operand lies; a core matrix is 8 chunks of one colour")
+        left.set_title("row·chunk of the operand; a core matrix has one colour (colours repeat)")
         _steps(right, operand, across, lines, walk(swizzle, transposed, chosen))
     return figure
 

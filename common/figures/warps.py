@@ -135,7 +135,7 @@ class Run:
 
     @property
     def without_product(self) -> float:
-        """In which share of the steps from the first product to the last none is under way."""
+        """In which share of the steps from the first product to the last none is issued and not yet waited for."""
         first, last = self.products[0][0], self.products[-1][1]
         return 1 - sum(end - start for start, end in self.products) / (last - first)
 
@@ -208,7 +208,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
     rows = [1 + number + len(each.consumers) for each, number in zip(runs, stages)]
     let_on: list[Line2D] = []  # in the legend, if there are such lines
     refills = ", ".join(f"{each.refill:.0f} {each.unit} ({each.label})" for each in runs)
-    takeaway = f"From a stage that is free to the next copy into it: {refills}"
+    takeaway = f"A free stage waits for its next copy (median): {refills}"
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.27 * number for number in rows), takeaway)
         panels = figure.subplots(len(runs), 1, height_ratios=[number + 1 for number in rows], squeeze=False)[:, 0]
@@ -240,8 +240,8 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
         figure.legend(
             handles=[
                 Patch(color=ISSUE, label="a copy is issued"),
-                Patch(color=FLYING, label="in flight: full is not over"),
-                Patch(color=READ, label="there, multiplied: empty is not over"),
+                Patch(color=FLYING, label="its copy is under way"),
+                Patch(color=READ, label="it is there, and multiplied"),
                 Patch(color=FREE, label="free"),
                 Patch(color=RUNNING, label="the warp runs"),
                 Patch(facecolor=WAITING, hatch="////", edgecolor="white", label="the warp waits"),
@@ -254,16 +254,17 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
 
 
 def turns(*runs: Run, end: int | None = None) -> Picture:
-    """One panel for each kernel: when its consumers multiply, store, and wait; and when none of them multiplies.
+    """One panel for each kernel: when its consumers multiply, store, and wait; and when either has products
+    under way.
     `end`: the last step shown, by default each run's."""
     shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.label})" * (len(runs) > 1) for each in runs)
-    takeaway = f"Share of the {runs[0].passes} from the first product to the last in which nobody multiplies: {shares}"
+    takeaway = f"Share of the {runs[0].passes} without products under way (issued, not yet waited for): {shares}"
     rows = [1 + len(each.consumers) for each in runs]
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.33 * number for number in rows), takeaway)
         panels = figure.subplots(len(runs), 1, height_ratios=[number + 1 for number in rows], squeeze=False)[:, 0]
         for axes, each in zip(panels, runs):
-            _rows(axes, [*map(_consumer, each.consumers), "somebody multiplies"], end or each.end)
+            _rows(axes, [*map(_consumer, each.consumers), "either"], end or each.end)
             for row, first in enumerate(each.consumers):
                 _warp(axes, row, each, first)
                 for span in each.of(Kind.WGMMA, warp=first):
@@ -296,10 +297,8 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], ends: Sequence[int] = ()) -> 
     `ends`: the last step shown of each, by default the longest run's. Runs in other units have axes of their own."""
     mixed = len({each.unit for each in runs}) > 1
     shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.passes})" * mixed for each in runs)
-    takeaway = (
-        f"Share of the {'run' if mixed else runs[0].passes} from the first product to the last in which nobody "
-        f"multiplies: {shares}"
-    )
+    passes = "run" if mixed else runs[0].passes
+    takeaway = f"Share of the {passes} without products under way (issued, not yet waited for): {shares}"
     colours = dict(zip(kinds.values(), PRODUCTS, strict=True))
     lasts = ends or [max(each.end for each in runs)] * len(runs)
     named = dict.fromkeys(span.what for each in runs for span in each.of(Kind.DOES))

@@ -201,9 +201,9 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
   }
 
   for (int slice = 0; slice < slices; ++slice) {
-    cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of this slice and shows them to wgmma, then
-    fence_proxy_async();          // everybody waits for everybody: this slice's tiles are complete, and the products
-    __syncthreads();              // of the last slice, which both warpgroups waited for, have read theirs
+    cp_async_wait<STAGES - 2>();  // this thread's copies of this slice have come,
+    fence_proxy_async();          // ... and wgmma will see them;
+    __syncthreads();              // everybody's have, and both warpgroups have read the slice before
     const Tiles &tiles = ring[slice % STAGES];
 
     // 3. Shared -> tensor cores: 4 instructions, which run while this thread copies.

@@ -4,8 +4,8 @@
 // Idea      A tensor map, made by the host, describes a matrix: address, sizes, strides, box, swizzle. One thread names
 //           a map and a corner, and the copy engine (TMA) brings the box, swizzled, to shared memory. It counts the
 //           bytes on an mbarrier, where everybody waits for them: the full barrier of a stage. A second one, empty,
-//           tells the copying thread that both warpgroups have read the stage. So no cp.async, no address arithmetic,
-//           no barrier of the whole block, and no proxy fence in the loop: TMA writes where wgmma reads.
+//           tells the copying thread that both warpgroups have read the stage. So the loop has no cp.async, no addresses
+//           in A and B, no barrier of the whole block, and no proxy fence: TMA writes by the proxy that wgmma reads by.
 //
 //   level     | tile of C (M × N) | tiles of A, B per K slice              | who
 //   ----------+-------------------+----------------------------------------+------------------------------
@@ -73,7 +73,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Makes what mbarrier_init wrote visible to TMA.
+// Orders mbarrier_init before all that TMA and other threads do with the mbarrier.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
     mbarrier_wait(shared_address(&shared.full[slice % STAGES]), slice / STAGES % 2);
     const Tiles &tiles = shared.ring[slice % STAGES];
 
-    // 3. Shared -> tensor cores: 4 instructions, which run while thread 0 has the next slice copied.
+    // 3. Shared -> tensor cores: 4 instructions, which run while thread 0 starts a later copy.
     const unsigned A_rows = shared_address(tiles.A[group_row]);
     const unsigned B_rows = shared_address(tiles.B);
     wgmma_fence();
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
     wgmma_commit();
 
     const int ahead = slice + STAGES - 1;
-    if (thread == 0 && ahead < slices) {  // into the stage of the last slice, once both warpgroups have read it
+    if (thread == 0 && ahead < slices) {  // into the stage of the slice before, once both warpgroups have read it
       if (slice > 0) mbarrier_wait(shared_address(&shared.empty[ahead % STAGES]), (slice - 1) / STAGES % 2);
       copy_slice(ahead);
     }

@@ -14,7 +14,7 @@
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
-// Limits       M a multiple of 128, N of 256, K of 64; compute capability 9.0a; 224 KB of shared memory.
+// Limits       M a multiple of 128, N of BLOCK_N, K of 64; compute capability 9.0a; up to 224 KB of shared memory.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
 #include <cuda.h>
@@ -74,7 +74,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Makes what mbarrier_init wrote visible to TMA.
+// Orders mbarrier_init before all that TMA and other threads do with the mbarrier.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       for (int k = 0; k < BLOCK_K; k += WGMMA_K) {
         const unsigned long long b = descriptor(B_rows + k * 128, B_BOX, EIGHT_ROWS);  // 16 rows on
 #pragma unroll
-        for (int m = 0; m < TILES_M; ++m) {  // 32 bytes on, in a row
+        for (int m = 0; m < TILES_M; ++m) {  // 64 rows on; 32 bytes, in a row
           const unsigned a_rows = A_rows + m * WGMMA_M * 128 + k * sizeof(Element);
           wgmma_m64n128k16<Element>(acc[m], descriptor(a_rows, 16, EIGHT_ROWS), b);
         }

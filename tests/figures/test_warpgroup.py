@@ -83,7 +83,7 @@ def test_explore_takes_fields_of_ones_own():
     lines = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert lines[0] == "0" and "1,920" in lines and "8,192" in lines
     said = {text.get_text(): text.get_position()[1] for text in figure.axes[1].texts}
-    assert said["next swizzled row along M or N: + leading"] == lines.index("8,192") + 0.5
+    assert said["next box along M or N: + leading"] == lines.index("8,192") + 0.5
     assert said["next 8 along K: + stride"] == lines.index("1,024") + 0.5
     assert "leading 8,192, stride 1,024" in figure.texts[0].get_text()
 
