@@ -517,20 +517,24 @@ def timed(
     """Times, clocks and SM clocks of what the recorded run `run`.json timed in turn: of the stage's rows for which
     `label` has a name, and of stages named in `others`."""
     recorded = runs.load(runs.RESULTS / f"{run}.json")
-    named = {stage.name: label, **{other: lambda _, other=other: other for other in others}}
+    wanted = [
+        (row, label(row) if name == stage.name else name)
+        for size in sizes
+        for name in (stage.name, *others)
+        for row in recorded["rows"]
+        if row["name"] == name and row["size"] == size
+    ]
     body = [
         [
-            size,
-            shown,
+            row["size"],
+            called,
             "{median:.4f} ({p20:.4f} to {p80:.4f})".format(**row["ms"]),
             f"{row['clock']['clocks']:,}",
             f"{row['clock']['ghz']:.2f} GHz",
             ", ".join(f"{why} {share:.0%}" for why, share in row["limited_by"].items()) or "nothing",
         ]
-        for size in sizes
-        for name, called in named.items()
-        for row in recorded["rows"]
-        if row["name"] == name and row["size"] == size and (shown := called(row))
+        for row, called in wanted
+        if called
     ]
     made = table(["size", recorded["gpu"], "ms (20th to 80th percentile)", "clocks", "SM clock", "limited by"], body)
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{run}.json`.")

@@ -163,11 +163,15 @@ def test_what_was_timed_in_turn_is_shown_with_its_clocks(monkeypatch, tmp_path):
     run = runs.load(runs.RESULTS / "without-setmaxnreg-h3.json")
     row = next(row for row in run["rows"] if row["name"] == stage.name and row["size"] == "4096")
     clock = row["clock"] | {"clocks": 1234, "ghz": 1.5}
-    ours = row | {"ms": {"median": 1.0, "p20": 0.5, "p80": 2.0}, "clock": clock, "limited_by": {}}
+    ours = row | {"ms": {"median": 1.0, "p20": 0.5, "p80": 2.0, "n": 3}, "clock": clock, "limited_by": {}}
     rows = [ours | {"size": "2048"}, ours, ours | {"source": "/tmp/other.cu"}, ours | {"name": before.name}]
     runs.save(run | {"rows": rows}, tmp_path / "some.json")
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
-    made = notebook.timed(stage, "some", ("4096",), lambda row: None if row["source"] else "as it is", [before.name]).data
+
+    def ours_alone(row):
+        return None if row["source"] else "as it is"
+
+    made = notebook.timed(stage, "some", ("4096",), ours_alone, [before.name]).data
     told = "1.0000 (0.5000 to 2.0000) | 1,234 | 1.50 GHz | nothing |"
     assert made.splitlines()[2:4] == [f"| 4096 | as it is | {told}", f"| 4096 | {before.name} | {told}"]
     assert "`docs/results/some.json`" in made and run["gpu"] in made

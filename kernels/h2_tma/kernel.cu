@@ -4,8 +4,8 @@
 // Idea      A tensor map, made by the host, describes a matrix: address, sizes, strides, box, swizzle. One thread names
 //           a map and a corner, and the copy engine (TMA) brings the box, swizzled, to shared memory. It counts the
 //           bytes on an mbarrier, where everybody waits for them: the full barrier of a stage. A second one, empty,
-//           tells the copying thread that both warpgroups have read the stage. So the loop has no cp.async, no addresses
-//           in A and B, no barrier of the whole block, and no proxy fence: TMA writes by the proxy that wgmma reads by.
+//           tells the copying thread that both warpgroups have read the stage. So the loop has no cp.async, computes no
+//           address in A or B, meets at no block barrier, and needs no proxy fence: TMA writes by wgmma's proxy.
 //
 //   level     | tile of C (M × N) | tiles of A, B per K slice              | who
 //   ----------+-------------------+----------------------------------------+------------------------------

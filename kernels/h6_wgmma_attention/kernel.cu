@@ -5,8 +5,8 @@
 // Idea      Stage 13 on stage h3's machine. A producer brings Q, K and V by TMA; two consumer warpgroups own 64
 //           queries each, for which they read all keys and values, straight from shared memory. wgmma takes its first
 //           operand from registers, too, in the layout in which accumulators lie: so P stays where it is, as in stage
-//           13. V is wanted with its keys along K, and lies with its columns side by side; for 16-bit elements a flag
-//           of the instruction says so, and nothing is transposed.
+//           13. V lies as B in stage h1, its rows along N: for 16-bit elements a flag of the instruction says so, and
+//           nothing is transposed.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------

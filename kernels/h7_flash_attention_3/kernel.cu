@@ -534,7 +534,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
         new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest) * arguments.scale_log2);
       }
-      // Any m serves that is at most 8 below the maximum: the weights stay below 2^8, and m cancels in O / l (the
+      // Any m serves that is at most 8 below the maximum: the weights are 2^8 at most, and m cancels in O / l (the
       // conditional rescaling of FlashAttention-4).
       if (LAZY_RESCALE && !__any_sync(~0u, new_max[0] > row_max[0] + 8 || new_max[1] > row_max[1] + 8))
         new_max[0] = row_max[0], new_max[1] = row_max[1];

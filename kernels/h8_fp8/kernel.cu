@@ -10,7 +10,7 @@
 //           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
 //           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
 //           shared out over its row (Shah et al., "FlashAttention-3", 2024).
-//           Sums of the rounded weights, by wgmma: what rounding does to all weights alike cancels in O / l.
+//           Sums of the rounded weights, by wgmma: registers need not add them.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
