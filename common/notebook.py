@@ -494,20 +494,20 @@ def beside(stage: Stage, run: str, label: str) -> Markdown:
     if not path.exists():
         return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
     recorded = runs.load(path)
-    rows = [row for row in recorded["rows"] if row["name"] == stage.name]
-    ours = {row["size"]: row for row in rows if not row.get("source")}
-    changed = {row["size"]: row for row in rows if row.get("source")}
+    found = [runs.Record(recorded, row) for row in recorded["rows"] if row["name"] == stage.name]
+    ours = {each.row["size"]: each for each in found if not each.row.get("source")}
+    changed = {each.row["size"]: each for each in found if each.row.get("source")}
     body = [
         [
             size,
-            markdown.tflops(ours[size]["tflops"]),
-            markdown.tflops(changed[size]["tflops"]),
-            f"{ours[size]['ms']['median'] / changed[size]['ms']['median']:.2f}",
+            markdown.tflops(ours[size].row["tflops"]),
+            markdown.tflops(changed[size].row["tflops"]),
+            ladders.both_times(changed[size], ours[size]),
         ]
         for size in ours
         if size in changed
     ]
-    made = table([rows[0]["dtype"], f"{stage.name}, TFLOP/s", label, "×"], body)
+    made = table([found[0].row["dtype"], f"{stage.name}, TFLOP/s", label, "× (in clocks)"], body)
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
 
 

@@ -121,7 +121,7 @@ def fragments(loops: Mapping[str, Loop], operands: tuple[str, str] = ("ldmatrix"
             handles=[
                 Patch(color=HUES[0], label=f"{operands[0]}: from ldmatrix to first mma"),
                 Patch(color=HUES[4], label=f"{operands[1]}: likewise"),
-                Patch(color=CONFLICT, label="no mma between: the warp waits"),
+                Patch(color=CONFLICT, label="no mma between load and use"),
                 Patch(color="#C09000", label="copy"),
                 Patch(color="#CC3311", label="barrier"),
             ],

@@ -57,7 +57,7 @@ def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, *
         compared: dict[str, str | None] = dict.fromkeys(heads)
         if record and record.row["role"] != "peer":
             of_problem = number(bounds.of_problem(record), "{:.1%}")
-            steps_ = number(record.times(record.previous)), number(_times_in_clocks(record))
+            steps_ = number(record.times(record.previous)), number(_times_in_clocks(record, record.previous))
             compared = dict(zip(heads, (*steps_, number(record.times(record.peer), "{:.1%}"), of_problem)))
         for head, cell in compared.items():
             columns.setdefault(head, []).append(cell)
@@ -67,10 +67,17 @@ def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, *
     return markdown(list(kept), list(zip(*kept.values())), found) + launch_note(found)
 
 
-def _times_in_clocks(record: Record) -> float | None:
-    """How many times fewer clocks than the stage before; None where they were not counted."""
-    before = record.previous and record.previous.clocks
+def _times_in_clocks(record: Record, other: Record | None) -> float | None:
+    """How many times fewer clocks than the other; None where they were not counted."""
+    before = other and other.clocks
     return before / record.clocks if before and record.clocks else None
+
+
+def both_times(record: Record | None, other: Record | None) -> str | None:
+    """How many times as fast as the other, in time and in clocks: "1.04 (1.01)"."""
+    in_time = number(record.times(other)) if record else None
+    in_clocks = number(_times_in_clocks(record, other), " ({:.2f})") if record else None
+    return in_time and in_time + (in_clocks or "")
 
 
 @table("speed")
@@ -105,12 +112,12 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
 
 @table("variants")
 def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """TFLOP/s of the values of one macro, × its default; all of one run."""
+    """TFLOP/s of the values of one macro, × its default, in time and in clocks; all of one run."""
     found = variant_records(name, macro, gpu, shown, **given(settings))
     if not found:
         return NOTHING
     shown = shown or tuple(sizes(found))
-    head = [macro, *(f"TFLOP/s, {size}" for size in shown), *(f"× default, {size}" for size in shown)]
+    head = [macro, *(f"TFLOP/s, {size}" for size in shown), *(f"× default, {size} (in clocks)" for size in shown)]
     cases: dict[str, dict[int, dict[str, Record]]] = {}  # what is computed, but for the macro -> value -> size
     for record in found:
         row = record.row
@@ -123,15 +130,16 @@ def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, *
         for value, at in sorted(values.items()):
             rows = [at.get(size) for size in shown]
             base = values.get(default, {})
-            ratios = [r.times(base.get(r.row["size"])) if r else None for r in rows]
+            ratios = [both_times(r, base.get(size)) for size, r in zip(shown, rows, strict=True)]
             label = f"`{macro}={value}`" + (" (default)" if value == default else "")
             label += f", {name}" if len(cases) > 1 else ""
-            body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *(number(ratio) for ratio in ratios)])
+            body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *ratios])
     return markdown(head, body, found)
 
 
 def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str | None = None) -> str:
-    """TFLOP/s of variants that differ in several macros, × the row above; before them the stage before. All of one run.
+    """TFLOP/s of variants that differ in several macros, × the row above in time and in clocks; before them the stage
+    before. All of one run.
 
     `chosen`: of each row the macros that are not as by default."""
     for run in runs(kind="bench", gpu=gpu):
@@ -152,12 +160,14 @@ def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str 
     above: dict[str, Record] = {}
     for label, records_ in zip(labels, rows, strict=True):
         at = {r.row["size"]: r for r in records_}
-        ratios = [at[size].times(above.get(size)) if size in at else None for size in shown]
-        body.append(
-            [label, *(size in at and tflops(at[size].row["tflops"]) or None for size in shown), *map(number, ratios)]
-        )
+        ratios = [both_times(at.get(size), above.get(size)) for size in shown]
+        body.append([label, *(size in at and tflops(at[size].row["tflops"]) or None for size in shown), *ratios])
         above = at
-    head = ["variant", *(f"TFLOP/s, {size}" for size in shown), *(f"× the row above, {size}" for size in shown)]
+    head = [
+        "variant",
+        *(f"TFLOP/s, {size}" for size in shown),
+        *(f"× the row above, {size} (in clocks)" for size in shown),
+    ]
     return markdown(head, body, [r for each in rows for r in each])
 
 

@@ -130,14 +130,21 @@ def test_a_table_of_variants_is_of_one_run(record):
     """The default's row stands in every run: that of another run is not put beside these variants."""
     about = {"defaults": {"STAGES": 3}}
     rows = [
-        row("08_multi_stage", speed, variants={"STAGES": n}, default=n == 3, **about)
-        for n, speed in ((2, 90.0), (3, 100.0))
+        row(
+            "08_multi_stage",
+            speed,
+            variants={"STAGES": n},
+            default=n == 3,
+            clock={"clocks": clocks, "ghz": 1.5},
+            **about,
+        )
+        for n, speed, clocks in ((2, 90.0, 500), (3, 100.0, 400))
     ]
     record("sweep", run(*rows, row("08_multi_stage", 50.0, size=2048, variants={"STAGES": 3}, **about)))
     newer = row("08_multi_stage", 300.0, variants={"STAGES": 3}, **about)
     record("ladder", run(newer, date="2026-12-01T00:00:00+00:00"))
     table = TABLES["variants"]("08_multi_stage", "STAGES", "4096")
-    assert cells(table) == [["`STAGES=2`", "90.0", "0.90"], ["`STAGES=3` (default)", "100", "1.00"]]
+    assert cells(table) == [["`STAGES=2`", "90.0", "0.90 (0.80)"], ["`STAGES=3` (default)", "100", "1.00 (1.00)"]]
     assert "sweep.json" in table and "ladder.json" not in table
     assert TABLES["variants"]("08_multi_stage", "PADDING") == markdown.NOTHING
 
