@@ -474,18 +474,21 @@ def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -
 
 
 def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
-    """How far the times of a stage's default kernel lie apart in all recorded runs on one GPU."""
+    """How far the times of a stage's default kernel lie apart in all recorded runs on one GPU, and the clocks of those
+    that counted them."""
     home, body = runs.runs(kind="bench")[:1], []
     for size in sizes:
         made = runs.runs(kind="bench", gpu=home[0]["gpu"].split()[-1]) if home else []
         rows = [r.row for run in made for r in runs.records(run, name=stage.name, dtype=dtype, size=size, default=True)]
         times = [row["ms"]["median"] for row in rows]
+        counted = [row["clock"]["clocks"] for row in rows if "clock" in row]
         if times:
             shown = map(markdown.milliseconds, (min(times), statistics.median(times), max(times)))
-            body.append([f"{size}, {dtype}", len(times), *shown, f"{max(times) / min(times):.2f}"])
+            apart = f"{max(counted) / min(counted):.2f}" if counted else "–"
+            body.append([f"{size}, {dtype}", len(times), *shown, f"{max(times) / min(times):.2f}", apart])
     if not body:
         return Markdown(f"*{markdown.NOTHING.strip('*')}*")
-    return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest"], body)
+    return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest", "in clocks"], body)
 
 
 def beside(stage: Stage, run: str, label: str) -> Markdown:
