@@ -254,8 +254,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
 
 
 def turns(*runs: Run, end: int | None = None) -> Picture:
-    """One panel for each kernel: when its consumers multiply, store, and wait; and when either has products
-    under way.
+    """One panel for each kernel: when its consumers multiply, store, and wait; and when either has products under way.
     `end`: the last step shown, by default each run's."""
     shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.label})" * (len(runs) > 1) for each in runs)
     takeaway = f"Share of the {runs[0].passes} without products under way (issued, not yet waited for): {shares}"

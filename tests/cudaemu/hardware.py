@@ -41,6 +41,7 @@ EXAMPLES = sorted((suite.ROOT / "examples").glob("*.cu"))
 PROBE = Path(__file__).with_name("runtime_probe.cu")
 DOCUMENT = suite.ROOT / "docs" / "emulator.md"
 PATIENCE = 60  # seconds for one program
+NEWER = {"wgmma_wavefronts"}  # counters that a record may lack: it is older. All others must be in it
 
 
 class Span(NamedTuple):
@@ -399,7 +400,9 @@ def compare(example: str, ours: Sequence[Mapping[str, Any]], theirs: Sequence[Ma
     }
     wrong = []
     for number, (mine, other) in enumerate(zip(ours, theirs)):
-        for key in filter(other.__contains__, METRICS):  # not those that are newer than the record
+        for key in METRICS:
+            if key in NEWER and key not in other:
+                continue
             where = f"{example}, launch {number}, {mine['kernel']}, {key}: {mine[key]}, ncu {other[key]}"
             pair = listed.get((mine["kernel"], key))
             if pair is None and mine[key] != other[key]:
