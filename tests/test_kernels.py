@@ -37,7 +37,7 @@ HELPER = re.compile(
 @every_stage
 def test_source_includes_only_cuda(stage: Stage):
     included = re.findall(r"^\s*#\s*include\s*(.*)$", stage.source.read_text(), re.M)
-    assert included and all(re.fullmatch(r"<(cuda\w*|mma)\.h>", name) for name in included)
+    assert included and all(re.fullmatch(r"<(cuda\w*|mma|cooperative_groups)\.h>", name) for name in included)
 
 
 @every_stage

@@ -93,11 +93,21 @@ run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 
 run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
 run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
-run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 8192 --repeat 2
+run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1536 2560 4096 8192 --repeat 2
+for rows in 4 16; do
+  run profile-order-$rows-h5 kernels.h5_final profile --variant GROUP_M=$rows --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+    --sizes 1536 2560
+done
+source=${TMPDIR:-/tmp}/parts_h5.cu  # the parts of a tile follow one another, not the tiles of a part
+sed -e 's/S::SPLITS == APART ? blockIdx.x - share \* order.tiles.by : //' -e 's/S::SPLITS == APART ? share : //' \
+  kernels/h5_final/kernel.cu >"$source"
+run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 384x384x16384 512x512x16384 512x1024x16384 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B
 "$python" -m common.practice.patches kernels/h5_final/multicast.patch >"$source"
 run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024 1536 2048 4096 8192 512x512x16384 --source "$source" --repeat 2
+  --sizes 1024 1536 2048 4096 8192 --source "$source" --repeat 2
 run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
   --source "$source"
 source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas loops over lanes
@@ -154,9 +164,9 @@ run together-h5 kernels.h5_final bench --dtype fp16,bf16 --variant B_TRANSPOSED=
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
-run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 64x4096x4096 \
-  16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 1024x1024x8192 1024x1024x16384 768x768x16384 \
-  1152 1280 1536 1792 2560 3072 16384 --repeat 2
+run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 384x384x16384 \
+  512x1024x16384 512x512x8192 64x4096x4096 16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 \
+  1024x1024x8192 1024x1024x16384 768x768x16384 1152 1280 1536 1792 2560 3072 16384 --repeat 2
 run fused common.measure.fused
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2

@@ -7,8 +7,8 @@
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
 //           Products too small for that tile on every SM take a smaller one, and split K: over two consumers that have
 //           the same rows; over the blocks of a cluster, which add their sums through each other's shared memory; where
-//           K is deep, over more blocks than a cluster has, whose sums a second kernel adds. What follows a product is
-//           done on accumulators. One elected lane copies: ptxas then needs no loop over lanes for each copy.
+//           K is deep, over all blocks of the grid, which wait for each other. What follows a product is done on
+//           accumulators. One elected lane copies: ptxas then needs no loop over lanes for each copy.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
@@ -22,6 +22,7 @@
 // Limits       N and K multiples of 8; compute capability 9.0a; 227 KB of shared memory.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
+#include <cooperative_groups.h>
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -37,7 +38,7 @@
 #define FP32_OUT 0  // 1: C is fp32
 #endif
 #ifndef GROUP_M
-#define GROUP_M 16  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
+#define GROUP_M 4  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
 #endif
 
 using Element = DTYPE;
@@ -50,6 +51,7 @@ using Output = DTYPE;
 constexpr int BLOCK_K = 64;                     // depth of a K slice
 constexpr int WGMMA_M = 64;                     // rows of C per tensor instruction and warpgroup
 constexpr int WGMMA_K = 16;                     // depth of a tensor instruction
+constexpr int WARP_M = WGMMA_M / 4;             // rows of C per warp
 constexpr int MMA_N = 8;                        // columns of C per four registers of a lane
 constexpr int CONSUMERS = 2;                    // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
@@ -464,7 +466,7 @@ __device__ __forceinline__ int operator/(int n, const Divisor &d) {
 
 // Blocks walk down GROUP_M rows of tiles before they step to the right.
 struct Order {
-  int tiles;            // of C
+  Divisor tiles;        // of C
   int high_groups;      // that have all GROUP_M rows of tiles
   Divisor group_tiles;  // in such a group
   Divisor last_rows;    // of tiles in the last group, if it is lower
@@ -489,19 +491,21 @@ template <typename S>
 __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [min(M, BLOCK_M), LINE]
     const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
-    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WGMMA_M, C_LINE]
+    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WARP_M, C_LINE]
     const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
 
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
-  //    another in the ring.
+  //    another in the ring. APART, blocks with the same share, and other tiles, follow one another: those that run side
+  //    by side read the same slices of A and B.
   const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
-  const int clusters = split(gridDim.x);
-  const int cluster = split(blockIdx.x);
   const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
-  const int rank = blockIdx.x - cluster * splits;
+  const int clusters = split(gridDim.x);
+  const int share = blockIdx.x / order.tiles;  // APART
+  const int cluster = S::SPLITS == APART ? blockIdx.x - share * order.tiles.by : split(blockIdx.x);
+  const int rank = S::SPLITS == APART ? share : blockIdx.x - cluster * splits;
   const int all_slices = max(ceil_div(arguments.K, BLOCK_K), splits);  // at least one per block; beyond K are zeros
   const int first_slice = split(all_slices * rank);
   const int slices = split(all_slices * (rank + 1)) - first_slice;
@@ -519,14 +523,12 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   }
   __syncthreads();  // nobody waits at a barrier that is not made yet
 
-  if (S::SPLITS == APART) cudaTriggerProgrammaticLaunchCompletion();  // add_kernel may begin; it waits for our end
-
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
     setmaxnreg_dec<40>();
     if (warp % 4 > 0 || !elect_one()) return;
     int position = 0;  // in the order of all slices that pass through the ring
-    for (int number = cluster; number < order.tiles; number += clusters) {
+    for (int number = cluster; number < order.tiles.by; number += clusters) {
       const Place tile = tile_place<S>(number, order);
       for (int slice = 0; slice < slices; ++slice, ++position) {
         const int stage = position % S::STAGES;
@@ -554,6 +556,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   const int group_k = shares ? consumer * S::DEPTH : 0;      // ... its part of a slice,
   const int group_col = shares ? consumer * S::PIECE_N : 0;  // ... and the columns that it finishes
   const int group_thread = thread % 128;
+  const int warp_row = warp % 4 * WARP_M;  // where its warp's rows begin, among its own
   const auto give_back = [&](int position) {
     if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[position % S::STAGES]));
   };
@@ -571,7 +574,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   }
 
   int position = 0, boxes = 0;  // places among all slices, and among this consumer's boxes of C
-  for (int number = cluster; number < order.tiles; number += clusters) {
+  for (int number = cluster; number < order.tiles.by; number += clusters) {
     const Place tile = tile_place<S>(number, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
 
@@ -597,8 +600,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     wgmma_wait<0>();  // acc is written
     give_back(position - 1);
 
-    // 4. The sums of a shared tile are added: by its consumers, half of the columns each; by its blocks; or, APART, by
-    //    another kernel.
+    // 4. The sums of a shared tile are added: by its consumers, half of the columns each; or by its blocks.
     auto &sum = reinterpret_cast<float (&)[S::PIECE_TILES][4]>(acc);
     if constexpr (S::SHARES > 1) {
       named_barrier_sync(3, CONSUMERS * 128);  // both have read the ring; the half that each gives takes its place
@@ -614,12 +616,45 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         for (int x = 0; x < 4; ++x) sum[n][x] = (consumer ? acc[S::PIECE_TILES + n][x] : acc[n][x]) + others[x];
       }
     }
-    if constexpr (S::SPLITS == APART) {
-      const size_t part = (size_t)(rank * order.tiles + number) * CONSUMERS + consumer;
+    if constexpr (S::SPLITS ==
+                  APART) {  // each block adds some strips of 64 rows and 8 columns, in the order of the parts
+      constexpr int STRIPS = CONSUMERS * S::TILES_N, AT_ONCE = 4;
+      const auto sums_of = [&](int part) {
+        return &arguments.sums[(size_t)(part * order.tiles.by + number) * STRIPS * 128 + group_thread];
+      };
 #pragma unroll
       for (int n = 0; n < S::TILES_N; ++n)
-        arguments.sums[(part * S::TILES_N + n) * 128 + group_thread] =
-            make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+        sums_of(rank)[(consumer * S::TILES_N + n) * 128] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+      cooperative_groups::this_grid().sync();  // all blocks are at work, and have written theirs
+      const int step = splits * CONSUMERS;
+#pragma unroll 1
+      for (int first = rank * CONSUMERS + consumer; first < STRIPS; first += AT_ONCE * step) {
+        float4 added[AT_ONCE] = {};
+#pragma unroll 1
+        for (int part = 0; part < splits; part += AT_ONCE) {
+          float4 parts[AT_ONCE][AT_ONCE] = {};  // all on their way together
+#pragma unroll
+          for (int p = 0; p < AT_ONCE; ++p) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+              if (part + p < splits && first + i * step < STRIPS)
+                parts[p][i] = sums_of(part + p)[(first + i * step) * 128];
+          }
+#pragma unroll
+          for (int p = 0; p < AT_ONCE; ++p) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) added[i] = add(added[i], parts[p][i]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          const int of = (first + i * step) / S::TILES_N, n = (first + i * step) % S::TILES_N;  // whose, which
+          if (of < CONSUMERS)
+            store_finished(added[i], arguments, tile.row + of * WGMMA_M + warp_row + lane / 4,
+                           tile.col + n * MMA_N + lane % 4 * 2);
+        }
+      }
+      break;                                   // it had one tile
     } else if constexpr (S::SPLITS > 1) {      // a cluster's: each adds some columns, in the order of the blocks
       named_barrier_sync(3, CONSUMERS * 128);  // both consumers have read the ring; the sums take its place
       const unsigned sums = shared_address(shared.ring) + (consumer * S::TILES_N * 128 + group_thread) * sizeof(float4);
@@ -630,7 +665,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       cluster_sync();
       constexpr int MINE = S::TILES_N / S::SPLITS;  // tiles that this block adds
       static_assert(MINE * S::SPLITS == S::TILES_N, "the blocks of a cluster have equal shares of the columns");
-      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+      const int row = tile.row + group_row + warp_row + lane / 4, col = tile.col + lane % 4 * 2;
       float4 parts[MINE][S::SPLITS] = {};  // all on their way together; what lies beyond C stays where it is
 #pragma unroll
       for (int i = 0; i < MINE; ++i) {
@@ -648,7 +683,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       }
       cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
-      const int row = tile.row + group_row + warp % 4 * 16 + lane / 4, col = tile.col + group_col + lane % 4 * 2;
+      const int row = tile.row + group_row + warp_row + lane / 4, col = tile.col + group_col + lane % 4 * 2;
       if (arguments.activation == 2) {
         finish_all<2>(sum, arguments, row, col);
       } else if (arguments.activation == 1) {
@@ -658,44 +693,28 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       }
 
       // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box by box, while the next tile is
-      //    multiplied.
+      //    multiplied. Each warp stores its own rows, and waits for no other.
 #pragma unroll
       for (int i = 0; i < S::ALL_BOXES; ++i) {
         auto &box = shared.C[consumer][boxes++ % S::C_BOXES];
-        if (group_thread == 0) bulk_wait_read<S::C_BOXES - 1>();  // TMA has read what was there,
-        named_barrier_sync(1 + consumer, 128);                    // ... all warps know
+        if (elect_one()) bulk_wait_read<S::C_BOXES - 1>();  // TMA has read what was there,
+        __syncwarp();                                       // ... all lanes know
 #pragma unroll
         for (int col = 0; col < S::C_LINE; col += 2 * MMA_N) {
           const int n = (i * S::C_LINE + col) / MMA_N;
-          store_tiles(box, warp % 4 * 16, col, lane, sum[n], sum[n + 1]);
+          store_tiles(box, warp_row, col, lane, sum[n], sum[n + 1]);
         }
-        fence_proxy_async();                    // each warp shows TMA what it wrote,
-        named_barrier_sync(1 + consumer, 128);  // ... and the box is complete
-        if (group_thread == 0) {
-          tma_store(&C_map, tile.row + group_row, tile.col + group_col + i * S::C_LINE, shared_address(box));
+        fence_proxy_async();  // each lane shows TMA what it wrote,
+        __syncwarp();         // ... and the warp's rows are complete
+        if (elect_one()) {
+          tma_store(&C_map, tile.row + group_row + warp_row, tile.col + group_col + i * S::C_LINE,
+                    shared_address(box[warp_row]));
           bulk_commit();
         }
       }
     }
   }
-  if (group_thread == 0) bulk_wait_read<0>();  // shared memory is there until TMA has read it
-}
-
-// C from the sums of the parts, in their order: a block per consumer and 8 columns of its tile. It may begin before
-// gemm_kernel has ended, as that allows.
-template <typename S>
-__global__ void __launch_bounds__(128)
-    add_kernel(const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
-  const int n = blockIdx.x % S::TILES_N, consumer = blockIdx.x / S::TILES_N % CONSUMERS;
-  const Place tile = tile_place<S>(blockIdx.x / S::TILES_N / CONSUMERS, order);
-  cudaGridDependencySynchronize();  // gemm_kernel has written the sums of all parts
-  float4 sum = {};
-#pragma unroll 8
-  for (int part = 0; part < order.splits.by; ++part)
-    sum = add(sum, arguments.sums[((size_t)part * gridDim.x + blockIdx.x) * 128 + threadIdx.x]);
-  const int lane = threadIdx.x % 32;
-  store_finished(sum, arguments, tile.row + consumer * WGMMA_M + threadIdx.x / 32 * 16 + lane / 4,
-                 tile.col + n * MMA_N + lane % 4 * 2);
+  if (elect_one()) bulk_wait_read<0>();  // shared memory is there until TMA has read it
 }
 
 // A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes,
@@ -726,18 +745,23 @@ static Divisor divisor(int by) {
   return {by, 31 + log, static_cast<unsigned>((1ull << (31 + log)) / by + 1)};
 }
 
-// Fills in what a launch in clusters needs; the attribute must live until then.
+// Fills in what a launch of blocks that work together needs; the attribute must live until then.
 template <typename S>
-static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLaunchAttribute *cluster) {
-  cluster->id = cudaLaunchAttributeClusterDimension;
-  cluster->val.clusterDim = {S::SPLITS, 1, 1};
+static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLaunchAttribute *together) {
+  if (S::SPLITS == APART) {
+    together->id = cudaLaunchAttributeCooperative;  // all are at work at a time, or the launch fails
+    together->val.cooperative = 1;
+  } else {
+    together->id = cudaLaunchAttributeClusterDimension;
+    together->val.clusterDim = {S::SPLITS, 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(THREADS);
   config.dynamicSmemBytes = sizeof(typename S::Shared);
   config.stream = stream;
-  config.attrs = cluster;
-  config.numAttrs = S::SPLITS > 1;
+  config.attrs = together;
+  config.numAttrs = S::SPLITS != 1;
   return config;
 }
 
@@ -754,20 +778,6 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
 }
 
 template <typename S>
-static cudaError_t launch_add(const Order &order, const Arguments &arguments, cudaStream_t stream) {
-  cudaLaunchAttribute early;  // it begins before the last block of gemm_kernel has ended, and waits
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(order.tiles * CONSUMERS * S::TILES_N);
-  config.blockDim = dim3(128);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, add_kernel<S>, order, arguments);
-}
-
-template <typename S>
 static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_row, const Arguments &arguments,
                           int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
@@ -776,26 +786,22 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   if (status == cudaSuccess)
     status =
         B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
-  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WGMMA_M, S::C_LINE);
+  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
   const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
-  const Order order = {tiles, tiles_m / GROUP_M, divisor(GROUP_M * tiles_n),
+  const Order order = {divisor(tiles), tiles_m / GROUP_M, divisor(GROUP_M * tiles_n),
                        divisor(tiles_m % GROUP_M ? tiles_m % GROUP_M : GROUP_M), divisor(splits)};
-  cudaLaunchAttribute cluster;
+  cudaLaunchAttribute together;
   const cudaLaunchConfig_t config = launch_config<S>(
       S::SPLITS != 1 ? tiles * splits
       : tiles < at_once || S::SHARES > 1
           ? tiles  // one each: at its end sums take the ring's place
           : at_once,
-      stream, &cluster);
-  status = cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
-  if constexpr (S::SPLITS == APART)
-    if (status == cudaSuccess) status = launch_add<S>(order, arguments, stream);
-  return status;
+      stream, &together);
+  return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
 }
 
-// A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26; those of 128 × 256
-// APART, on an H100.
+// A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26.
 struct Choice {
   int block_m, block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
@@ -810,25 +816,25 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 }
 
 constexpr Choice CHOICES[] = {
-    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(590, 300, 6600),
-    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(430, 300, 6000),
-    choice<128, 128, 1>(340, 300, 6300),      choice<128, 96, 1>(300, 300, 5700),
-    choice<128, 64, 1>(220, 300, 5500),       choice<64, 128, 1>(205, 1500, 4900),
+    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(565, 300, 6600),
+    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(412, 300, 6000),
+    choice<128, 128, 1>(332, 300, 6200),      choice<128, 96, 1>(315, 300, 5600),
+    choice<128, 64, 1>(205, 300, 5700),       choice<64, 128, 1>(198, 1500, 4900),
     choice<128, 64, 2>(250, 4300, 4300),      choice<128, 64, 4>(220, 2600, 4300),
     choice<128, 64, 8>(220, 3000, 4300),      choice<128, 128, 4>(310, 4700, 4300),
-    choice<128, 128, APART>(400, 6700, 4300), choice<128, 256, APART>(670, 10700, 4300),
+    choice<128, 128, APART>(335, 7000, 4300), choice<128, 256, APART>(630, 10500, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
 constexpr int DRAM = 3000;   // bytes of A and B per nanosecond, on an H100: the least that a product APART takes
 
-// Blocks that share the slices of a tile. APART: as many as find a multiprocessor, with FEW_SLICES each or more; two at
-// least, MOST at most, and no more than have room for their sums.
+// Blocks that share the slices of a tile. APART: with FEW_SLICES each or more, MOST at most, and no more than find a
+// multiprocessor and have room for their sums; fewer than two: there is no such split.
 static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
   constexpr int MOST = 16, FEW_SLICES = 8;
   if (choice.splits != APART) return choice.splits;
   const int fit = min((long long)room * SQUARE / choice.block_n / tiles, (long long)MOST);
-  return min(fit, max(min(at_once / tiles, slices / FEW_SLICES), 2));
+  return min(min(fit, at_once / tiles), max(slices / FEW_SLICES, 2));
 }
 
 // a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
