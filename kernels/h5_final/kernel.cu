@@ -38,7 +38,7 @@
 #define FP32_OUT 0  // 1: C is fp32
 #endif
 #ifndef GROUP_M
-#define GROUP_M 4  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row
+#define GROUP_M 0  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row; 0: the launcher's choice
 #endif
 
 using Element = DTYPE;
@@ -61,7 +61,7 @@ constexpr int EIGHT_ROWS = 8 * 128;             // bytes from 8 rows of an opera
 constexpr int B_BOX = BLOCK_K * 128;            // bytes from 64 columns of B to the next 64
 constexpr int SHARED_BYTES = 227 * 1024;        // what a block may have
 
-static_assert(GROUP_M >= 1, "at least one row of tiles per group");
+static_assert(GROUP_M >= 0, "rows of tiles per group, or 0");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
 static_assert(BLOCK_K == LINE, "the descriptors take rows of 128 bytes");
 
@@ -464,12 +464,13 @@ __device__ __forceinline__ int operator/(int n, const Divisor &d) {
   return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * d.times >> d.shift);
 }
 
-// Blocks walk down GROUP_M rows of tiles before they step to the right.
+// Blocks walk down a group of rows of tiles before they step to the right.
 struct Order {
   Divisor tiles;        // of C
-  int high_groups;      // that have all GROUP_M rows of tiles
-  Divisor group_tiles;  // in such a group
-  Divisor last_rows;    // of tiles in the last group, if it is lower
+  Divisor rows;         // of tiles in a group
+  Divisor group_tiles;  // in a group
+  int high_groups;      // that have all these rows
+  Divisor last_rows;    // in the last group, if it is lower
   Divisor splits;       // blocks per tile
 };
 
@@ -481,9 +482,9 @@ template <typename S>
 __device__ __forceinline__ Place tile_place(int tile, const Order &order) {
   const int group = tile / order.group_tiles;
   const int in_group = tile - group * order.group_tiles.by;
-  const bool high = group < order.high_groups;
-  const int tile_n = high ? in_group / GROUP_M : in_group / order.last_rows;
-  const int tile_m = group * GROUP_M + in_group - tile_n * (high ? GROUP_M : order.last_rows.by);
+  const Divisor &rows = group < order.high_groups ? order.rows : order.last_rows;
+  const int tile_n = in_group / rows;
+  const int tile_m = group * order.rows.by + in_group - tile_n * rows.by;
   return {tile_m * S::BLOCK_M, tile_n * S::BLOCK_N};
 }
 
@@ -789,8 +790,12 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
   const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
-  const Order order = {divisor(tiles), tiles_m / GROUP_M, divisor(GROUP_M * tiles_n),
-                       divisor(tiles_m % GROUP_M ? tiles_m % GROUP_M : GROUP_M), divisor(splits)};
+  // Few rows read L2 less, since neighbours ask for the same; many waves read device memory least with as many rows as
+  // columns at a time.
+  const int rows = GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, last_rows = tiles_m % rows;
+  const Order order = {
+      divisor(tiles), divisor(rows), divisor(rows * tiles_n), tiles_m / rows, divisor(last_rows ? last_rows : rows),
+      divisor(splits)};
   cudaLaunchAttribute together;
   const cudaLaunchConfig_t config = launch_config<S>(
       S::SPLITS != 1 ? tiles * splits
