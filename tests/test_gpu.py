@@ -195,7 +195,7 @@ def test_cold_build_takes_seconds(tmp_path, monkeypatch):
     for stage in kernels.ladder():
         started = time.monotonic()
         stage.kernel().load()
-        assert time.monotonic() - started <= 10
+        assert time.monotonic() - started <= 15
 
 
 KERNELS = [kernel for stage in kernels.ladder() for kernel in stage.kernels()]
