@@ -617,8 +617,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         for (int x = 0; x < 4; ++x) sum[n][x] = (consumer ? acc[S::PIECE_TILES + n][x] : acc[n][x]) + others[x];
       }
     }
-    if constexpr (S::SPLITS ==
-                  APART) {  // each block adds some strips of 64 rows and 8 columns, in the order of the parts
+    if constexpr (S::SPLITS == APART) {  // each block adds some strips of 64 × 8, in the order of the parts
       constexpr int STRIPS = CONSUMERS * S::TILES_N, AT_ONCE = 4;
       const auto sums_of = [&](int part) {
         return &arguments.sums[(size_t)(part * order.tiles.by + number) * STRIPS * 128 + group_thread];
