@@ -7,12 +7,12 @@
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
 //           Products too small for that tile on every SM take a smaller one, and split K: over two consumers that have
 //           the same rows; over the blocks of a cluster, which add their sums through each other's shared memory; where
-//           K is deep, over all blocks of the grid, which wait for each other. What follows a product is done on
+//           K is deep, over blocks that are no cluster: the whole grid waits. What follows a product is done on
 //           accumulators. One elected lane copies: ptxas then needs no loop over lanes for each copy.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
-//   cluster   | one                                    | a share of the slices per block | SPLITS blocks, or APART
+//   split     | one                                    | a share of the slices per block | cluster of SPLITS, or APART
 //   block     | 128 × BLOCK_N: 64 to 256; or 64 × 128  | as many as fit: STAGES          | 384 threads = 3 warpgroups
 //   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
 //   consumer  | 64 × BLOCK_N                           | none; of 64 × 128, half of K    | 2 warpgroups
@@ -38,7 +38,7 @@
 #define FP32_OUT 0  // 1: C is fp32
 #endif
 #ifndef GROUP_M
-#define GROUP_M 0  // block swizzle: rows of tiles that concurrent blocks share; 1: row by row; 0: the launcher's choice
+#define GROUP_M 0  // block swizzle: rows of tiles that blocks walk down, then to the right; 0: the launcher chooses
 #endif
 
 using Element = DTYPE;
@@ -81,7 +81,7 @@ template <int BLOCK_M_, int BLOCK_N_, int SPLITS_>
 struct Shape {
   static constexpr int BLOCK_M = BLOCK_M_;  // rows of C per block
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
-  static constexpr int SPLITS = SPLITS_;    // blocks that share its slices, a cluster; or APART
+  static constexpr int SPLITS = SPLITS_;    // blocks that share a tile's slices: a cluster of so many; or APART
   static constexpr int TILES_N = BLOCK_N / MMA_N;
   static constexpr int SHARES = CONSUMERS * WGMMA_M / BLOCK_M;  // consumers that have the same rows, and share K
   static constexpr int DEPTH = BLOCK_K / SHARES;                // of a consumer's part of a slice
@@ -162,6 +162,7 @@ __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map
 }
 
 // True in one lane of the warp, which is whole. ptxas knows that it is one, as it does not of `lane == 0`.
+// It is the same lane each time.
 __device__ __forceinline__ bool elect_one() {
   unsigned elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
@@ -498,8 +499,8 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
 
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
-  //    another in the ring. APART, blocks with the same share, and other tiles, follow one another: those that run side
-  //    by side read the same slices of A and B.
+  //    another in the ring. APART, blocks with the same share, and other tiles, have neighbouring numbers: neighbours
+  //    read the same slices of A, or of B.
   const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
   const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
@@ -625,7 +626,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 #pragma unroll
       for (int n = 0; n < S::TILES_N; ++n)
         sums_of(rank)[(consumer * S::TILES_N + n) * 128] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-      cooperative_groups::this_grid().sync();  // all blocks are at work, and have written theirs
+      cooperative_groups::this_grid().sync();  // all have written theirs, and see them; the producers have left
       const int step = splits * CONSUMERS;
 #pragma unroll 1
       for (int first = rank * CONSUMERS + consumer; first < STRIPS; first += AT_ONCE * step) {
@@ -648,7 +649,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-          const int of = (first + i * step) / S::TILES_N, n = (first + i * step) % S::TILES_N;  // whose, which
+          const int of = (first + i * step) / S::TILES_N, n = (first + i * step) % S::TILES_N;  // its rows, its columns
           if (of < CONSUMERS)
             store_finished(added[i], arguments, tile.row + of * WGMMA_M + warp_row + lane / 4,
                            tile.col + n * MMA_N + lane % 4 * 2);
@@ -789,8 +790,8 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
   const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
-  // Few rows read L2 less, since neighbours ask for the same; many waves read device memory least with as many rows as
-  // columns at a time.
+  // In up to two waves, 4 rows of tiles ask L2 for less (measured). In more, 16: about as many rows of A as columns of
+  // B at a time.
   const int rows = GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, last_rows = tiles_m % rows;
   const Order order = {
       divisor(tiles), divisor(rows), divisor(rows * tiles_n), tiles_m / rows, divisor(last_rows ? last_rows : rows),
@@ -830,10 +831,10 @@ constexpr Choice CHOICES[] = {
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
-constexpr int DRAM = 3000;   // bytes of A and B per nanosecond, on an H100: the least that a product APART takes
+constexpr int DRAM = 3000;   // bytes of A and B per nanosecond, as on an H100: a product APART is no faster than that
 
-// Blocks that share the slices of a tile. APART: with FEW_SLICES each or more, MOST at most, and no more than find a
-// multiprocessor and have room for their sums; fewer than two: there is no such split.
+// Blocks that share the slices of a tile. APART: two, or more with FEW_SLICES each or more; MOST at most, and no more
+// than find a multiprocessor and have room for their sums. Fewer than two: there is no such split.
 static int splits_of(const Choice &choice, int tiles, int slices, int at_once, int room) {
   constexpr int MOST = 16, FEW_SLICES = 8;
   if (choice.splits != APART) return choice.splits;
