@@ -697,3 +697,18 @@ def test_attention_without_fusion_is_attention_in_16_bits(dtype, shape, causal):
     assert out.dtype == tensors[0].dtype and out.shape == tensors[0].shape
     assert (out - right).norm() < 4 * torch.finfo(out.dtype).eps * right.norm()
     assert all(map(torch.equal, tensors, before))
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("shape", [(2, 8, 8, 1000, 1000), (2, 8, 2, 512, 512)], ids=str)
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_the_libraries_compute_what_the_stages_do(dtype, shape, d, causal):
+    kernel = STAGE.kernel(dtype, {"CAUSAL": causal, "HEAD_DIM": d})
+    tensors = inputs(kernel, *shape, device="cuda")
+    right, _ = SPEC.reference(tensors, kernel.variants)
+    for name, function in SPEC.peers(dtype, kernel.variants).items():
+        out = function(*tensors)
+        assert out.dtype == tensors[0].dtype and out.shape == tensors[0].shape, name
+        assert (out - right).norm() < 4 * torch.finfo(out.dtype).eps * right.norm(), name

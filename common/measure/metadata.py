@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shlex
@@ -12,7 +13,14 @@ from datetime import datetime, timezone
 import torch
 
 from common.measure import nvml
-from common.results.runs import ROOT, SCHEMA
+from common.results.runs import CUTE, ROOT, SCHEMA
+
+def version(package: str) -> str | None:
+    """That of an installed package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def metadata(kind: str) -> dict:
@@ -32,6 +40,7 @@ def metadata(kind: str) -> dict:
         "driver": driver,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
+        CUTE: version(CUTE),
         "python": platform.python_version(),
         "rows": [],
     }

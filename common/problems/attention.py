@@ -15,7 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.dtypes import torch_dtype
+from common.measure.metadata import version
 from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.results.runs import CUTE
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
@@ -194,8 +196,9 @@ class Attention(Problem):
         return Tolerance(whole, max(o.element, half_a_unit + half_eps * largest)), *rest
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
-        """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; attention without fusion, of
-        three kernels (`unfused`); torch's MATH backend, which multiplies in fp32 without tensor cores."""
+        """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; `flash_attention_cute`, if it
+        is installed; attention without fusion, of three kernels (`unfused`); torch's MATH backend, which multiplies in
+        fp32 without tensor cores."""
         causal = bool(variants.get("CAUSAL"))
 
         def with_backend(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -208,6 +211,7 @@ class Attention(Problem):
         return {
             "FA2": with_backend(SDPBackend.FLASH_ATTENTION),
             "cuDNN": with_backend(SDPBackend.CUDNN_ATTENTION),
+            **({"FA-CuTe": partial(flash_attention_cute, causal=causal)} if version(CUTE) else {}),
             "matmul+softmax": partial(unfused, causal=causal),
             "MATH": with_backend(SDPBackend.MATH),
         }
@@ -219,6 +223,16 @@ class Attention(Problem):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, n, d = shape
         return 4 * b * h * n * d * torch_dtype(dtype).itemsize
+
+
+def flash_attention_cute(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """The flash-attention project's own kernel for Hopper, in the CuTe DSL: `pip install --pre flash-attn-4`.
+
+    Shapes as torch's SDPA has them. Queries and keys are as many, else its causal mask is not torch's."""
+    from flash_attn.cute import flash_attn_func  # takes seconds, and few have it
+
+    out, _ = flash_attn_func(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=causal)
+    return out.transpose(1, 2)
 
 
 def unfused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from common.results.runs import Record
+from common.results.runs import CUTE, Record
 from cudaemu.errors import UserError
 
 NOTHING = "*No run recorded yet.*"
@@ -29,6 +29,8 @@ def markdown(head: Sequence[str], body: Iterable[Sequence[object]], sources: Seq
     origins: dict[str, dict[str, None]] = {}  # where and when -> the files
     for r in sources:
         software = f"driver {r.run['driver']}, CUDA {r.run['cuda']}, torch {r.run['torch']}"
+        if cute := r.run.get(CUTE):
+            software += f", {CUTE} {cute}"
         origins.setdefault(f"{r.run['gpu']}, {software}, {r.run['date'][:10]}", {})[f"[{r.run['file']}]"] = None
     said = [f"Recorded: {origin}, {', '.join(files)}." for origin, files in origins.items()]
     return "\n".join(lines + ([""] + said if said else []))
