@@ -28,8 +28,9 @@ Sampler = Callable[[Call, float, float], Round]
 
 WARMUP_MS = 25.0  # before the samples of a round, per contender
 ROUND_MS = 60.0  # of samples per round and contender; triton.testing.do_bench has 25 and 100 by default
-CLEAR_BYTES = 512 << 20  # far more than any L2; so long to read that the host is ahead when the call's turn comes
+CLEAR_BYTES = 512 << 20  # far more than any L2; so long to read that most calls are launched when their turn comes
 CLEAR_MS = 0.15  # what that takes, roughly
+MOST_CLEARS = 10  # before a run whose launch takes the host longer
 ROUNDS = 5
 PARTS = 10  # of the timed half of a sustained run: its median and spread are of their means
 SLOW_MS = 700.0  # a contender slower than its share of this in all rounds together gets fewer rounds
@@ -122,19 +123,24 @@ def timed_runs(call: Call, warmup: int, runs: int, mark: Callable[[], object] = 
     `mark` is called before the first and after the second event of each run: what it launches is not timed.
 
     It is cleared by reading something else. Writing, as triton.testing.do_bench does, leaves it full of lines that are
-    written back while the call runs, which slows a call that reads device memory at full speed."""
+    written back while the call runs, which slows a call that reads device memory at full speed.
+
+    Where the GPU gets to a run before the host has launched it all, it reads once more before all later ones."""
     import torch
 
     filler = _filler(torch.cuda.current_device())
+    clears = 1
     for _ in range(warmup):
         call()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
     for start, end in events:
-        filler.sum()
+        for _ in range(clears):
+            filler.sum()
         mark()
         start.record()
         call()
         end.record()
+        clears += start.query() and clears < MOST_CLEARS
         mark()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]

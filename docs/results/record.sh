@@ -114,10 +114,18 @@ source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas lo
 sed 's/if (warp % 4 > 0 || !elect_one()) return;/if (thread % 128 > 0) return;/' kernels/h5_final/kernel.cu >"$source"
 run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024x1024x4096 1024x1024x8192 2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 64 rows, whose consumers share K
-sed 's/choice<64, 128, 1>([0-9]*,/choice<64, 128, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
-run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024x1024x4096 1024x1024x8192 16x16384x16384 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/steps_h5.cu  # both descriptors are made anew for each tensor instruction
+sed -e 's/(acc, a + columns, b + (B_TRANSPOSED ? columns : rows),/(acc, DESCRIPTOR(tiles.A[group_row], columns, 16), DESCRIPTOR(tiles.B, B_TRANSPOSED ? columns : rows, B_TRANSPOSED ? 16 : B_BOX),/' \
+  -e '1i #define DESCRIPTOR(of, units, leading) descriptor(shared_address(of) + (units) * 16, leading, EIGHT_ROWS)' \
+  kernels/h5_final/kernel.cu >"$source"
+run steps-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/turns_h5.cu  # stage and parity by division, not counted up
+sed -e 's/int stage = 0, parity = 0;/int stage = 0, parity = 0, position = 0;/' \
+  -e 's/if (++stage == STAGES) stage = 0, parity ^= 1;/stage = ++position % STAGES, parity = position \/ STAGES % 2;/' \
+  kernels/h5_final/kernel.cu >"$source"
+run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96, 160 or 224 columns
 sed -E 's/choice<128, (96|160|224), 1>\([0-9]*,/choice<128, \1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1152 1536 1792 2560 \

@@ -5,17 +5,17 @@
 //           null.
 // Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
-//           Products too small for that tile on every SM take a smaller one, and split K: over two consumers that have
-//           the same rows; over the blocks of a cluster, which add their sums through each other's shared memory; where
-//           K is deep, over blocks that are no cluster: the whole grid waits. What follows a product is done on
-//           accumulators. One elected lane copies: ptxas then needs no loop over lanes for each copy.
+//           Products too small for that tile on every SM take a smaller one, and split K: over the blocks of a cluster,
+//           which add their sums through each other's shared memory; where K is deep, over blocks that are no cluster:
+//           the whole grid waits. What follows a product is done on accumulators. One elected lane copies: ptxas then
+//           needs no loop over lanes for each copy. Little is done between one tensor instruction and the next.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   split     | one                                    | a share of the slices per block | cluster of SPLITS, or APART
-//   block     | 128 × BLOCK_N: 64 to 256; or 64 × 128  | as many as fit: STAGES          | 384 threads = 3 warpgroups
+//   block     | 128 × BLOCK_N: 64 to 256               | as many as fit: STAGES          | 384 threads = 3 warpgroups
 //   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
-//   consumer  | 64 × BLOCK_N                           | none; of 64 × 128, half of K    | 2 warpgroups
+//   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
@@ -48,12 +48,13 @@ using Output = float;
 using Output = DTYPE;
 #endif
 
+constexpr int BLOCK_M = 128;                    // rows of C per block
 constexpr int BLOCK_K = 64;                     // depth of a K slice
 constexpr int WGMMA_M = 64;                     // rows of C per tensor instruction and warpgroup
 constexpr int WGMMA_K = 16;                     // depth of a tensor instruction
 constexpr int WARP_M = WGMMA_M / 4;             // rows of C per warp
 constexpr int MMA_N = 8;                        // columns of C per four registers of a lane
-constexpr int CONSUMERS = 2;                    // warpgroups that multiply
+constexpr int CONSUMERS = BLOCK_M / WGMMA_M;    // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
 constexpr int VECTOR = 16 / sizeof(Element);    // elements in a chunk of 16 bytes
 constexpr int LINE = 128 / sizeof(Element);     // elements in 128 bytes, a row of the swizzle
@@ -67,7 +68,7 @@ static_assert(BLOCK_K == LINE, "the descriptors take rows of 128 bytes");
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-template <int BLOCK_M, int BLOCK_N>
+template <int BLOCK_N>
 struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats after 8 rows, 1 KB
   static constexpr int B_BOXES = ceil_div(BLOCK_N, LINE);                  // the last may be half used,
   static constexpr int B_LINES = B_TRANSPOSED ? BLOCK_N : B_BOXES * LINE;  // ... or there is one, BLOCK_N lines long
@@ -77,20 +78,15 @@ struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats af
 
 constexpr int APART = 0;  // in place of SPLITS: any number of blocks, whose sums pass through global memory
 
-template <int BLOCK_M_, int BLOCK_N_, int SPLITS_>
+template <int BLOCK_N_, int SPLITS_>
 struct Shape {
-  static constexpr int BLOCK_M = BLOCK_M_;  // rows of C per block
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
   static constexpr int SPLITS = SPLITS_;    // blocks that share a tile's slices: a cluster of so many; or APART
   static constexpr int TILES_N = BLOCK_N / MMA_N;
-  static constexpr int SHARES = CONSUMERS * WGMMA_M / BLOCK_M;  // consumers that have the same rows, and share K
-  static constexpr int DEPTH = BLOCK_K / SHARES;                // of a consumer's part of a slice
-  static constexpr int PIECE_N = BLOCK_N / SHARES;              // columns of C that a consumer finishes
-  static constexpr int PIECE_TILES = PIECE_N / MMA_N;
-  using Stage = Tiles<BLOCK_M, BLOCK_N>;
+  using Stage = Tiles<BLOCK_N>;
 
-  static constexpr int C_LINE = (PIECE_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
-  static constexpr int ALL_BOXES = PIECE_N / C_LINE;                                           // of a consumer's piece,
+  static constexpr int C_LINE = (BLOCK_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
+  static constexpr int ALL_BOXES = BLOCK_N / C_LINE;                                           // of a consumer's rows,
   static constexpr int BOXES_BYTES = CONSUMERS * WGMMA_M * C_LINE * sizeof(Output);  // ... one box of each consumer
   static constexpr int FIT = (SHARED_BYTES - 1024 - 4 * (int)sizeof(Stage)) / BOXES_BYTES;  // beside a ring of four
   static constexpr int C_BOXES = SPLITS != 1 ? 1 : FIT < ALL_BOXES ? FIT : ALL_BOXES;  // a split has no use for one
@@ -98,14 +94,13 @@ struct Shape {
 
   struct Shared {
     Stage ring[STAGES];
-    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's piece, on its way to TMA
+    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's rows, on its way to TMA
     alignas(8) unsigned long long full[STAGES];                   // mbarriers: a stage's bytes have come
     alignas(8) unsigned long long empty[STAGES];                  // ... the consumers have read it
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= BLOCK_M * BLOCK_N * sizeof(float), "partial sums take its place");
   static_assert(C_BOXES > 0 && STAGES > 1, "room for a box of C beside the ring");
-  static_assert(SHARES == 1 || SPLITS == 1, "K is split over consumers or over blocks");
 };
 
 template <typename T>
@@ -475,6 +470,14 @@ struct Order {
   Divisor splits;       // blocks per tile
 };
 
+template <int STAGES>
+struct Turn {  // of a slice: its stage, and the parity of that phase of its mbarriers
+  int stage = 0, parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
 struct Place {  // of a tile
   int row, col;
 };
@@ -486,7 +489,7 @@ __device__ __forceinline__ Place tile_place(int tile, const Order &order) {
   const Divisor &rows = group < order.high_groups ? order.rows : order.last_rows;
   const int tile_n = in_group / rows;
   const int tile_m = group * order.rows.by + in_group - tile_n * rows.by;
-  return {tile_m * S::BLOCK_M, tile_n * S::BLOCK_N};
+  return {tile_m * BLOCK_M, tile_n * S::BLOCK_N};
 }
 
 template <typename S>
@@ -529,16 +532,15 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   if (consumer == CONSUMERS) {
     setmaxnreg_dec<40>();
     if (warp % 4 > 0 || !elect_one()) return;
-    int position = 0;  // in the order of all slices that pass through the ring
+    Turn<S::STAGES> turn;
     for (int number = cluster; number < order.tiles.by; number += clusters) {
       const Place tile = tile_place<S>(number, order);
-      for (int slice = 0; slice < slices; ++slice, ++position) {
-        const int stage = position % S::STAGES;
+      for (int slice = 0; slice < slices; ++slice, turn.next()) {
         const int k = (first_slice + slice) * BLOCK_K;
-        auto &tiles = shared.ring[stage];
-        const unsigned full = shared_address(&shared.full[stage]);
-        if (position >= S::STAGES) mbarrier_wait(shared_address(&shared.empty[stage]), (position / S::STAGES - 1) % 2);
-        mbarrier_arrive_expect(full, min(M, S::BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
+        auto &tiles = shared.ring[turn.stage];
+        const unsigned full = shared_address(&shared.full[turn.stage]);
+        mbarrier_wait(shared_address(&shared.empty[turn.stage]), turn.parity ^ 1);  // at first nobody has it
+        mbarrier_arrive_expect(full, min(M, BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
         tma_load(shared_address(tiles.A), &A_map, tile.row, k, full);
         if (B_TRANSPOSED) {
           tma_load(shared_address(tiles.B), &B_map, tile.col, k, full);
@@ -551,73 +553,53 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
     return;
   }
 
-  // 3. The consumers. Shared -> tensor cores: 4 instructions per slice, or 2 of half a slice.
+  // 3. The consumers. Shared -> tensor cores: 4 instructions per slice.
   setmaxnreg_inc<232>();
-  constexpr bool shares = S::SHARES > 1;  // this consumer has all rows of the tile, and half of each slice
-  const int group_row = shares ? 0 : consumer * WGMMA_M;     // where its rows begin,
-  const int group_k = shares ? consumer * S::DEPTH : 0;      // ... its part of a slice,
-  const int group_col = shares ? consumer * S::PIECE_N : 0;  // ... and the columns that it finishes
+  const int group_row = consumer * WGMMA_M;  // where this consumer's rows begin,
+  const int warp_row = warp % 4 * WARP_M;    // ... and its warp's, among these
   const int group_thread = thread % 128;
-  const int warp_row = warp % 4 * WARP_M;  // where its warp's rows begin, among its own
-  const auto give_back = [&](int position) {
-    if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[position % S::STAGES]));
+  const auto give_back = [&](int stage) {
+    if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[stage]));
   };
 
   // Where A has fewer rows than a tile, its boxes have no more: the other rows are filled with zeros here, once, not by
   // TMA in each slice.
-  if (M < S::BLOCK_M) {
+  if (M < BLOCK_M) {
     constexpr int CHUNKS = LINE / VECTOR;  // of a row
     for (auto &tiles : shared.ring) {
-      for (int chunk = M * CHUNKS + thread; chunk < S::BLOCK_M * CHUNKS; chunk += CONSUMERS * 128)
+      for (int chunk = M * CHUNKS + thread; chunk < BLOCK_M * CHUNKS; chunk += CONSUMERS * 128)
         reinterpret_cast<uint4 *>(tiles.A)[chunk] = {};
     }
     fence_proxy_async();                     // each warp shows wgmma what it wrote,
     named_barrier_sync(3, CONSUMERS * 128);  // ... and all rows are there
   }
 
-  int position = 0, boxes = 0;  // places among all slices, and among this consumer's boxes of C
+  Turn<S::STAGES> turn;
+  int before = 0, boxes = 0;  // the stage of the slice before; this consumer's boxes of C so far
   for (int number = cluster; number < order.tiles.by; number += clusters) {
     const Place tile = tile_place<S>(number, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
 
-    for (int slice = 0; slice < slices; ++slice, ++position) {
-      const int stage = position % S::STAGES;
-      mbarrier_wait(shared_address(&shared.full[stage]), position / S::STAGES % 2);
-      const unsigned A_rows = shared_address(shared.ring[stage].A[group_row]);
-      const unsigned B_rows = shared_address(shared.ring[stage].B);
+    for (int slice = 0; slice < slices; ++slice, turn.next()) {
+      const auto &tiles = shared.ring[turn.stage];
+      mbarrier_wait(shared_address(&shared.full[turn.stage]), turn.parity);
+      const unsigned long long a = descriptor(shared_address(tiles.A[group_row]), 16, EIGHT_ROWS);
+      const unsigned long long b = descriptor(shared_address(tiles.B), B_TRANSPOSED ? 16 : B_BOX, EIGHT_ROWS);
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < S::DEPTH; step += WGMMA_K) {  // 16 columns are 32 bytes on, in a row; 16 rows 2 KB
-        const int k = group_k + step;
-        const unsigned long long a = descriptor(A_rows + k * sizeof(Element), 16, EIGHT_ROWS);
-        const unsigned long long b =
-            B_TRANSPOSED ? descriptor(B_rows + k * sizeof(Element), 16, EIGHT_ROWS)
-                         : descriptor(B_rows + k * 128, B_BOX, EIGHT_ROWS);
-        wgmma<Element, S::BLOCK_N>(acc, a, b, slice > 0 || step > 0);
+      for (int step = 0; step < BLOCK_K; step += WGMMA_K) {  // 16 columns are 32 bytes on, in a row; 16 rows 2 KB
+        const int columns = step * sizeof(Element) / 16, rows = step * 128 / 16;  // in a descriptor's unit
+        wgmma<Element, S::BLOCK_N>(acc, a + columns, b + (B_TRANSPOSED ? columns : rows), slice > 0 || step > 0);
       }
       wgmma_commit();
       wgmma_wait<1>();  // the products of the slice before have read their tiles
-      if (slice > 0) give_back(position - 1);
+      if (slice > 0) give_back(before);
+      before = turn.stage;
     }
     wgmma_wait<0>();  // acc is written
-    give_back(position - 1);
+    give_back(before);
 
-    // 4. The sums of a shared tile are added: by its consumers, half of the columns each; or by its blocks.
-    auto &sum = reinterpret_cast<float (&)[S::PIECE_TILES][4]>(acc);
-    if constexpr (S::SHARES > 1) {
-      named_barrier_sync(3, CONSUMERS * 128);  // both have read the ring; the half that each gives takes its place
-      float4 *const given = reinterpret_cast<float4 *>(memory) + group_thread;
-#pragma unroll
-      for (int n = 0; n < S::TILES_N; ++n)
-        if (n / S::PIECE_TILES != consumer) given[n * 128] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-      named_barrier_sync(3, CONSUMERS * 128);
-#pragma unroll
-      for (int n = 0; n < S::PIECE_TILES; ++n) {  // registers have no index: both are named, one is taken
-        const float4 other = given[(consumer * S::PIECE_TILES + n) * 128];
-        const float others[] = {other.x, other.y, other.z, other.w};
-        for (int x = 0; x < 4; ++x) sum[n][x] = (consumer ? acc[S::PIECE_TILES + n][x] : acc[n][x]) + others[x];
-      }
-    }
+    // 4. The sums of a shared tile are added by its blocks.
     if constexpr (S::SPLITS == APART) {  // each block adds some strips of 64 × 8, in the order of the parts
       constexpr int STRIPS = CONSUMERS * S::TILES_N, AT_ONCE = 4;
       const auto sums_of = [&](int part) {
@@ -684,13 +666,13 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       }
       cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
-      const int row = tile.row + group_row + warp_row + lane / 4, col = tile.col + group_col + lane % 4 * 2;
+      const int row = tile.row + group_row + warp_row + lane / 4, col = tile.col + lane % 4 * 2;
       if (arguments.activation == 2) {
-        finish_all<2>(sum, arguments, row, col);
+        finish_all<2>(acc, arguments, row, col);
       } else if (arguments.activation == 1) {
-        finish_all<1>(sum, arguments, row, col);
+        finish_all<1>(acc, arguments, row, col);
       } else if (arguments.bias || arguments.residual) {
-        finish_all<0>(sum, arguments, row, col);
+        finish_all<0>(acc, arguments, row, col);
       }
 
       // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box by box, while the next tile is
@@ -703,13 +685,12 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
 #pragma unroll
         for (int col = 0; col < S::C_LINE; col += 2 * MMA_N) {
           const int n = (i * S::C_LINE + col) / MMA_N;
-          store_tiles(box, warp_row, col, lane, sum[n], sum[n + 1]);
+          store_tiles(box, warp_row, col, lane, acc[n], acc[n + 1]);
         }
         fence_proxy_async();  // each lane shows TMA what it wrote,
         __syncwarp();         // ... and the warp's rows are complete
         if (elect_one()) {
-          tma_store(&C_map, tile.row + group_row + warp_row, tile.col + group_col + i * S::C_LINE,
-                    shared_address(box[warp_row]));
+          tma_store(&C_map, tile.row + group_row + warp_row, tile.col + i * S::C_LINE, shared_address(box[warp_row]));
           bulk_commit();
         }
       }
@@ -783,13 +764,13 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
                           int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
   CUtensorMap A_map, B_map, C_map;
-  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, S::BLOCK_M));
+  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, BLOCK_M));
   if (status == cudaSuccess)
     status =
         B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
   if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
-  const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
+  const int tiles_m = ceil_div(M, BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
   // In up to two waves, 4 rows of tiles ask L2 for less (measured). In more, 16: about as many rows of A as columns of
   // B at a time.
   const int rows = GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, last_rows = tiles_m % rows;
@@ -797,37 +778,31 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
       divisor(tiles), divisor(rows), divisor(rows * tiles_n), tiles_m / rows, divisor(last_rows ? last_rows : rows),
       divisor(splits)};
   cudaLaunchAttribute together;
-  const cudaLaunchConfig_t config = launch_config<S>(
-      S::SPLITS != 1 ? tiles * splits
-      : tiles < at_once || S::SHARES > 1
-          ? tiles  // one each: at its end sums take the ring's place
-          : at_once,
-      stream, &together);
+  const cudaLaunchConfig_t config =
+      launch_config<S>(S::SPLITS != 1 ? tiles * splits : min(tiles, at_once), stream, &together);
   return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
 }
 
 // A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26.
 struct Choice {
-  int block_m, block_n, splits;
+  int block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
   cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, int, cudaStream_t);
 };
 
-template <int BLOCK_M, int BLOCK_N, int SPLITS>
+template <int BLOCK_N, int SPLITS>
 constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
-  using S = Shape<BLOCK_M, BLOCK_N, SPLITS>;
-  return {BLOCK_M, BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
+  using S = Shape<BLOCK_N, SPLITS>;
+  return {BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
 }
 
 constexpr Choice CHOICES[] = {
-    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(565, 300, 6600),
-    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(412, 300, 6000),
-    choice<128, 128, 1>(332, 300, 6300),      choice<128, 96, 1>(315, 300, 5600),
-    choice<128, 64, 1>(205, 300, 5700),       choice<64, 128, 1>(198, 1500, 4900),
-    choice<128, 64, 2>(250, 4300, 4300),      choice<128, 64, 4>(220, 2600, 4300),
-    choice<128, 64, 8>(220, 3000, 4300),      choice<128, 128, 4>(310, 4700, 4300),
-    choice<128, 128, APART>(335, 7000, 4300), choice<128, 256, APART>(630, 10500, 4300),
+    choice<256, 1>(627, 300, 6600),       choice<224, 1>(565, 300, 6600),  choice<192, 1>(484, 300, 6000),
+    choice<160, 1>(412, 300, 6000),       choice<128, 1>(332, 300, 6300),  choice<96, 1>(315, 300, 5600),
+    choice<64, 1>(205, 300, 5700),        choice<64, 2>(250, 4300, 4300),  choice<64, 4>(220, 2600, 4300),
+    choice<64, 8>(220, 3000, 4300),       choice<128, 4>(310, 4700, 4300), choice<128, APART>(335, 7000, 4300),
+    choice<256, APART>(630, 10500, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
@@ -855,7 +830,7 @@ extern "C" cudaError_t launch_matmul(
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
   if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
-  if ((long long)ceil_div(M, 64) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
+  if ((long long)ceil_div(M, BLOCK_M) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
   if (room < 0 || !sums && room > 0 || (size_t)sums % sizeof(float4)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
@@ -875,7 +850,7 @@ extern "C" cudaError_t launch_matmul(
   for (int i = choice < 0 ? 0 : choice; i < (choice < 0 ? ALL : choice + 1); ++i) {
     const Choice &c = CHOICES[i];
     const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
-    const long long tiles = (long long)ceil_div(M, c.block_m) * ceil_div(N, c.block_n);
+    const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, c.block_n);
     const int splits = splits_of(c, tiles, all_slices, places, room);
     const bool apart = c.splits == APART;
     if (places < 1 || splits < (apart ? 2 : 1)) continue;

@@ -6,7 +6,7 @@ from common.problem import Shape, Variants
 from common.problems.matmul import SQUARE
 
 CHOICES = (
-    "128 × 256", "128 × 224", "128 × 192", "128 × 160", "128 × 128", "128 × 96", "128 × 64", "64 × 128, K in consumers",
+    "128 × 256", "128 × 224", "128 × 192", "128 × 160", "128 × 128", "128 × 96", "128 × 64",
     "128 × 64, K in 2", "128 × 64, K in 4", "128 × 64, K in 8", "128 × 128, K in 4",
     "128 × 128, K in parts", "128 × 256, K in parts",
 )  # fmt: skip
@@ -24,13 +24,19 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 
 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
-    """Other choices for a check to launch, by name: every choice, since the launcher takes few of them at small sizes.
+    """Other choices for a check to launch, by name: every choice, since the launcher takes few of them at small sizes;
+    parts only where two of each tile find a multiprocessor.
 
     At large sizes one is enough: the choices were compared at small ones."""
     if shape[0] * shape[1] * shape[2] > 1 << 24:
         return {}
-    room = 6 * _squares(shape)  # three parts, where tiles of 256 columns are half empty
-    return {f"tiles of {what}": {"choice": number, "room": room} for number, what in enumerate(CHOICES)}
+    squares = _squares(shape)
+    room = 6 * squares  # three parts, where tiles of 256 columns are half empty
+    return {
+        f"tiles of {what}": {"choice": number, "room": room}
+        for number, what in enumerate(CHOICES)
+        if "parts" not in what or 2 * squares <= multiprocessors
+    }
 
 
 def _squares(shape: Shape) -> int:

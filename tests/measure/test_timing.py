@@ -52,7 +52,7 @@ def test_the_clock_is_that_of_all_rounds_together():
 
 
 def test_marks_are_outside_of_the_two_events_of_each_run(monkeypatch):
-    """What they launch is not timed; warm-up runs have none."""
+    """What they launch is not timed; warm-up runs have none. A GPU that comes too early is kept busy longer."""
     log: list[str] = []
 
     class Event:
@@ -62,16 +62,24 @@ def test_marks_are_outside_of_the_two_events_of_each_run(monkeypatch):
         def record(self):
             log.append("event")
 
+        def query(self):
+            return next(late)
+
         def elapsed_time(self, other):
             return 0.5
 
+    late = iter([False, False, True, False])
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(timing, "_filler", lambda device: SimpleNamespace(sum=lambda: log.append("clear")))
     found = timing.timed_runs(lambda: log.append("call"), 1, 2, mark=lambda: log.append("mark"))
     assert found == [0.5, 0.5]
-    assert log == ["call", *["clear", "mark", "event", "call", "event", "mark"] * 2, "wait"]
+    run = ["clear", "mark", "event", "call", "event", "mark"]
+    assert log == ["call", *run * 2, "wait"]
+    log.clear()
+    timing.timed_runs(lambda: log.append("call"), 0, 2, mark=lambda: log.append("mark"))
+    assert log == [*run, "clear", *run, "wait"]  # the GPU had come to the first before all of it was launched
 
 
 def test_a_sustained_run_times_its_second_half_in_parts(monkeypatch):
