@@ -14,6 +14,10 @@ run() {  # run NAME COMMAND ...: saves NAME.json
   local name=$1 started=$SECONDS
   shift
   [[ $wanted == "  " || $wanted == *" $group "* || $wanted == *" $name "* ]] || return 0
+  if [[ $* == *--source* ]] && cmp -s "$source" "${1//.//}/kernel.cu"; then
+    echo "$name: $source must differ from the stage's kernel: what sed looks for is not there"
+    return 1
+  fi
   "$python" -m "$@" --json "$folder/$name.json" >"$folder/$name.txt" 2>&1
   echo "$name: exit status $?, $((SECONDS - started)) s"
 }
@@ -127,7 +131,7 @@ sed -e 's/int stage = 0, parity = 0;/int stage = 0, parity = 0, position = 0;/' 
 run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96, 160 or 224 columns
-sed -E 's/choice<128, (96|160|224), 1>\([0-9]*,/choice<128, \1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+sed -E 's/choice<(96|160|224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1152 1536 1792 2560 \
   --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
