@@ -15,6 +15,7 @@ import torch
 from common.measure import nvml
 from common.results.runs import CUTE, ROOT, SCHEMA
 
+
 def version(package: str) -> str | None:
     """That of an installed package; None if it is not installed."""
     try:

@@ -799,7 +799,7 @@ constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
 
 constexpr Choice CHOICES[] = {
     choice<256, 1>(627, 300, 6600),       choice<224, 1>(565, 300, 6600),  choice<192, 1>(484, 300, 6000),
-    choice<160, 1>(412, 300, 6000),       choice<128, 1>(332, 300, 6300),  choice<96, 1>(315, 300, 5600),
+    choice<160, 1>(412, 300, 6000),       choice<128, 1>(332, 300, 6300),  choice<96, 1>(445, 300, 4200),
     choice<64, 1>(205, 300, 5700),        choice<64, 2>(250, 4300, 4300),  choice<64, 4>(220, 2600, 4300),
     choice<64, 8>(220, 3000, 4300),       choice<128, 4>(310, 4700, 4300), choice<128, APART>(335, 7000, 4300),
     choice<256, APART>(630, 10500, 4300),
