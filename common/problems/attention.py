@@ -196,7 +196,7 @@ class Attention(Problem):
         return Tolerance(whole, max(o.element, half_a_unit + half_eps * largest)), *rest
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
-        """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; `flash_attention_cute`, where
+        """What the stages are compared with: FlashAttention-2 and cuDNN as torch has them; `flash_attention_cute` if
         it is installed; attention without fusion, of three kernels (`unfused`); torch's MATH backend, which multiplies
         in fp32 without tensor cores."""
         causal = bool(variants.get("CAUSAL"))
