@@ -130,8 +130,12 @@ sed -e 's/int stage = 0, parity = 0;/int stage = 0, parity = 0, position = 0;/' 
   kernels/h5_final/kernel.cu >"$source"
 run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 rows
+sed 's/choice<192, 64, 1>([0-9]*,/choice<192, 64, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96, 160 or 224 columns
-sed -E 's/choice<(96|160|224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+sed -E 's/choice<128, (96|160|224), 1>\([0-9]*,/choice<128, \1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1152 1536 1792 2560 \
   --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
@@ -178,7 +182,7 @@ run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
 run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 384x384x16384 \
   512x1024x16384 512x512x8192 64x4096x4096 16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 \
-  1024x1024x8192 1024x1024x16384 768x768x16384 1152 1280 1536 1792 2560 3072 16384 --repeat 2
+  1024x1024x8192 1024x1024x16384 768x768x16384 1152 1216 1280 1536 1792 2560 3072 16384 --repeat 2
 run fused common.measure.fused
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2

@@ -13,9 +13,9 @@
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   split     | one                                    | a share of the slices per block | cluster of SPLITS, or APART
-//   block     | 128 × BLOCK_N: 64 to 256               | as many as fit: STAGES          | 384 threads = 3 warpgroups
+//   block     | 128 × BLOCK_N: 64 to 256; or 192 × 64  | as many as fit: STAGES          | 3 or 4 warpgroups
 //   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
-//   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups
+//   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups, or 3
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
 //              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
@@ -48,19 +48,16 @@ using Output = float;
 using Output = DTYPE;
 #endif
 
-constexpr int BLOCK_M = 128;                    // rows of C per block
-constexpr int BLOCK_K = 64;                     // depth of a K slice
-constexpr int WGMMA_M = 64;                     // rows of C per tensor instruction and warpgroup
-constexpr int WGMMA_K = 16;                     // depth of a tensor instruction
-constexpr int WARP_M = WGMMA_M / 4;             // rows of C per warp
-constexpr int MMA_N = 8;                        // columns of C per four registers of a lane
-constexpr int CONSUMERS = BLOCK_M / WGMMA_M;    // warpgroups that multiply
-constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
-constexpr int VECTOR = 16 / sizeof(Element);    // elements in a chunk of 16 bytes
-constexpr int LINE = 128 / sizeof(Element);     // elements in 128 bytes, a row of the swizzle
-constexpr int EIGHT_ROWS = 8 * 128;             // bytes from 8 rows of an operand to the next 8
-constexpr int B_BOX = BLOCK_K * 128;            // bytes from 64 columns of B to the next 64
-constexpr int SHARED_BYTES = 227 * 1024;        // what a block may have
+constexpr int BLOCK_K = 64;                   // depth of a K slice
+constexpr int WGMMA_M = 64;                   // rows of C per tensor instruction and warpgroup
+constexpr int WGMMA_K = 16;                   // depth of a tensor instruction
+constexpr int WARP_M = WGMMA_M / 4;           // rows of C per warp
+constexpr int MMA_N = 8;                      // columns of C per four registers of a lane
+constexpr int VECTOR = 16 / sizeof(Element);  // elements in a chunk of 16 bytes
+constexpr int LINE = 128 / sizeof(Element);   // elements in 128 bytes, a row of the swizzle
+constexpr int EIGHT_ROWS = 8 * 128;           // bytes from 8 rows of an operand to the next 8
+constexpr int B_BOX = BLOCK_K * 128;          // bytes from 64 columns of B to the next 64
+constexpr int SHARED_BYTES = 227 * 1024;      // what a block may have
 
 static_assert(GROUP_M >= 0, "rows of tiles per group, or 0");
 static_assert(sizeof(Element) == 2, "these tensor instructions take 16-bit elements");
@@ -68,7 +65,7 @@ static_assert(BLOCK_K == LINE, "the descriptors take rows of 128 bytes");
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
-template <int BLOCK_N>
+template <int BLOCK_M, int BLOCK_N>
 struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats after 8 rows, 1 KB
   static constexpr int B_BOXES = ceil_div(BLOCK_N, LINE);                  // the last may be half used,
   static constexpr int B_LINES = B_TRANSPOSED ? BLOCK_N : B_BOXES * LINE;  // ... or there is one, BLOCK_N lines long
@@ -78,12 +75,15 @@ struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats af
 
 constexpr int APART = 0;  // in place of SPLITS: any number of blocks, whose sums pass through global memory
 
-template <int BLOCK_N_, int SPLITS_>
+template <int BLOCK_M_, int BLOCK_N_, int SPLITS_>
 struct Shape {
+  static constexpr int BLOCK_M = BLOCK_M_;  // rows of C per block
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
   static constexpr int SPLITS = SPLITS_;    // blocks that share a tile's slices: a cluster of so many; or APART
   static constexpr int TILES_N = BLOCK_N / MMA_N;
-  using Stage = Tiles<BLOCK_N>;
+  static constexpr int CONSUMERS = BLOCK_M / WGMMA_M;    // warpgroups that multiply
+  static constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
+  using Stage = Tiles<BLOCK_M, BLOCK_N>;
 
   static constexpr int C_LINE = (BLOCK_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
   static constexpr int ALL_BOXES = BLOCK_N / C_LINE;                                           // of a consumer's rows,
@@ -489,11 +489,11 @@ __device__ __forceinline__ Place tile_place(int tile, const Order &order) {
   const Divisor &rows = group < order.high_groups ? order.rows : order.last_rows;
   const int tile_n = in_group / rows;
   const int tile_m = group * order.rows.by + in_group - tile_n * rows.by;
-  return {tile_m * BLOCK_M, tile_n * S::BLOCK_N};
+  return {tile_m * S::BLOCK_M, tile_n * S::BLOCK_N};
 }
 
 template <typename S>
-__global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
+__global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [min(M, BLOCK_M), LINE]
     const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
     const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WARP_M, C_LINE]
@@ -504,6 +504,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
   //    another in the ring. APART, blocks with the same share, and other tiles, have neighbouring numbers: neighbours
   //    read the same slices of A, or of B.
+  constexpr int BLOCK_M = S::BLOCK_M, CONSUMERS = S::CONSUMERS;
   const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
   const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
@@ -554,7 +555,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
   }
 
   // 3. The consumers. Shared -> tensor cores: 4 instructions per slice.
-  setmaxnreg_inc<232>();
+  setmaxnreg_inc<CONSUMERS == 2 ? 232 : 152>();
   const int group_row = consumer * WGMMA_M;  // where this consumer's rows begin,
   const int warp_row = warp % 4 * WARP_M;    // ... and its warp's, among these
   const int group_thread = thread % 128;
@@ -739,7 +740,7 @@ static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLau
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
-  config.blockDim = dim3(THREADS);
+  config.blockDim = dim3(S::THREADS);
   config.dynamicSmemBytes = sizeof(typename S::Shared);
   config.stream = stream;
   config.attrs = together;
@@ -764,13 +765,13 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
                           int at_once, int splits, cudaStream_t stream) {
   const int M = arguments.M, N = arguments.N, K = arguments.K;
   CUtensorMap A_map, B_map, C_map;
-  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, BLOCK_M));
+  cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, S::BLOCK_M));
   if (status == cudaSuccess)
     status =
         B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
   if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
-  const int tiles_m = ceil_div(M, BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
+  const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
   // In up to two waves, 4 rows of tiles ask L2 for less (measured). In more, 16: about as many rows of A as columns of
   // B at a time.
   const int rows = GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, last_rows = tiles_m % rows;
@@ -785,24 +786,26 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
 
 // A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26.
 struct Choice {
-  int block_n, splits;
+  int block_m, block_n, splits;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
   cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, int, cudaStream_t);
 };
 
-template <int BLOCK_N, int SPLITS>
+template <int BLOCK_M, int BLOCK_N, int SPLITS>
 constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
-  using S = Shape<BLOCK_N, SPLITS>;
-  return {BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
+  using S = Shape<BLOCK_M, BLOCK_N, SPLITS>;
+  return {BLOCK_M, BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
 }
 
 constexpr Choice CHOICES[] = {
-    choice<256, 1>(627, 300, 6600),       choice<224, 1>(565, 300, 6600),  choice<192, 1>(484, 300, 6000),
-    choice<160, 1>(412, 300, 6000),       choice<128, 1>(332, 300, 6300),  choice<96, 1>(445, 300, 4200),
-    choice<64, 1>(205, 300, 5700),        choice<64, 2>(250, 4300, 4300),  choice<64, 4>(220, 2600, 4300),
-    choice<64, 8>(220, 3000, 4300),       choice<128, 4>(310, 4700, 4300), choice<128, APART>(335, 7000, 4300),
-    choice<256, APART>(630, 10500, 4300),
+    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(565, 300, 6600),
+    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(412, 300, 6000),
+    choice<128, 128, 1>(332, 300, 6300),      choice<128, 96, 1>(445, 300, 4200),
+    choice<128, 64, 1>(205, 300, 5700),       choice<192, 64, 1>(245, 300, 6000),
+    choice<128, 64, 2>(250, 4300, 4300),      choice<128, 64, 4>(220, 2600, 4300),
+    choice<128, 64, 8>(220, 3000, 4300),      choice<128, 128, 4>(310, 4700, 4300),
+    choice<128, 128, APART>(335, 7000, 4300), choice<128, 256, APART>(630, 10500, 4300),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
@@ -830,7 +833,7 @@ extern "C" cudaError_t launch_matmul(
   if (a_row < K || b_row < (B_TRANSPOSED ? K : N) || c_row < N || residual && (residual_row < N || residual_row % 2))
     return cudaErrorInvalidValue;
   if ((size_t)bias % sizeof(Addends) || (size_t)residual % sizeof(Addends)) return cudaErrorInvalidValue;
-  if ((long long)ceil_div(M, BLOCK_M) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
+  if ((long long)ceil_div(M, 128) * ceil_div(N, 64) > 0x7fffffff) return cudaErrorInvalidValue;  // tiles, the most
   if (room < 0 || !sums && room > 0 || (size_t)sums % sizeof(float4)) return cudaErrorInvalidValue;
   constexpr int DEVICES = 64;
   static thread_local int at_once[DEVICES][ALL];  // 0: not asked yet
@@ -850,7 +853,7 @@ extern "C" cudaError_t launch_matmul(
   for (int i = choice < 0 ? 0 : choice; i < (choice < 0 ? ALL : choice + 1); ++i) {
     const Choice &c = CHOICES[i];
     const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
-    const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, c.block_n);
+    const long long tiles = (long long)ceil_div(M, c.block_m) * ceil_div(N, c.block_n);
     const int splits = splits_of(c, tiles, all_slices, places, room);
     const bool apart = c.splits == APART;
     if (places < 1 || splits < (apart ? 2 : 1)) continue;

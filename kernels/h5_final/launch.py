@@ -6,7 +6,7 @@ from common.problem import Shape, Variants
 from common.problems.matmul import SQUARE
 
 CHOICES = (
-    "128 × 256", "128 × 224", "128 × 192", "128 × 160", "128 × 128", "128 × 96", "128 × 64",
+    "128 × 256", "128 × 224", "128 × 192", "128 × 160", "128 × 128", "128 × 96", "128 × 64", "192 × 64",
     "128 × 64, K in 2", "128 × 64, K in 4", "128 × 64, K in 8", "128 × 128, K in 4",
     "128 × 128, K in parts", "128 × 256, K in parts",
 )  # fmt: skip
