@@ -497,20 +497,8 @@ def beside(stage: Stage, run: str, label: str) -> Markdown:
     if not path.exists():
         return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
     recorded = runs.load(path)
-    found = [runs.Record(recorded, row) for row in recorded["rows"] if row["name"] == stage.name]
-    ours = {each.row["size"]: each for each in found if not each.row.get("source")}
-    changed = {each.row["size"]: each for each in found if each.row.get("source")}
-    body = [
-        [
-            size,
-            markdown.tflops(ours[size].row["tflops"]),
-            markdown.tflops(changed[size].row["tflops"]),
-            ladders.both_times(changed[size], ours[size]),
-        ]
-        for size in ours
-        if size in changed
-    ]
-    made = table([found[0].row["dtype"], f"{stage.name}, TFLOP/s", label, "× (in clocks)"], body)
+    head, body, _ = ladders.beside(recorded, stage.name, label)
+    made = table(head, body)
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
 
 

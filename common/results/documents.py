@@ -9,6 +9,7 @@ What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is mad
     results:together STAGE [SIZE …]         precisions and settings that one run timed in the same rounds
     results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
     results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
+    results:beside STAGE RUN LABEL          a stage beside a changed copy of its source, which the run RUN.json timed
     results:limits                          the measured rates of the arithmetic units
     results:first                           the first kernels of examples/ beside torch and the rate of device memory
     results:fused                           a product and what follows it, in one kernel and in two

@@ -310,6 +310,26 @@ def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **set
     return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
 
 
+def beside(run: Mapping, name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
+    """Head, rows and records: a stage beside `label`, a changed copy of its source that the same run timed with it."""
+    found = [Record(run, row) for row in run["rows"] if row["name"] == name]
+    ours = {each.row["size"]: each for each in found if not each.row.get("source")}
+    changed = {each.row["size"]: each for each in found if each.row.get("source")}
+    body: list[list[object]] = [
+        [size, tflops(ours[size].row["tflops"]), tflops(each.row["tflops"]), both_times(each, ours[size])]
+        for size, each in changed.items()
+        if size in ours
+    ]
+    return [found[0].row["dtype"], f"{name}, TFLOP/s", label, "× (in clocks)"], body, found
+
+
+@table("beside")
+def beside_table(name: str, run: str, *label: str, gpu: str | None = None) -> str:
+    """`beside` of docs/results/RUN.json; the label's words follow."""
+    made = [each for each in runs(kind="bench", gpu=gpu) if each["file"] == f"{run}.json"]
+    return markdown(*beside(made[0], name, " ".join(label))) if made else NOTHING
+
+
 @table("sustained")
 def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """What everything in a run delivers in bursts and without a pause, TFLOP/s, a row each; and the geometric means of

@@ -7,8 +7,8 @@
 //           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
 //           Products too small for that tile on every SM take a smaller one, and split K: over the blocks of a cluster,
 //           which add their sums through each other's shared memory; where K is deep, over blocks that are no cluster:
-//           the whole grid waits. What follows a product is done on accumulators. One elected lane copies: ptxas then
-//           needs no loop over lanes for each copy. Little is done between one tensor instruction and the next.
+//           the whole grid waits. What follows a product is done on accumulators. Little is done between one tensor
+//           instruction and the next. (One elected lane copies: ptxas then needs no loop over lanes for each copy.)
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
