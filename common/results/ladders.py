@@ -310,7 +310,7 @@ def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **set
     return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
 
 
-def beside(run: Mapping, name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
+def beside(run: dict, name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
     """Head, rows and records: a stage beside `label`, a changed copy of its source that the same run timed with it."""
     found = [Record(run, row) for row in run["rows"] if row["name"] == name]
     ours = {each.row["size"]: each for each in found if not each.row.get("source")}
