@@ -261,9 +261,12 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     ways = [("alone", 0.200), ("one kernel", 0.210), ("two kernels", 0.231)]
     times = [{"name": name, "size": 4096, "clock": {}, "ms": add["ms"] | {"median": ms}} for name, ms in ways]
     record("fused", run(*times, kind="fused"))
+    changed = row("01_naive", 2.0, size=512) | {"source": "/tmp/slower.cu"}
+    record("slower", run(row("01_naive", 4.0, size=512), changed, date="2026-11-19T10:00:00+00:00"))
     arguments = {
         "first": [],
         "fused": [],
+        "beside": ["01_naive", "slower", "a", "slower", "copy"],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
         "together": ["01_naive", "4096"],
@@ -288,6 +291,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     assert set(made) == set(TABLES)
     assert ["`COALESCED=0`", "0.50", "0.12"] in cells(made["variants"])
     assert ["02_block_tile", "8.00", "6.00", "0.02", "0.03"] in cells(made["sustained"])
+    assert cells(made["beside"]) == [["512", "4.00", "2.00", "0.50"]] and "| a slower copy |" in made["beside"]
     first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
     assert cells(made["first"]) == [first]
     assert cells(made["fused"]) == [["4096", "200.0 µs", "210.0 µs", "231.0 µs", "21.0 µs", "1.10"]]
