@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "words that all use": (
         "common/__init__.py",
+        "common/packages.py",
         "cudaemu/cpp.py",
         "cudaemu/dtypes.py",
         "cudaemu/errors.py",

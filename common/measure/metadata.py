@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -13,15 +12,8 @@ from datetime import datetime, timezone
 import torch
 
 from common.measure import nvml
-from common.results.runs import CUTE, ROOT, SCHEMA
-
-
-def version(package: str) -> str | None:
-    """That of an installed package; None if it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+from common.packages import CUTE, version
+from common.results.runs import ROOT, SCHEMA
 
 
 def metadata(kind: str) -> dict:

@@ -125,7 +125,7 @@ def timed_runs(call: Call, warmup: int, runs: int, mark: Callable[[], object] = 
     It is cleared by reading something else. Writing, as triton.testing.do_bench does, leaves it full of lines that are
     written back while the call runs, which slows a call that reads device memory at full speed.
 
-    Where the GPU gets to a run before the host has launched it all, it reads once more before all later ones."""
+    Where the GPU gets to a run before the host has launched all of it, more is read before the later runs."""
     import torch
 
     filler = _filler(torch.cuda.current_device())

@@ -15,9 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.dtypes import torch_dtype
-from common.measure.metadata import version
+from common.packages import CUTE, version
 from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
-from common.results.runs import CUTE
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from common.results.runs import CUTE, Record
+from common.packages import CUTE
+from common.results.runs import Record
 from cudaemu.errors import UserError
 
 NOTHING = "*No run recorded yet.*"

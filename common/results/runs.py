@@ -21,7 +21,6 @@ from cudaemu.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 2
-CUTE = "flash-attn-4"  # the flash-attention project's package of kernels in CuTe DSL: a run has its version
 KINDS = ("bench", "ceiling", "first", "fused", "profile", "timeline")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
