@@ -14,7 +14,6 @@ from torch.nn.functional import gelu
 import kernels
 from common import accuracy, problem
 from common.measure import contest, timing
-from common.practice import patches
 from cudaemu.errors import UserError
 from kernels import matmul
 from kernels.h5_final.launch import CHOICES
@@ -114,7 +113,7 @@ def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     assert_right(matmul(a, b, bias=bias, activation="gelu", residual=residual), expected(a, b, bias, "gelu", residual))
     report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(392, 520, dtype=a.dtype),))
     assert [launch.kernel.partition("<")[0] for launch in report.launches] == ["gemm_kernel"]
-    assert report.launches[0].grid[0] == 4 * 5 * 6
+    assert report.launches[0].grid[0] == 4 * 3 * 11  # of 128 × 256, in 11 parts
 
 
 @pytest.mark.parametrize(
@@ -138,24 +137,27 @@ def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_multicast_that_was_tried_is_right(tmp_path, transposed):
-    """Pairs of blocks, also where the lower one has no row of C; tiles that a cluster splits have no pair."""
-    stage = kernels.load("h5")
-    source = tmp_path / "multicast.cu"
-    source.write_text(patches.tried(stage.directory / "multicast.patch"))
-    kernel = stage.kernel("fp16", {"B_TRANSPOSED": transposed}, source)
+def test_copies_that_a_pair_of_blocks_shares(transposed):
+    """Also where the lower block of a pair has no row of C."""
+    kernel = kernels.load("h5").kernel("fp16", {"B_TRANSPOSED": transposed})
     a, b = make(264, 136), make(136, 328)
-    tiles = [*((256, columns) for columns in range(256, 32, -32)), (384, 64)]  # of a pair, not split
-    room = {"room": 36, "sums": torch.empty(36, 128, 128)}
-    for choice in range(len(CHOICES)):
+    for choice, name in enumerate(CHOICES):
+        if "shared" not in name:
+            continue
         c = torch.full((264, 328), torch.nan, dtype=a.dtype)
-        changed = {"choice": choice, **room}
-        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed=changed)
+        report = kernel.emulate((a, b.t().contiguous() if transposed else b), (c,), changed={"choice": choice})
         report.raise_if_findings()
         assert_right(c, expected(a, b))
-        if choice < len(tiles):
-            rows, columns = tiles[choice]
-            assert report.launches[0].grid[0] == 2 * -(-264 // rows) * -(-328 // columns)
+        rows, columns = (int(number) for number in name.partition(",")[0].split(" × "))
+        assert report.launches[0].grid[0] == 2 * -(-264 // (2 * rows)) * -(-328 // columns)
+
+
+@pytest.mark.parametrize(("n", "sharers"), [(3008, 1), (3000, 2)])
+def test_copies_are_shared_where_rows_straddle_lines(n, sharers):
+    """Of 128 bytes: there a row is two requests to L2."""
+    a, b = make(3000, 256), make(256, n)
+    report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(3000, n, dtype=a.dtype),))
+    assert f", {sharers}>" in report.launches[0].kernel
 
 
 def test_gelu_of_what_is_not_finite_is_torchs():

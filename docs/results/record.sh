@@ -108,18 +108,26 @@ sed -e 's/S::SPLITS == APART ? blockIdx.x - share \* order.tiles.by : //' -e 's/
   kernels/h5_final/kernel.cu >"$source"
 run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 384x384x16384 512x512x16384 512x1024x16384 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B
-"$python" -m common.practice.patches kernels/h5_final/multicast.patch >"$source"
+source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B, wherever they can
+sed -E -e 's/(choice<128, (256|192|128), 1)>\([0-9]*,/\1>(1000000,/' -e 's/c.sharers > 1 && a_lines \* b_lines == 1/false/' \
+  kernels/h5_final/kernel.cu >"$source"
 run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024 1536 2048 4096 8192 --source "$source" --repeat 2
+  --sizes 2048 4096 8192 --source "$source" --repeat 2
 run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
+  --source "$source"
+source=${TMPDIR:-/tmp}/apart_h5.cu  # no copies are shared
+sed -E 's/(choice<128, [0-9]*, 1, 2)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
+run apart-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --source "$source" --repeat 2
+run profile-apart-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
   --source "$source"
 source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas loops over lanes
 sed 's/if (warp % 4 > 0 || !elect_one()) return;/if (thread % 128 > 0) return;/' kernels/h5_final/kernel.cu >"$source"
 run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024x1024x4096 1024x1024x8192 2048 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/steps_h5.cu  # both descriptors are made anew for each tensor instruction
-sed -e 's/(acc, a + columns, b + (B_TRANSPOSED ? columns : rows),/(acc, DESCRIPTOR(tiles.A[group_row], columns, 16), DESCRIPTOR(tiles.B, B_TRANSPOSED ? columns : rows, B_TRANSPOSED ? 16 : B_BOX),/' \
+sed -e 's/of_a = a + columns,/of_a = DESCRIPTOR(tiles.A[EXCHANGED ? 0 : group_row], columns, 16),/' \
+  -e 's/of_b = b + (B_TRANSPOSED ? columns : rows);/of_b = DESCRIPTOR(\&tiles.B[EXCHANGED ? group_row * LINE : 0], B_TRANSPOSED ? columns : rows, B_TRANSPOSED ? 16 : B_BOX);/' \
   -e '1i #define DESCRIPTOR(of, units, leading) descriptor(shared_address(of) + (units) * 16, leading, EIGHT_ROWS)' \
   kernels/h5_final/kernel.cu >"$source"
 run steps-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
@@ -134,9 +142,9 @@ source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 rows
 sed 's/choice<192, 64, 1>([0-9]*,/choice<192, 64, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96, 160 or 224 columns
-sed -E 's/choice<128, (96|160|224), 1>\([0-9]*,/choice<128, \1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
-run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1152 1536 1792 2560 \
+source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96 or 160 rows, or 224 columns
+sed -E 's/choice<((96|160), [0-9]*|128, 224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \
   --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
 sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
@@ -182,7 +190,7 @@ run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
 run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 384x384x16384 \
   512x1024x16384 512x512x8192 64x4096x4096 16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 \
-  1024x1024x8192 1024x1024x16384 768x768x16384 1152 1216 1280 1536 1792 2560 3072 16384 --repeat 2
+  1024x1024x8192 1024x1024x16384 768x768x16384 1152 1184 1216 1280 1536 1600 1792 2560 3000 3072 16384 --repeat 2
 run fused common.measure.fused
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2

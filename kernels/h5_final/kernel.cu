@@ -9,16 +9,20 @@
 //           which add their sums through each other's shared memory; where K is deep, over blocks that are no cluster:
 //           the whole grid waits. What follows a product is done on accumulators. Little is done between one tensor
 //           instruction and the next. (One elected lane copies: ptxas then needs no loop over lanes for each copy.)
+//           Tiles of 96 and 160 rows are EXCHANGED, Cᵀ = Bᵀ · Aᵀ: a tensor instruction has 64 rows, of columns any 8.
+//           Where rows of A or B straddle lines of 128 bytes, a row is two requests to L2: then pairs of blocks share
+//           their copies of B, by multicast.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   split     | one                                    | a share of the slices per block | cluster of SPLITS, or APART
-//   block     | 128 × BLOCK_N: 64 to 256; or 192 × 64  | as many as fit: STAGES          | 3 or 4 warpgroups
+//   block     | 128 × 64 to 256, 192 × 64; or          | as many as fit: STAGES          | 3 or 4 warpgroups
+//             | exchanged 96 × 128, 96 × 192, 160 × 128|                                 |
 //   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
-//   consumer  | 64 × BLOCK_N                           | none                            | 2 warpgroups, or 3
+//   consumer  | 64 × BLOCK_N; exchanged, BLOCK_M × 64  | none                            | 2 warpgroups, or 3
 //
 // Thread map   wgmma: each warp has 16 rows of C; row = lane / 4 (+ 8 for registers 2, 3), column = n * 8 +
-//              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16.
+//              lane % 4 * 2 (+ 1 for registers 1, 3): for each 16 × 8 the layout of mma.m16n8k16. EXCHANGED, of Cᵀ.
 // Limits       N and K multiples of 8; compute capability 9.0a; 227 KB of shared memory.
 // Layouts      PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -75,32 +79,38 @@ struct Tiles {  // one stage of the ring, written by TMA; its swizzle repeats af
 
 constexpr int APART = 0;  // in place of SPLITS: any number of blocks, whose sums pass through global memory
 
-template <int BLOCK_M_, int BLOCK_N_, int SPLITS_>
+template <int BLOCK_M_, int BLOCK_N_, int SPLITS_, int SHARERS_>
 struct Shape {
   static constexpr int BLOCK_M = BLOCK_M_;  // rows of C per block
   static constexpr int BLOCK_N = BLOCK_N_;  // columns of C per block
   static constexpr int SPLITS = SPLITS_;    // blocks that share a tile's slices: a cluster of so many; or APART
-  static constexpr int TILES_N = BLOCK_N / MMA_N;
-  static constexpr int CONSUMERS = BLOCK_M / WGMMA_M;    // warpgroups that multiply
-  static constexpr int THREADS = (CONSUMERS + 1) * 128;  // ... and the producer's
+  static constexpr int SHARERS = SHARERS_;  // blocks with tiles below one another, a cluster: B's copies are shared
+  static constexpr bool EXCHANGED = BLOCK_M % WGMMA_M > 0;       // Cᵀ = Bᵀ · Aᵀ: a consumer has 64 columns of C
+  static constexpr int WGMMA_N = EXCHANGED ? BLOCK_M : BLOCK_N;  // columns of a tensor instruction: C's, or C's rows
+  static constexpr int TILES_N = WGMMA_N / MMA_N;
+  static constexpr int CONSUMERS = (EXCHANGED ? BLOCK_N : BLOCK_M) / WGMMA_M;  // warpgroups that multiply
+  static constexpr int THREADS = (CONSUMERS + 1) * 128;                        // ... and the producer's
   using Stage = Tiles<BLOCK_M, BLOCK_N>;
 
   static constexpr int C_LINE = (BLOCK_N * sizeof(Output) % 128 ? 64 : 128) / sizeof(Output);  // columns of a box of C
-  static constexpr int ALL_BOXES = BLOCK_N / C_LINE;                                           // of a consumer's rows,
-  static constexpr int BOXES_BYTES = CONSUMERS * WGMMA_M * C_LINE * sizeof(Output);  // ... one box of each consumer
+  static constexpr int C_ROWS = EXCHANGED ? BLOCK_M : WGMMA_M;                                 // ... its rows
+  static constexpr int ALL_BOXES = (EXCHANGED ? WGMMA_M : BLOCK_N) / C_LINE;        // of what a consumer has of C,
+  static constexpr int BOXES_BYTES = CONSUMERS * C_ROWS * C_LINE * sizeof(Output);  // ... one box of each consumer
   static constexpr int FIT = (SHARED_BYTES - 1024 - 4 * (int)sizeof(Stage)) / BOXES_BYTES;  // beside a ring of four
   static constexpr int C_BOXES = SPLITS != 1 ? 1 : FIT < ALL_BOXES ? FIT : ALL_BOXES;  // a split has no use for one
   static constexpr int STAGES = (SHARED_BYTES - 1024 - C_BOXES * BOXES_BYTES) / sizeof(Stage);
 
   struct Shared {
     Stage ring[STAGES];
-    alignas(1024) Output C[CONSUMERS][C_BOXES][WGMMA_M][C_LINE];  // of each consumer's rows, on its way to TMA
-    alignas(8) unsigned long long full[STAGES];                   // mbarriers: a stage's bytes have come
-    alignas(8) unsigned long long empty[STAGES];                  // ... the consumers have read it
+    alignas(1024) Output C[CONSUMERS][C_BOXES][C_ROWS][C_LINE];  // of each consumer's part, on its way to TMA
+    alignas(8) unsigned long long full[STAGES];                  // mbarriers: a stage's bytes have come
+    alignas(8) unsigned long long empty[STAGES];                 // ... the consumers have read it
   };
   static_assert(sizeof(Shared) <= SHARED_BYTES, "a block has no more shared memory");
   static_assert(sizeof(Shared::ring) >= BLOCK_M * BLOCK_N * sizeof(float), "partial sums take its place");
   static_assert(C_BOXES > 0 && STAGES > 1, "room for a box of C beside the ring");
+  static_assert(!EXCHANGED || SPLITS == 1 && C_BOXES == ALL_BOXES, "exchanged, a tile is one block's, and has room");
+  static_assert(SPLITS == 1 || SHARERS == 1, "blocks share a tile's slices, or copies");
 };
 
 template <typename T>
@@ -129,6 +139,13 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same at the mbarrier at the same place in the cluster's block of that rank.
+__device__ __forceinline__ void mbarrier_arrive_at(unsigned barrier, int rank) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+               "r"(rank) : "memory");
+}
+
 // Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -154,6 +171,16 @@ __device__ __forceinline__ void tma_load(unsigned shared, const CUtensorMap *map
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %2}], [%4];" ::"r"(shared),
                "l"(map), "r"(row), "r"(col), "r"(full) : "memory");
+}
+
+// The same, to this place in all SHARERS blocks of the cluster, and to the mbarrier at the same place there.
+template <int SHARERS>
+__device__ __forceinline__ void tma_load_to_all(
+    unsigned shared, const CUtensorMap *map, int row, int col, unsigned full) {
+  constexpr unsigned short BLOCKS = (1 << SHARERS) - 1;
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %2}], [%4], %5;" ::"r"(shared),
+               "l"(map), "r"(row), "r"(col), "r"(full), "h"(BLOCKS) : "memory");
 }
 
 // True in one lane of the warp, which is whole. ptxas knows that it is one, as it does not of `lane == 0`.
@@ -229,23 +256,23 @@ template <typename T, int N>
 __device__ void wgmma(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add);
 
 // The operands of the instruction have numbers, after those of the N / 2 accumulators: A, B, B's layout, add.
-#define WGMMA(T, TYPE, N, A, B, B_ROWS, ADD)                                                       \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma<T, N>(                                                     \
-      float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add) {                 \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, " ADD ", 0;\n"                              \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" OPERANDS_##N \
-                 "}, " A ", " B ", add, 1, 1, 0, " B_ROWS ";\n}" : ACCUMULATORS_##N                \
-                 : "l"(a), "l"(b), "n"(!B_TRANSPOSED), "r"(add));                                  \
+#define WGMMA(T, TYPE, N, EXCHANGED, A, B, A_ROWS, B_ROWS, ADD)                                                  \
+  template <>                                                                                                    \
+  __device__ __forceinline__ void wgmma<T, N>(                                                                   \
+      float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add) {                               \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.u32 add, " ADD ", 0;\n"                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" OPERANDS_##N               \
+                 "}, " A ", " B ", add, 1, 1, " A_ROWS ", " B_ROWS ";\n}" : ACCUMULATORS_##N                     \
+                 : "l"(a), "l"(b), "n"(EXCHANGED && !B_TRANSPOSED), "n"(!EXCHANGED && !B_TRANSPOSED), "r"(add)); \
   }
 #define BOTH_TYPES(N, ...) WGMMA(half, "f16", N, __VA_ARGS__) WGMMA(__nv_bfloat16, "bf16", N, __VA_ARGS__)
-BOTH_TYPES(64, "%32", "%33", "%34", "%35")
-BOTH_TYPES(96, "%48", "%49", "%50", "%51")
-BOTH_TYPES(128, "%64", "%65", "%66", "%67")
-BOTH_TYPES(160, "%80", "%81", "%82", "%83")
-BOTH_TYPES(192, "%96", "%97", "%98", "%99")
-BOTH_TYPES(224, "%112", "%113", "%114", "%115")
-BOTH_TYPES(256, "%128", "%129", "%130", "%131")
+BOTH_TYPES(64, 0, "%32", "%33", "%34", "%35", "%36")
+BOTH_TYPES(96, 1, "%48", "%49", "%50", "%51", "%52")
+BOTH_TYPES(128, 0, "%64", "%65", "%66", "%67", "%68")
+BOTH_TYPES(160, 1, "%80", "%81", "%82", "%83", "%84")
+BOTH_TYPES(192, 0, "%96", "%97", "%98", "%99", "%100")
+BOTH_TYPES(224, 0, "%112", "%113", "%114", "%115", "%116")
+BOTH_TYPES(256, 0, "%128", "%129", "%130", "%131", "%132")
 
 // Two numbers rounded to T, the first in the lower half.
 template <typename T>
@@ -269,6 +296,12 @@ __device__ __forceinline__ unsigned pack<__nv_bfloat16>(float low, float high) {
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void stmatrix_x4_trans(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
+               "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
 // Makes what stmatrix wrote visible to TMA, which reads through another proxy, the asynchronous one.
@@ -371,29 +404,48 @@ __device__ __forceinline__ Pair finish(Pair v, Addends bias, Addends residual, i
   return {v.x + float(residual.x), v.y + float(residual.y)};
 }
 
-// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below. The activation is a constant, and
-// what lies beyond C takes the addends of its edge, so that nothing is tested per pair. Registers have no index: in
-// place of a loop over them, which would be unrolled to thousands of instructions, they move on.
-template <int ACTIVATION, int TILES>
+// What is added to two accumulators, neighbours in a row of C, or EXCHANGED in a column: (row, col) and the next. What
+// lies beyond C takes what is added at its edge.
+template <bool EXCHANGED>
+__device__ __forceinline__ Addends bias_of(const Arguments &arguments, int col) {
+  if (!EXCHANGED) return load_addends(arguments.bias, min(col, arguments.N - 2));
+  if (!arguments.bias) return {};
+  const Element both = arguments.bias[min(col, arguments.N - 1)];
+  return {both, both};
+}
+template <bool EXCHANGED>
+__device__ __forceinline__ Addends residual_of(const Arguments &arguments, int row, int col) {
+  const Element *const first = residual_row(arguments, min(row, arguments.M - 1));
+  if (!EXCHANGED) return load_addends(first, min(col, arguments.N - 2));
+  if (!first) return {};
+  const Element *const second = residual_row(arguments, min(row + 1, arguments.M - 1));
+  col = min(col, arguments.N - 1);
+  return {first[col], second[col]};
+}
+
+// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below; EXCHANGED, 8 columns to the right.
+// The activation is a constant, so that nothing is tested per pair. Registers have no index: in place of a loop over
+// them, which would be unrolled to thousands of instructions, they move on.
+template <int ACTIVATION, bool EXCHANGED, int TILES>
 __device__ __forceinline__ void finish_all(float (&acc)[TILES][4], const Arguments &arguments, int row, int col) {
   constexpr int AT_ONCE = TILES % 8 ? 4 : 8;  // tiles
-  const Element *const rows[] = {
-      residual_row(arguments, min(row, arguments.M - 1)), residual_row(arguments, min(row + 8, arguments.M - 1))};
-  const int last = arguments.N - MMA_N + col % MMA_N;
 #pragma unroll 1
   for (int first = 0; first < TILES; first += AT_ONCE) {
-    Addends bias[AT_ONCE], residual[AT_ONCE][2];
+    Addends bias[AT_ONCE][2], residual[AT_ONCE][2];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      const int at = min(col + (first + i) * MMA_N, last);
-      bias[i] = load_addends(arguments.bias, at);
-      for (int half_tile = 0; half_tile < 2; ++half_tile) residual[i][half_tile] = load_addends(rows[half_tile], at);
+      const int tile = (first + i) * MMA_N;
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        const int r = row + (EXCHANGED ? tile : half_tile * 8), c = col + (EXCHANGED ? half_tile * 8 : tile);
+        bias[i][half_tile] = bias_of<EXCHANGED>(arguments, c);
+        residual[i][half_tile] = residual_of<EXCHANGED>(arguments, r, c);
+      }
     }
     float finished[AT_ONCE][4];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       for (int x = 0; x < 4; x += 2) {
-        const Pair pair = finish({acc[i][x], acc[i][x + 1]}, bias[i], residual[i][x / 2], ACTIVATION);
+        const Pair pair = finish({acc[i][x], acc[i][x + 1]}, bias[i][x / 2], residual[i][x / 2], ACTIVATION);
         finished[i][x] = pair.x, finished[i][x + 1] = pair.y;
       }
     }
@@ -426,6 +478,27 @@ __device__ __forceinline__ void store_tiles(
   *reinterpret_cast<float2 *>(&box[row + 8][col ^ key]) = {left[2], left[3]};
   *reinterpret_cast<float2 *>(&box[row][(col + MMA_N) ^ key]) = {right[0], right[1]};
   *reinterpret_cast<float2 *>(&box[row + 8][(col + MMA_N) ^ key]) = {right[2], right[3]};
+}
+
+// Two 16 × 8 tiles of Cᵀ into a box of C: from (row, col) on, 8 rows each, swizzled.
+template <int ROWS>
+__device__ __forceinline__ void store_exchanged(
+    Element (&box)[ROWS][LINE], int row, int col, int lane, const float (&upper)[4], const float (&lower)[4]) {
+  row += lane / 16 * 8 + lane % 8, col += lane / 8 % 2 * 8;  // matrices: columns 0-7 | 8-15 of 8 rows, then of the next
+  stmatrix_x4_trans(shared_address(&box[row][swizzle<LINE>(row, col)]), pack<Element>(upper[0], upper[1]),
+                    pack<Element>(upper[2], upper[3]), pack<Element>(lower[0], lower[1]),
+                    pack<Element>(lower[2], lower[3]));
+}
+
+// The same, of fp32: number by number.
+template <int ROWS>
+__device__ __forceinline__ void store_exchanged(
+    float (&box)[ROWS][LINE / 2], int row, int col, int lane, const float (&upper)[4], const float (&lower)[4]) {
+  row += lane % 4 * 2, col += lane / 4;
+  for (int i = 0; i < 4; ++i) {
+    const int r = row + i % 2, c = (col + i / 2 * 8) ^ r % 8 * 4;  // rows 8 apart have the same key
+    box[r][c] = upper[i], box[r + 8][c] = lower[i];
+  }
 }
 
 // Two neighbours of C, rounded.
@@ -483,20 +556,20 @@ struct Place {  // of a tile
 };
 
 template <typename S>
-__device__ __forceinline__ Place tile_place(int tile, const Order &order) {
+__device__ __forceinline__ Place tile_place(int tile, int sharer, const Order &order) {  // tile: of SHARERS blocks
   const int group = tile / order.group_tiles;
   const int in_group = tile - group * order.group_tiles.by;
   const Divisor &rows = group < order.high_groups ? order.rows : order.last_rows;
   const int tile_n = in_group / rows;
   const int tile_m = group * order.rows.by + in_group - tile_n * rows.by;
-  return {tile_m * S::BLOCK_M, tile_n * S::BLOCK_N};
+  return {(tile_m * S::SHARERS + sharer) * S::BLOCK_M, tile_n * S::BLOCK_N};
 }
 
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [min(M, BLOCK_M), LINE]
     const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
-    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WARP_M, C_LINE]
+    const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WARP_M, C_LINE]; EXCHANGED, [BLOCK_M, C_LINE]
     const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto &shared = *reinterpret_cast<typename S::Shared *>(memory);
@@ -508,10 +581,11 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
   const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
   const int splits = S::SPLITS == APART ? order.splits.by : S::SPLITS;
-  const int clusters = split(gridDim.x);
+  const int sharer = blockIdx.x % S::SHARERS;
+  const int clusters = split(gridDim.x / S::SHARERS);
   const int share = blockIdx.x / order.tiles;  // APART
-  const int cluster = S::SPLITS == APART ? blockIdx.x - share * order.tiles.by : split(blockIdx.x);
-  const int rank = S::SPLITS == APART ? share : blockIdx.x - cluster * splits;
+  const int cluster = S::SPLITS == APART ? blockIdx.x - share * order.tiles.by : split(blockIdx.x / S::SHARERS);
+  const int rank = S::SPLITS == APART ? share : blockIdx.x / S::SHARERS - cluster * splits;
   const int all_slices = max(ceil_div(arguments.K, BLOCK_K), splits);  // at least one per block; beyond K are zeros
   const int first_slice = split(all_slices * rank);
   const int slices = split(all_slices * (rank + 1)) - first_slice;
@@ -523,11 +597,12 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
   if (thread == 0) {
     for (int stage = 0; stage < S::STAGES; ++stage) {
       mbarrier_init(shared_address(&shared.full[stage]), 1);
-      mbarrier_init(shared_address(&shared.empty[stage]), CONSUMERS);
+      mbarrier_init(shared_address(&shared.empty[stage]), CONSUMERS * S::SHARERS);
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // nobody waits at a barrier that is not made yet
+  __syncthreads();                             // nobody waits at a barrier that is not made yet
+  if (S::SHARERS > 1) cluster_sync_relaxed();  // ... or arrives at another's: fence_mbarrier_init has made it visible
 
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
@@ -535,7 +610,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
     if (warp % 4 > 0 || !elect_one()) return;
     Turn<S::STAGES> turn;
     for (int number = cluster; number < order.tiles.by; number += clusters) {
-      const Place tile = tile_place<S>(number, order);
+      const Place tile = tile_place<S>(number, sharer, order);
       for (int slice = 0; slice < slices; ++slice, turn.next()) {
         const int k = (first_slice + slice) * BLOCK_K;
         auto &tiles = shared.ring[turn.stage];
@@ -543,7 +618,15 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
         mbarrier_wait(shared_address(&shared.empty[turn.stage]), turn.parity ^ 1);  // at first nobody has it
         mbarrier_arrive_expect(full, min(M, BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
         tma_load(shared_address(tiles.A), &A_map, tile.row, k, full);
-        if (B_TRANSPOSED) {
+        constexpr int N_SHARE = S::BLOCK_N / S::SHARERS, K_SHARE = BLOCK_K / S::SHARERS;  // of B's tile: this block's
+        if (S::SHARERS > 1 && B_TRANSPOSED) {
+          tma_load_to_all<S::SHARERS>(shared_address(&tiles.B[sharer * N_SHARE * LINE]), &B_map,
+                                      tile.col + sharer * N_SHARE, k, full);
+        } else if (S::SHARERS > 1) {
+          for (int box = 0; box < S::Stage::B_BOXES; ++box)
+            tma_load_to_all<S::SHARERS>(shared_address(&tiles.B[(box * BLOCK_K + sharer * K_SHARE) * LINE]), &B_map,
+                                        k + sharer * K_SHARE, tile.col + box * LINE, full);
+        } else if (B_TRANSPOSED) {
           tma_load(shared_address(tiles.B), &B_map, tile.col, k, full);
         } else {
           for (int box = 0; box < S::Stage::B_BOXES; ++box)
@@ -556,11 +639,14 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
 
   // 3. The consumers. Shared -> tensor cores: 4 instructions per slice.
   setmaxnreg_inc<CONSUMERS == 2 ? 232 : 152>();
-  const int group_row = consumer * WGMMA_M;  // where this consumer's rows begin,
+  constexpr bool EXCHANGED = S::EXCHANGED;
+  const int group_row = consumer * WGMMA_M;  // where this consumer's rows begin (EXCHANGED, its columns),
   const int warp_row = warp % 4 * WARP_M;    // ... and its warp's, among these
   const int group_thread = thread % 128;
   const auto give_back = [&](int stage) {
-    if (group_thread == 0) mbarrier_arrive(shared_address(&shared.empty[stage]));
+    const unsigned empty = shared_address(&shared.empty[stage]);
+    if (S::SHARERS == 1 && group_thread == 0) mbarrier_arrive(empty);
+    if (S::SHARERS > 1 && group_thread < S::SHARERS) mbarrier_arrive_at(empty, group_thread);
   };
 
   // Where A has fewer rows than a tile, its boxes have no more: the other rows are filled with zeros here, once, not by
@@ -578,19 +664,21 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
   Turn<S::STAGES> turn;
   int before = 0, boxes = 0;  // the stage of the slice before; this consumer's boxes of C so far
   for (int number = cluster; number < order.tiles.by; number += clusters) {
-    const Place tile = tile_place<S>(number, order);
+    const Place tile = tile_place<S>(number, sharer, order);
     float acc[S::TILES_N][4];  // 16 rows of C per warp, in wgmma's layout
 
     for (int slice = 0; slice < slices; ++slice, turn.next()) {
       const auto &tiles = shared.ring[turn.stage];
       mbarrier_wait(shared_address(&shared.full[turn.stage]), turn.parity);
-      const unsigned long long a = descriptor(shared_address(tiles.A[group_row]), 16, EIGHT_ROWS);
-      const unsigned long long b = descriptor(shared_address(tiles.B), B_TRANSPOSED ? 16 : B_BOX, EIGHT_ROWS);
+      const unsigned long long a = descriptor(shared_address(tiles.A[EXCHANGED ? 0 : group_row]), 16, EIGHT_ROWS);
+      const unsigned long long b =
+          descriptor(shared_address(&tiles.B[EXCHANGED ? group_row * LINE : 0]), B_TRANSPOSED ? 16 : B_BOX, EIGHT_ROWS);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < BLOCK_K; step += WGMMA_K) {  // 16 columns are 32 bytes on, in a row; 16 rows 2 KB
         const int columns = step * sizeof(Element) / 16, rows = step * 128 / 16;  // in a descriptor's unit
-        wgmma<Element, S::BLOCK_N>(acc, a + columns, b + (B_TRANSPOSED ? columns : rows), slice > 0 || step > 0);
+        const auto of_a = a + columns, of_b = b + (B_TRANSPOSED ? columns : rows);
+        wgmma<Element, S::WGMMA_N>(acc, EXCHANGED ? of_b : of_a, EXCHANGED ? of_a : of_b, slice > 0 || step > 0);
       }
       wgmma_commit();
       wgmma_wait<1>();  // the products of the slice before have read their tiles
@@ -667,37 +755,55 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
       }
       cluster_sync_relaxed();  // nobody leaves while another reads its sums
     } else {
-      const int row = tile.row + group_row + warp_row + lane / 4, col = tile.col + lane % 4 * 2;
+      const int along = group_row + warp_row + lane / 4, across = lane % 4 * 2;  // down the accumulators, to the right
+      const int row = tile.row + (EXCHANGED ? across : along), col = tile.col + (EXCHANGED ? along : across);
       if (arguments.activation == 2) {
-        finish_all<2>(acc, arguments, row, col);
+        finish_all<2, EXCHANGED>(acc, arguments, row, col);
       } else if (arguments.activation == 1) {
-        finish_all<1>(acc, arguments, row, col);
+        finish_all<1, EXCHANGED>(acc, arguments, row, col);
       } else if (arguments.bias || arguments.residual) {
-        finish_all<0>(acc, arguments, row, col);
+        finish_all<0, EXCHANGED>(acc, arguments, row, col);
       }
 
       // 5. Round once, at the end: registers -> shared, swizzled -> global, by TMA, box by box, while the next tile is
       //    multiplied. Each warp stores its own rows, and waits for no other.
+      if constexpr (EXCHANGED) {  // ... or the warpgroup's columns: TMA writes whole lines
+        if (warp % 4 == 0 && elect_one()) bulk_wait_read<0>();  // TMA has read what was there,
+        named_barrier_sync(4 + consumer, 128);                  // ... all know
 #pragma unroll
-      for (int i = 0; i < S::ALL_BOXES; ++i) {
-        auto &box = shared.C[consumer][boxes++ % S::C_BOXES];
-        if (elect_one()) bulk_wait_read<S::C_BOXES - 1>();  // TMA has read what was there,
-        __syncwarp();                                       // ... all lanes know
-#pragma unroll
-        for (int col = 0; col < S::C_LINE; col += 2 * MMA_N) {
-          const int n = (i * S::C_LINE + col) / MMA_N;
-          store_tiles(box, warp_row, col, lane, acc[n], acc[n + 1]);
-        }
-        fence_proxy_async();  // each lane shows TMA what it wrote,
-        __syncwarp();         // ... and the warp's rows are complete
-        if (elect_one()) {
-          tma_store(&C_map, tile.row + group_row + warp_row, tile.col + i * S::C_LINE, shared_address(box[warp_row]));
+        for (int n = 0; n < S::TILES_N; n += 2)
+          store_exchanged(shared.C[consumer][warp_row / S::C_LINE], n * MMA_N, warp_row % S::C_LINE, lane, acc[n],
+                          acc[n + 1]);
+        fence_proxy_async();
+        named_barrier_sync(4 + consumer, 128);
+        if (warp % 4 == 0 && elect_one()) {
+          for (int i = 0; i < S::ALL_BOXES; ++i)
+            tma_store(&C_map, tile.row, tile.col + group_row + i * S::C_LINE, shared_address(shared.C[consumer][i]));
           bulk_commit();
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < S::ALL_BOXES; ++i) {
+          auto &box = shared.C[consumer][boxes++ % S::C_BOXES];
+          if (elect_one()) bulk_wait_read<S::C_BOXES - 1>();  // TMA has read what was there,
+          __syncwarp();                                       // ... all lanes know
+#pragma unroll
+          for (int col = 0; col < S::C_LINE; col += 2 * MMA_N) {
+            const int n = (i * S::C_LINE + col) / MMA_N;
+            store_tiles(box, warp_row, col, lane, acc[n], acc[n + 1]);
+          }
+          fence_proxy_async();  // each lane shows TMA what it wrote,
+          __syncwarp();         // ... and the warp's rows are complete
+          if (elect_one()) {
+            tma_store(&C_map, tile.row + group_row + warp_row, tile.col + i * S::C_LINE, shared_address(box[warp_row]));
+            bulk_commit();
+          }
         }
       }
     }
   }
-  if (elect_one()) bulk_wait_read<0>();  // shared memory is there until TMA has read it
+  if (elect_one()) bulk_wait_read<0>();        // shared memory is there until TMA has read it
+  if (S::SHARERS > 1) cluster_sync_relaxed();  // nobody leaves while another sends or arrives
 }
 
 // A matrix of rows × cols, its rows `stride` elements apart, for TMA in boxes of box_rows × 128 bytes,
@@ -736,7 +842,7 @@ static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLau
     together->val.cooperative = 1;
   } else {
     together->id = cudaLaunchAttributeClusterDimension;
-    together->val.clusterDim = {S::SPLITS, 1, 1};
+    together->val.clusterDim = {S::SPLITS * S::SHARERS, 1, 1};
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
@@ -744,7 +850,7 @@ static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLau
   config.dynamicSmemBytes = sizeof(typename S::Shared);
   config.stream = stream;
   config.attrs = together;
-  config.numAttrs = S::SPLITS != 1;
+  config.numAttrs = S::SPLITS * S::SHARERS != 1;
   return config;
 }
 
@@ -754,9 +860,9 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
   cudaError_t status = cudaFuncSetAttribute(  // more than 48 KB must be asked for
       gemm_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(typename S::Shared));
   *at_once = multiprocessors;
-  if (status != cudaSuccess || S::SPLITS <= 1) return status;
+  if (status != cudaSuccess || S::SPLITS * S::SHARERS <= 1) return status;
   cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = launch_config<S>(S::SPLITS, nullptr, &cluster);
+  const cudaLaunchConfig_t config = launch_config<S>(S::SPLITS * S::SHARERS, nullptr, &cluster);
   return cudaOccupancyMaxActiveClusters(at_once, gemm_kernel<S>, &config);
 }
 
@@ -767,49 +873,55 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   CUtensorMap A_map, B_map, C_map;
   cudaError_t status = tensor_map(&A_map, A, M, K, a_row, min(M, S::BLOCK_M));
   if (status == cudaSuccess)
-    status =
-        B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N) : tensor_map(&B_map, B, K, N, b_row, BLOCK_K);
-  if (status == cudaSuccess) status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, WARP_M, S::C_LINE);
+    status = B_TRANSPOSED ? tensor_map(&B_map, B, N, K, b_row, S::BLOCK_N / S::SHARERS)
+                          : tensor_map(&B_map, B, K, N, b_row, BLOCK_K / S::SHARERS);
+  if (status == cudaSuccess)
+    status = tensor_map(&C_map, arguments.C, M, N, arguments.c_row, S::EXCHANGED ? S::BLOCK_M : WARP_M, S::C_LINE);
   if (status != cudaSuccess) return status;
-  const int tiles_m = ceil_div(M, S::BLOCK_M), tiles_n = ceil_div(N, S::BLOCK_N), tiles = tiles_m * tiles_n;
+  const int tiles_m = ceil_div(M, S::BLOCK_M * S::SHARERS), tiles_n = ceil_div(N, S::BLOCK_N);
+  const int tiles = tiles_m * tiles_n;
   // In up to two waves, 4 rows of tiles ask L2 for less (measured). In more, 16: about as many rows of A as columns of
   // B at a time.
-  const int rows = GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, last_rows = tiles_m % rows;
+  const int rows = ceil_div(GROUP_M ? GROUP_M : tiles > 2 * at_once ? 16 : 4, S::SHARERS), last_rows = tiles_m % rows;
   const Order order = {
       divisor(tiles), divisor(rows), divisor(rows * tiles_n), tiles_m / rows, divisor(last_rows ? last_rows : rows),
       divisor(splits)};
   cudaLaunchAttribute together;
   const cudaLaunchConfig_t config =
-      launch_config<S>(S::SPLITS != 1 ? tiles * splits : min(tiles, at_once), stream, &together);
+      launch_config<S>(S::SHARERS * (S::SPLITS != 1 ? tiles * splits : min(tiles, at_once)), stream, &together);
   return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
 }
 
 // A tile and a split, and the nanoseconds that they take, fitted to times on an H200, 2026-11-26.
 struct Choice {
-  int block_m, block_n, splits;
+  int block_m, block_n, splits, sharers;
   int slice_ns, tile_ns, launch_ns;  // of a slice; of what else a tile takes; of what else a launch takes
   cudaError_t (*prepare)(int, int *);
   cudaError_t (*launch)(const Element *, int, const Element *, int, const Arguments &, int, int, cudaStream_t);
 };
 
-template <int BLOCK_M, int BLOCK_N, int SPLITS>
+template <int BLOCK_M, int BLOCK_N, int SPLITS, int SHARERS = 1>
 constexpr Choice choice(int slice_ns, int tile_ns, int launch_ns) {
-  using S = Shape<BLOCK_M, BLOCK_N, SPLITS>;
-  return {BLOCK_M, BLOCK_N, SPLITS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
+  using S = Shape<BLOCK_M, BLOCK_N, SPLITS, SHARERS>;
+  return {BLOCK_M, BLOCK_N, SPLITS, SHARERS, slice_ns, tile_ns, launch_ns, prepare<S>, launch<S>};
 }
 
 constexpr Choice CHOICES[] = {
-    choice<128, 256, 1>(627, 300, 6600),      choice<128, 224, 1>(565, 300, 6600),
-    choice<128, 192, 1>(484, 300, 6000),      choice<128, 160, 1>(412, 300, 6000),
-    choice<128, 128, 1>(332, 300, 6300),      choice<128, 96, 1>(400, 300, 5040),
-    choice<128, 64, 1>(205, 300, 5700),       choice<192, 64, 1>(280, 300, 6000),
-    choice<128, 64, 2>(250, 4300, 4300),      choice<128, 64, 4>(220, 2600, 4300),
-    choice<128, 64, 8>(220, 3000, 4300),      choice<128, 128, 4>(310, 4700, 4300),
-    choice<128, 128, APART>(335, 7000, 4300), choice<128, 256, APART>(630, 10500, 4300),
+    choice<128, 256, 1>(627, 300, 6600),       choice<128, 224, 1>(565, 300, 6600),
+    choice<128, 192, 1>(484, 300, 6000),       choice<160, 128, 1>(412, 300, 6000),
+    choice<128, 128, 1>(332, 300, 6300),       choice<96, 128, 1>(305, 300, 6000),
+    choice<128, 64, 1>(205, 300, 5700),        choice<192, 64, 1>(280, 300, 6000),
+    choice<96, 192, 1>(375, 300, 6000),        choice<128, 64, 2>(250, 4300, 4300),
+    choice<128, 64, 4>(220, 2600, 4300),       choice<128, 64, 8>(220, 3000, 4300),
+    choice<128, 128, 4>(310, 4700, 4300),      choice<128, 128, APART>(335, 7000, 4300),
+    choice<128, 256, APART>(630, 10500, 4300), choice<128, 256, 1, 2>(640, 300, 7500),
+    choice<128, 192, 1, 2>(490, 300, 7000),    choice<128, 128, 1, 2>(340, 300, 7000),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
-constexpr int DRAM = 3000;   // bytes of A and B per nanosecond, as on an H100: a product APART is no faster than that
+constexpr int LINE_PS =
+    1200;                   // picoseconds for a multiprocessor to get a line of 128 bytes from L2, where rows straddle
+constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, as on an H100: a product APART is no faster than that
 
 // Blocks that share the slices of a tile. APART: two, or more with FEW_SLICES each or more; MOST at most, and no more
 // than find a multiprocessor and have room for their sums. Fewer than two: there is no such split.
@@ -818,6 +930,13 @@ static int splits_of(const Choice &choice, int tiles, int slices, int at_once, i
   if (choice.splits != APART) return choice.splits;
   const int fit = min((long long)room * SQUARE / choice.block_n / tiles, (long long)MOST);
   return min(min(fit, at_once / tiles), max(slices / FEW_SLICES, 2));
+}
+
+// Lines of 128 bytes that a block asks L2 for, for a slice of A and B, its share if it is shared. A row of a box is one,
+// or two where rows do not begin at multiples of 128 bytes.
+static int lines_of(const Choice &choice, int a_lines, int b_lines) {
+  const int b_rows = B_TRANSPOSED ? choice.block_n : BLOCK_K * ceil_div(choice.block_n, LINE);
+  return choice.block_m * a_lines + b_rows * b_lines / choice.sharers;
 }
 
 // a_row to residual_row: elements from a row to the next. A, B, C and their rows begin at multiples of 16 bytes; bias
@@ -848,18 +967,24 @@ extern "C" cudaError_t launch_matmul(
     if (status != cudaSuccess) return status;
     at_once[device][i] = tiles;
   }
+  const auto lines_per_row = [](const Element *matrix, int row) {
+    return ((size_t)matrix | row * sizeof(Element)) % 128 ? 2 : 1;
+  };
+  const int a_lines = lines_per_row(A, a_row), b_lines = lines_per_row(B, b_row);
   int choice_of_least = -1, splits_of_least = 0;
   long long least = 0;
   for (int i = choice < 0 ? 0 : choice; i < (choice < 0 ? ALL : choice + 1); ++i) {
     const Choice &c = CHOICES[i];
     const int places = at_once[device][i], all_slices = ceil_div(K, BLOCK_K);
-    const long long tiles = (long long)ceil_div(M, c.block_m) * ceil_div(N, c.block_n);
+    const long long tiles = (long long)ceil_div(M, c.block_m * c.sharers) * ceil_div(N, c.block_n);
     const int splits = splits_of(c, tiles, all_slices, places, room);
     const bool apart = c.splits == APART;
     if (places < 1 || splits < (apart ? 2 : 1)) continue;
+    if (choice < 0 && c.sharers > 1 && a_lines * b_lines == 1) continue;  // nothing is gained
     const long long waves = (tiles * (apart ? splits : 1) - 1) / places + 1;
     const long long read_ns = apart ? ((long long)M + N) * K * (long long)sizeof(Element) / DRAM : 0;
-    const long long slices_ns = waves * ceil_div(all_slices, splits) * c.slice_ns;
+    const int lines_ns = a_lines * b_lines == 1 ? 0 : lines_of(c, a_lines, b_lines) * LINE_PS / 1000;
+    const long long slices_ns = waves * ceil_div(all_slices, splits) * max(c.slice_ns, lines_ns);
     const long long ns = c.launch_ns + waves * c.tile_ns + max(slices_ns, read_ns);
     if (choice_of_least < 0 || ns < least) choice_of_least = i, splits_of_least = splits, least = ns;
   }

@@ -6,9 +6,10 @@ from common.problem import Shape, Variants
 from common.problems.matmul import SQUARE
 
 CHOICES = (
-    "128 × 256", "128 × 224", "128 × 192", "128 × 160", "128 × 128", "128 × 96", "128 × 64", "192 × 64",
+    "128 × 256", "128 × 224", "128 × 192", "160 × 128", "128 × 128", "96 × 128", "128 × 64", "192 × 64", "96 × 192",
     "128 × 64, K in 2", "128 × 64, K in 4", "128 × 64, K in 8", "128 × 128, K in 4",
     "128 × 128, K in parts", "128 × 256, K in parts",
+    "128 × 256, B shared", "128 × 192, B shared", "128 × 128, B shared",
 )  # fmt: skip
 OURS = -1  # the launcher's own
 DEEP = 8192  # K; below it, sums that pass through global memory do not pay

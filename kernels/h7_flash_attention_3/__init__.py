@@ -18,7 +18,7 @@ stage = Stage(
         "KEYS": (64, 128),
         "MAX_WARPGROUPS": (2, 3),
         "PERSISTENT": (0, 1),
-        "PING_PONG": (0, 1),
+        "PING_PONG": (0, 1, 2),
         "SCORES_AHEAD": (0, 1),
         "LAZY_RESCALE": (0, 1),
     },

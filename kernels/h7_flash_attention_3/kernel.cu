@@ -49,13 +49,13 @@
 #define PERSISTENT 1  // 1: a block per multiprocessor, which computes tile after tile; 0: a block per tile
 #endif
 #ifndef PING_PONG
-#define PING_PONG 1  // 1: warpgroups take turns to start their products; 0: each when it can
+#define PING_PONG 1  // 1: three warpgroups take turns to start their products; 2: two as well; 0: each when it can
 #endif
 #ifndef SCORES_AHEAD
 #define SCORES_AHEAD 1  // 1: scores are weighed while the product of the tile before with V runs; 0: after it
 #endif
 #ifndef LAZY_RESCALE
-#define LAZY_RESCALE 1  // 1: O and l are corrected only when a maximum has grown by more than 8; 0: for every tile
+#define LAZY_RESCALE 1  // 1: m moves only when a maximum has grown by more than 8; 0: with every tile
 #endif
 
 using Element = DTYPE;
@@ -413,8 +413,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
   const int warp = __shfl_sync(~0u, thread / 32, 0);  // so the compiler knows that the lanes of a warp agree
   const int lane = thread % 32;
   const int consumer = warp / 4;
-  int count = 0;     // of this block's tiles of queries so far
-  int position = 0;  // of the first tile of K and V, in the order of all that pass through the rings
+  int count = 0;          // of this block's tiles of queries so far
+  unsigned position = 0;  // of the first tile of K and V, in the order of all that pass through the rings
 
   if (thread == 0) {
     for (int i = 0; i < 2; ++i) {
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
         tma_load_4d(shared_address(shared.Q[count % 2][box]), &Q_map, work.batch, work.row / packed, work.head,
                     box * LINE, full_Q);
       const auto load = [&](auto &ring, auto &full, auto &empty, const CUtensorMap *map, int tile) {
-        const int at = position + tile, stage = at % STAGES;
+        const unsigned at = position + tile, stage = at % STAGES;
         if (at >= STAGES) mbarrier_wait(shared_address(&empty[stage]), (at / STAGES - 1) % 2);
         mbarrier_arrive_expect(shared_address(&full[stage]), sizeof(ring[stage]));
         for (int box = 0; box < BOXES; ++box)
@@ -466,10 +466,12 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
   // 3. The consumers.
   if constexpr (CONSUMERS > 1) setmaxnreg_inc<CONSUMERS == 2 ? 240 : 160>();
-  constexpr bool TURNS = PING_PONG && CONSUMERS > 1;
+  constexpr bool TURNS = PING_PONG && CONSUMERS > 1 && CONSUMERS + PING_PONG > 3;
   const int my_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;  // named barriers
-  const auto wait_for = [&](auto &full, int at) { mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2); };
-  const auto give_back = [&](auto &empty, int at) {
+  const auto wait_for = [&](auto &full, unsigned at) {
+    mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2);
+  };
+  const auto give_back = [&](auto &empty, unsigned at) {
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[at % STAGES]));
   };
 
@@ -483,27 +485,27 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     float s[TILES_KV][4];                       // 16 × KEYS of S per warp, likewise; then of P, in fp32
     unsigned p[KEYS / WGMMA_K][4];              // 16 × KEYS of P per warp, as wgmma wants its first operand
     float row_max[2] = {LOWEST, LOWEST};        // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-    float row_sum[2] = {};                      // l of these rows, but only the keys that this lane has seen
-    float correction[2];                        // of what was summed by the m before
+    float row_sum[2][2] = {};                   // l of these rows, of even and odd tiles; only keys that this lane has
+    bool moved, large = false;                  // did m move with this tile? is it so large that products are rounded?
+    float correction[2];                        // ... then of what was summed by the m before
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
-    const auto start_scores = [&](int at) {
-      const unsigned K_rows = shared_address(shared.K[at % STAGES]);
+    const auto start_scores = [&](unsigned at) {
+      const unsigned long long q = descriptor(Q_rows, 16, EIGHT_ROWS);
+      const unsigned long long k = descriptor(shared_address(shared.K[at % STAGES]), 16, EIGHT_ROWS);
 #pragma unroll
-      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {
-        const unsigned q = Q_rows + d / LINE * sizeof(Q_tile[0]) + d % LINE * sizeof(Element);
-        const unsigned k = K_rows + d / LINE * KV_BOX + d % LINE * sizeof(Element);
-        wgmma_scores<KEYS>(s, descriptor(q, 16, EIGHT_ROWS), descriptor(k, 16, EIGHT_ROWS), d > 0);
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {  // in a descriptor's unit, 16 bytes
+        const int columns = d % LINE * sizeof(Element) / 16, box = d / LINE;
+        wgmma_scores<KEYS>(s, q + box * sizeof(Q_tile[0]) / 16 + columns, k + box * KV_BOX / 16 + columns, d > 0);
       }
       wgmma_commit();
     };
 
     // O += P · V: this warpgroup's queries, all columns. 16 keys are 16 rows on, 2 KB.
-    const auto start_values = [&](int at) {
-      const unsigned V_rows = shared_address(shared.V[at % STAGES]);
+    const auto start_values = [&](unsigned at) {
+      const unsigned long long v = descriptor(shared_address(shared.V[at % STAGES]), KV_BOX, EIGHT_ROWS);
 #pragma unroll
-      for (int key = 0; key < KEYS; key += WGMMA_K)
-        wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], descriptor(V_rows + key * 128, KV_BOX, EIGHT_ROWS));
+      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], v + key * 128 / 16);
       wgmma_commit();
     };
 
@@ -525,42 +527,46 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           }
         }
       }
-      float new_max[2];
+      float largest[2];  // of this lane's scores
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        float largest = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
+        float score = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
 #pragma unroll
-        for (int n = 1; n < TILES_KV; ++n)
-          largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
-        new_max[half_tile] = fmaxf(row_max[half_tile], quad_max(largest) * arguments.scale_log2);
+        for (int n = 1; n < TILES_KV; ++n) score = fmaxf(score, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
+        largest[half_tile] = score * arguments.scale_log2;
       }
       // Any m serves that is at most 8 below the maximum: the weights are 2^8 at most, and m cancels in O / l (the
-      // conditional rescaling of FlashAttention-4).
-      if (LAZY_RESCALE && !__any_sync(~0u, new_max[0] > row_max[0] + 8 || new_max[1] > row_max[1] + 8))
-        new_max[0] = row_max[0], new_max[1] = row_max[1];
+      // conditional rescaling of FlashAttention-4). A vote: all lanes of the warp take the same branch.
+      moved = !LAZY_RESCALE || __any_sync(~0u, largest[0] > row_max[0] + 8 || largest[1] > row_max[1] + 8);
+      if (moved) {
 #pragma unroll
-      for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        correction[half_tile] = exp2_approx(row_max[half_tile] - new_max[half_tile]);  // at first 0
-        row_max[half_tile] = new_max[half_tile];
-        row_sum[half_tile] *= correction[half_tile];
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const float new_max = fmaxf(row_max[half_tile], quad_max(largest[half_tile]));
+          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
+          row_max[half_tile] = new_max;
+          row_sum[0][half_tile] *= correction[half_tile];
+          row_sum[1][half_tile] *= correction[half_tile];
+        }
+        large = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
       }
       // m is a rounded product. Where m is large enough for that to matter, each score is rounded like it, so that the
       // largest weight is 1; otherwise product and difference are one FMA.
-      const auto exponentials = [&](auto rounded) {
-        constexpr bool ROUNDED = decltype(rounded)::value;
+      float scale = arguments.scale_log2;
+      if (large) {
 #pragma unroll
         for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float max = row_max[i / 2], scale = arguments.scale_log2;
-            s[n][i] = exp2_approx(ROUNDED ? __fmul_rn(s[n][i], scale) - max : fmaf(s[n][i], scale, -max));
-          }
-          row_sum[0] += s[n][0] + s[n][1];
-          row_sum[1] += s[n][2] + s[n][3];
+          for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
         }
-      };
-      const bool large = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
-      large ? exponentials(std::true_type()) : exponentials(std::false_type());
+        scale = 1;
+      }
+#pragma unroll
+      for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] = exp2_approx(fmaf(s[n][i], scale, -row_max[i / 2]));
+        row_sum[n % 2][0] += s[n][0] + s[n][1];
+        row_sum[n % 2][1] += s[n][2] + s[n][3];
+      }
     };
 
     // P, rounded: two tiles of weights side by side become one fragment.
@@ -589,7 +595,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
     // Tile after tile: the next scores and these values are started together; then the scores are weighed.
     for (int tile = 1; tile < work.tiles; ++tile) {
-      const int at = position + tile;
+      const unsigned at = position + tile;
       wait_for(shared.full_K, at);
       if (TURNS) named_barrier_sync(my_turn, 256);  // the warpgroup before has started its products
       wgmma_fence();
@@ -602,14 +608,14 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       weigh(tile);
       wgmma_wait<0>();  // the products have read p and V and written o
       give_back(shared.empty_V, at - 1);
-      if (!LAZY_RESCALE || __any_sync(~0u, correction[0] < 1 || correction[1] < 1)) {
+      round_weights();
+      if (moved) {
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
           o[n][0] *= correction[0], o[n][1] *= correction[0];
           o[n][2] *= correction[1], o[n][3] *= correction[1];
         }
       }
-      round_weights();
     }
 
     // The last values.
@@ -625,7 +631,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 #pragma unroll
     for (int half_tile = 0; half_tile < 2; ++half_tile) {
       const int row = warp_row + half_tile * 8 + lane / 4;
-      const float sum = quad_sum(row_sum[half_tile]);
+      const float sum = quad_sum(row_sum[0][half_tile] + row_sum[1][half_tile]);
       inverse[half_tile] = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
       if (row >= arguments.n * packed || (splits == 1 && !arguments.LSE)) continue;
       const float log2_sum = row_max[half_tile] + log2f(sum);

@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       mbarrier_arrive_expect(full_Q, sizeof(shared.Q[0]));
       tma_load(shared_address(shared.Q[count % 2]), &Q_map, row, 0, full_Q);
       const auto stage_for = [&](auto &full, auto &empty, int tile, int bytes) {  // which is free, and expects the tile
-        const int at = count * tiles + tile, stage = at % STAGES;
+        const unsigned at = count * tiles + tile, stage = at % STAGES;
         if (at >= STAGES) mbarrier_wait(shared_address(&empty[stage]), (at / STAGES - 1) % 2);
         mbarrier_arrive_expect(shared_address(&full[stage]), bytes);
         return stage;
@@ -383,8 +383,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
   // 3. The consumers.
   setmaxnreg_inc<240>();
-  const auto wait_for = [&](auto &full, int at) { mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2); };
-  const auto give_back = [&](auto &empty, int at) {
+  const auto wait_for = [&](auto &full, unsigned at) {
+    mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2);
+  };
+  const auto give_back = [&](auto &empty, unsigned at) {
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&empty[at % STAGES]));
   };
   const auto K_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K)),
@@ -394,7 +396,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
   for (int row = blockIdx.x * BLOCK_Q; row < rows; row += gridDim.x * BLOCK_Q, ++count) {
     const auto Q_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.Q[count % 2][consumer * WGMMA_M]));
-    const int position = count * tiles;          // of the first tile of K and V, in the order of all
+    const unsigned position = count * tiles;     // of the first tile of K and V, in the order of all
     const int first_block = row / N * N / ROWS;  // of this head's rows that share a scale
     const float Q_scale = scales[row / ROWS + consumer] * scale_log2;
     float o[TILES_D][4] = {};                     // 16 × HEAD_DIM of O per warp, in wgmma's layout
@@ -402,12 +404,13 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     float sums[SCALES][4];                        // of 16 rows of P, for each block of keys: l without the scale of V
     float row_max[2] = {LOWEST, LOWEST};          // m of this lane's rows, in 0-7 and in 8-15 of the warp's
     float row_sum[2] = {};                        // l of these rows
-    float correction[2];                          // of what was summed by the m before
+    bool moved;                                   // did m move with this tile?
+    float correction[2];                          // ... then of what was summed by the m before
     using Weights = unsigned[KEYS / WGMMA_K][4];  // 16 × KEYS of P per warp, as wgmma wants its first operand
     Weights p_even, p_odd;                        // of tiles with such numbers: one is made while wgmma reads the other
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 32 columns are 32 bytes on, in a row.
-    const auto start_scores = [&](int at) {
+    const auto start_scores = [&](unsigned at) {
       const auto k = K_rows + at % STAGES * (sizeof(shared.K[0]) / 16);
 #pragma unroll
       for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_scores_fp8<KEYS>(s, Q_rows + d / 16, k + d / 16, d > 0);
@@ -416,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
     // O += P · V: this warpgroup's queries, all columns. 32 keys are 32 bytes on, in a row of Vᵀ. And the sums of P's
     // rows: what was lost when the weights were rounded is lost above and below the line of the division.
-    const auto start_values = [&](const Weights &p, int at) {
+    const auto start_values = [&](const Weights &p, unsigned at) {
       const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
 #pragma unroll
       for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values_fp8<HEAD_DIM>(o, p[key / WGMMA_K], v + key / 16);
@@ -439,12 +442,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM), m
     // the largest score + log₂(scale of V). Four weights side by side become a register of P.
     const auto weigh = [&](Weights &p) {
-      float factor[SCALES], add[SCALES], new_max[2];
+      float factor[SCALES], add[SCALES], largest[2];  // of this lane's scores
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) factor[i] = Q_scale * of_tile.K[i], add[i] = log2_approx(of_tile.V[i]);
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        float largest = row_max[half_tile];
+        largest[half_tile] = LOWEST;
 #pragma unroll
         for (int i = 0; i < SCALES; ++i) {
           const auto *tile = &s[i * TILES_SCALE];
@@ -452,18 +455,19 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 #pragma unroll
           for (int n = 1; n < TILES_SCALE; ++n)
             of_block = fmaxf(of_block, fmaxf(tile[n][half_tile * 2], tile[n][half_tile * 2 + 1]));
-          largest = fmaxf(largest, fmaf(of_block, factor[i], add[i]));
+          largest[half_tile] = fmaxf(largest[half_tile], fmaf(of_block, factor[i], add[i]));
         }
-        new_max[half_tile] = quad_max(largest);
       }
       // Any m serves that is at most MORE below the maximum: the weights stay below 448, and m cancels in O / l (the
-      // conditional rescaling of FlashAttention-4).
-      if (!__any_sync(~0u, new_max[0] > row_max[0] + MORE || new_max[1] > row_max[1] + MORE))
-        new_max[0] = row_max[0], new_max[1] = row_max[1];
+      // conditional rescaling of FlashAttention-4). A vote: all lanes of the warp take the same branch.
+      moved = __any_sync(~0u, largest[0] > row_max[0] + MORE || largest[1] > row_max[1] + MORE);
+      if (moved) {
 #pragma unroll
-      for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        correction[half_tile] = exp2_approx(row_max[half_tile] - new_max[half_tile]);  // at first 0
-        row_max[half_tile] = new_max[half_tile];
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          const float new_max = fmaxf(row_max[half_tile], quad_max(largest[half_tile]));
+          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
+          row_max[half_tile] = new_max;
+        }
       }
 #pragma unroll
       for (int n = 0; n < TILES_KV; n += 2) {
@@ -491,7 +495,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
     // A tile: its scores and the values of the one before are started together; then the scores are weighed.
     const auto step = [&](int tile, const Weights &p_before, Weights &p) {
-      const int at = position + tile;
+      const unsigned at = position + tile;
       read_scales(tile);  // long before they are needed
       wait_for(shared.full_K, at);
       wgmma_fence();
@@ -504,7 +508,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       wgmma_wait<0>();  // the products have read p_before and V and written o
       give_back(shared.empty_V, at - 1);
       add_sums(before);
-      if (__any_sync(~0u, correction[0] < 1 || correction[1] < 1)) {
+      if (moved) {
         row_sum[0] *= correction[0], row_sum[1] *= correction[1];
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
