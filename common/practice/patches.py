@@ -7,14 +7,11 @@
     +++ b/FILE
 
 git and patch take such a file as it is. Pieces are found by their text, not by their line numbers.
-
-    python -m common.practice.patches FILE      of a patch that says 'Tried:', prints the source with the changes made
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +94,3 @@ def _hunks(name: str, diff: str) -> tuple[str, tuple[Hunk, ...]]:
             raise ValueError(f"{name}: the piece '{first}' is not as long as it says")
         hunks.append(Hunk("".join(old), "".join(new)))
     return header[1], tuple(hunks)
-
-
-def tried(path: Path) -> str:
-    """The source with what was tried, and left out, in it: a patch with the one key 'Tried'."""
-    patch = read(path, required=("Tried",))
-    return patch.apply((Path(__file__).parents[2] / patch.source).read_text(encoding="utf-8"))
-
-
-if __name__ == "__main__":
-    print(tried(Path(sys.argv[1])), end="")

@@ -9,8 +9,8 @@
 //           which add their sums through each other's shared memory; where K is deep, over blocks that are no cluster:
 //           the whole grid waits. What follows a product is done on accumulators. Little is done between one tensor
 //           instruction and the next. (One elected lane copies: ptxas then needs no loop over lanes for each copy.)
-//           Tiles of 96 and 160 rows are EXCHANGED, Cᵀ = Bᵀ · Aᵀ: a tensor instruction has 64 rows, of columns any 8.
-//           Where rows of A or B straddle lines of 128 bytes, a row is two requests to L2: then pairs of blocks share
+//           Tiles of 96 and 160 rows are EXCHANGED, Cᵀ = Bᵀ · Aᵀ: a tensor instruction has 64 rows, but any
+//           multiple of 8 columns. Where rows of A or B do not begin at multiples of 128 bytes, pairs of blocks share
 //           their copies of B, by multicast.
 //
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
@@ -255,7 +255,7 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
 template <typename T, int N>
 __device__ void wgmma(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, int add);
 
-// The operands of the instruction have numbers, after those of the N / 2 accumulators: A, B, B's layout, add.
+// The operands of the instruction have numbers, after those of the N / 2 accumulators: A, B, their layouts, add.
 #define WGMMA(T, TYPE, N, EXCHANGED, A, B, A_ROWS, B_ROWS, ADD)                                                  \
   template <>                                                                                                    \
   __device__ __forceinline__ void wgmma<T, N>(                                                                   \
@@ -404,41 +404,36 @@ __device__ __forceinline__ Pair finish(Pair v, Addends bias, Addends residual, i
   return {v.x + float(residual.x), v.y + float(residual.y)};
 }
 
-// What is added to two accumulators, neighbours in a row of C, or EXCHANGED in a column: (row, col) and the next. What
-// lies beyond C takes what is added at its edge.
-template <bool EXCHANGED>
-__device__ __forceinline__ Addends bias_of(const Arguments &arguments, int col) {
-  if (!EXCHANGED) return load_addends(arguments.bias, min(col, arguments.N - 2));
-  if (!arguments.bias) return {};
-  const Element both = arguments.bias[min(col, arguments.N - 1)];
-  return {both, both};
-}
-template <bool EXCHANGED>
-__device__ __forceinline__ Addends residual_of(const Arguments &arguments, int row, int col) {
-  const Element *const first = residual_row(arguments, min(row, arguments.M - 1));
-  if (!EXCHANGED) return load_addends(first, min(col, arguments.N - 2));
-  if (!first) return {};
-  const Element *const second = residual_row(arguments, min(row + 1, arguments.M - 1));
-  col = min(col, arguments.N - 1);
-  return {first[col], second[col]};
-}
-
-// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below; EXCHANGED, 8 columns to the right.
-// The activation is a constant, so that nothing is tested per pair. Registers have no index: in place of a loop over
-// them, which would be unrolled to thousands of instructions, they move on.
+// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below; EXCHANGED, where neighbours lie below
+// one another, 8 columns to the right. The activation is a constant, and what lies beyond C takes the addends of its
+// edge, so that nothing is tested per pair. Registers have no index: in place of a loop over them, which would be
+// unrolled to thousands of instructions, they move on.
 template <int ACTIVATION, bool EXCHANGED, int TILES>
 __device__ __forceinline__ void finish_all(float (&acc)[TILES][4], const Arguments &arguments, int row, int col) {
   constexpr int AT_ONCE = TILES % 8 ? 4 : 8;  // tiles
+  const int M = arguments.M, N = arguments.N;
+  const Element *const rows[] = {
+      residual_row(arguments, min(row, M - 1)), residual_row(arguments, min(row + 8, M - 1))};
+  const int last = N - MMA_N + col % MMA_N;
+  const int cols[] = {min(col, N - 1), min(col + 8, N - 1)};  // EXCHANGED
+  const auto of_column = [&](const Element *of_row, int i) { return of_row ? of_row[cols[i]] : Element(0.0f); };
 #pragma unroll 1
   for (int first = 0; first < TILES; first += AT_ONCE) {
     Addends bias[AT_ONCE][2], residual[AT_ONCE][2];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      const int tile = (first + i) * MMA_N;
+      const int tile = (first + i) * MMA_N, at = min(col + tile, last);
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        const int r = row + (EXCHANGED ? tile : half_tile * 8), c = col + (EXCHANGED ? half_tile * 8 : tile);
-        bias[i][half_tile] = bias_of<EXCHANGED>(arguments, c);
-        residual[i][half_tile] = residual_of<EXCHANGED>(arguments, r, c);
+        if constexpr (EXCHANGED) {
+          const Element *const upper = residual_row(arguments, min(row + tile, M - 1));
+          const Element *const lower = residual_row(arguments, min(row + tile + 1, M - 1));
+          const Element both = of_column(arguments.bias, half_tile);
+          bias[i][half_tile] = {both, both};
+          residual[i][half_tile] = {of_column(upper, half_tile), of_column(lower, half_tile)};
+        } else {
+          bias[i][half_tile] = half_tile ? bias[i][0] : load_addends(arguments.bias, at);
+          residual[i][half_tile] = load_addends(rows[half_tile], at);
+        }
       }
     }
     float finished[AT_ONCE][4];
@@ -568,7 +563,7 @@ __device__ __forceinline__ Place tile_place(int tile, int sharer, const Order &o
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
     const __grid_constant__ CUtensorMap A_map,  // [M, K] in boxes of [min(M, BLOCK_M), LINE]
-    const __grid_constant__ CUtensorMap B_map,  // [K, N] in boxes of [BLOCK_K, LINE]; [N, K], [BLOCK_N, LINE]
+    const __grid_constant__ CUtensorMap B_map,  // [K, N], [BLOCK_K / SHARERS, LINE]; [N, K], [BLOCK_N / SHARERS, LINE]
     const __grid_constant__ CUtensorMap C_map,  // [M, N] in boxes of [WARP_M, C_LINE]; EXCHANGED, [BLOCK_M, C_LINE]
     const __grid_constant__ Order order, const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -576,7 +571,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
 
   // 1. Which tiles of C are mine? My cluster takes every clusters-th; their slices, or my share of them, follow one
   //    another in the ring. APART, blocks with the same share, and other tiles, have neighbouring numbers: neighbours
-  //    read the same slices of A, or of B.
+  //    read the same slices of A, or of B. SHARERS blocks have tiles below one another.
   constexpr int BLOCK_M = S::BLOCK_M, CONSUMERS = S::CONSUMERS;
   const int M = arguments.M;
   const auto split = [&](int n) { return S::SPLITS == 1 ? n : n / order.splits; };
@@ -608,6 +603,13 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
   if (consumer == CONSUMERS) {
     setmaxnreg_dec<40>();
     if (warp % 4 > 0 || !elect_one()) return;
+    const auto load_B = [&](Element *to, int row, int col, unsigned full) {
+      if constexpr (S::SHARERS == 1) {
+        tma_load(shared_address(to), &B_map, row, col, full);
+      } else {
+        tma_load_to_all<S::SHARERS>(shared_address(to), &B_map, row, col, full);
+      }
+    };
     Turn<S::STAGES> turn;
     for (int number = cluster; number < order.tiles.by; number += clusters) {
       const Place tile = tile_place<S>(number, sharer, order);
@@ -618,19 +620,13 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
         mbarrier_wait(shared_address(&shared.empty[turn.stage]), turn.parity ^ 1);  // at first nobody has it
         mbarrier_arrive_expect(full, min(M, BLOCK_M) * sizeof(tiles.A[0]) + sizeof(tiles.B));
         tma_load(shared_address(tiles.A), &A_map, tile.row, k, full);
-        constexpr int N_SHARE = S::BLOCK_N / S::SHARERS, K_SHARE = BLOCK_K / S::SHARERS;  // of B's tile: this block's
-        if (S::SHARERS > 1 && B_TRANSPOSED) {
-          tma_load_to_all<S::SHARERS>(shared_address(&tiles.B[sharer * N_SHARE * LINE]), &B_map,
-                                      tile.col + sharer * N_SHARE, k, full);
-        } else if (S::SHARERS > 1) {
-          for (int box = 0; box < S::Stage::B_BOXES; ++box)
-            tma_load_to_all<S::SHARERS>(shared_address(&tiles.B[(box * BLOCK_K + sharer * K_SHARE) * LINE]), &B_map,
-                                        k + sharer * K_SHARE, tile.col + box * LINE, full);
-        } else if (B_TRANSPOSED) {
-          tma_load(shared_address(tiles.B), &B_map, tile.col, k, full);
+        if (B_TRANSPOSED) {
+          const int first = sharer * (S::BLOCK_N / S::SHARERS);  // this block's share of the tile
+          load_B(&tiles.B[first * LINE], tile.col + first, k, full);
         } else {
+          const int first = sharer * (BLOCK_K / S::SHARERS);
           for (int box = 0; box < S::Stage::B_BOXES; ++box)
-            tma_load(shared_address(&tiles.B[box * BLOCK_K * LINE]), &B_map, k, tile.col + box * LINE, full);
+            load_B(&tiles.B[(box * BLOCK_K + first) * LINE], k + first, tile.col + box * LINE, full);
         }
       }
     }

@@ -6,8 +6,8 @@
 //           all of whose scores are -inf has O = 0 and LSE = -inf, as in torch's attention.
 // Idea      In stage h6 the tensor cores wait for the softmax, and the softmax for the tensor cores. Two overlaps (Shah
 //           et al., "FlashAttention-3", 2024). SCORES_AHEAD, within a warpgroup: the scores of the next tile are
-//           started before the product of this one with V, and weighed while that still runs. PING_PONG, between
-//           warpgroups: they take turns to start their products, so that one weighs while the others multiply.
+//           started before the product of this one with V, and weighed before that is waited for. PING_PONG, between
+//           warpgroups: three take turns to start their products, so that one weighs while the others multiply.
 //           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
 //           stored. Around them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
 //
@@ -466,7 +466,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
   // 3. The consumers.
   if constexpr (CONSUMERS > 1) setmaxnreg_inc<CONSUMERS == 2 ? 240 : 160>();
-  constexpr bool TURNS = PING_PONG && CONSUMERS > 1 && CONSUMERS + PING_PONG > 3;
+  constexpr bool TURNS = CONSUMERS == 3 ? PING_PONG > 0 : CONSUMERS == 2 && PING_PONG == 2;
   const int my_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;  // named barriers
   const auto wait_for = [&](auto &full, unsigned at) {
     mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2);
@@ -485,9 +485,9 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     float s[TILES_KV][4];                       // 16 × KEYS of S per warp, likewise; then of P, in fp32
     unsigned p[KEYS / WGMMA_K][4];              // 16 × KEYS of P per warp, as wgmma wants its first operand
     float row_max[2] = {LOWEST, LOWEST};        // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-    float row_sum[2][2] = {};                   // l of these rows, of even and odd tiles; only keys that this lane has
-    bool moved, large = false;                  // did m move with this tile? is it so large that products are rounded?
-    float correction[2];                        // ... then of what was summed by the m before
+    float row_sum[2][2] = {};                   // l of these rows, in two sums; only keys that this lane has seen
+    bool moved, large = false;                  // did m move with this tile? is m so large that products are rounded?
+    float correction[2];                        // if m moved: of what was summed by the m before
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
     const auto start_scores = [&](unsigned at) {

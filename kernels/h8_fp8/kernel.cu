@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     float row_max[2] = {LOWEST, LOWEST};          // m of this lane's rows, in 0-7 and in 8-15 of the warp's
     float row_sum[2] = {};                        // l of these rows
     bool moved;                                   // did m move with this tile?
-    float correction[2];                          // ... then of what was summed by the m before
+    float correction[2];                          // if m moved: of what was summed by the m before
     using Weights = unsigned[KEYS / WGMMA_K][4];  // 16 × KEYS of P per warp, as wgmma wants its first operand
     Weights p_even, p_odd;                        // of tiles with such numbers: one is made while wgmma reads the other
 
