@@ -22,7 +22,7 @@ from cudaemu.errors import UserError
 
 STAGES = kernels.ladder()
 OTHERS = {other.source: other for stage in STAGES for other in stage.besides}
-OVERLOADED = ("store_tiles", "store_pair")  # a helper of this name per type
+OVERLOADED = ("store_tiles", "store_exchanged", "store_pair")  # a helper of this name per type
 
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 

@@ -193,7 +193,7 @@ class Caveat(NamedTuple):
 CAVEATS = (
     Caveat(
         ("shared_store_wavefronts", "shared_store_conflicts"),
-        lambda counts: counts.get("instructions.store.shared", 0) > 0,
+        lambda counts: counts.get("shared_store_wavefronts", 0) > 0,  # stmatrix stores, too
         lambda count, counts: (count, count + counts["shared_store_wavefronts"] / 4),
         "the hardware adds arbitration with other traffic, which varies from run to run",
     ),

@@ -299,7 +299,8 @@ __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsig
 }
 
 // The same, each matrix transposed.
-__device__ __forceinline__ void stmatrix_x4_trans(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+__device__ __forceinline__ void stmatrix_x4_transposed(
+    unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
                "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
@@ -404,9 +405,9 @@ __device__ __forceinline__ Pair finish(Pair v, Addends bias, Addends residual, i
   return {v.x + float(residual.x), v.y + float(residual.y)};
 }
 
-// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below; EXCHANGED, where neighbours lie below
-// one another, 8 columns to the right. The activation is a constant, and what lies beyond C takes the addends of its
-// edge, so that nothing is tested per pair. Registers have no index: in place of a loop over them, which would be
+// The same for all of a lane's accumulators: from (row, col) on, and 8 rows below; EXCHANGED, where neighbours lie
+// below one another, 8 columns to the right. The activation is a constant, and what lies beyond C takes the addends of
+// its edge, so that nothing is tested per pair. Registers have no index: in place of a loop over them, which would be
 // unrolled to thousands of instructions, they move on.
 template <int ACTIVATION, bool EXCHANGED, int TILES>
 __device__ __forceinline__ void finish_all(float (&acc)[TILES][4], const Arguments &arguments, int row, int col) {
@@ -480,9 +481,9 @@ template <int ROWS>
 __device__ __forceinline__ void store_exchanged(
     Element (&box)[ROWS][LINE], int row, int col, int lane, const float (&upper)[4], const float (&lower)[4]) {
   row += lane / 16 * 8 + lane % 8, col += lane / 8 % 2 * 8;  // matrices: columns 0-7 | 8-15 of 8 rows, then of the next
-  stmatrix_x4_trans(shared_address(&box[row][swizzle<LINE>(row, col)]), pack<Element>(upper[0], upper[1]),
-                    pack<Element>(upper[2], upper[3]), pack<Element>(lower[0], lower[1]),
-                    pack<Element>(lower[2], lower[3]));
+  stmatrix_x4_transposed(
+      shared_address(&box[row][swizzle<LINE>(row, col)]), pack<Element>(upper[0], upper[1]),
+      pack<Element>(upper[2], upper[3]), pack<Element>(lower[0], lower[1]), pack<Element>(lower[2], lower[3]));
 }
 
 // The same, of fp32: number by number.
@@ -928,8 +929,8 @@ static int splits_of(const Choice &choice, int tiles, int slices, int at_once, i
   return min(min(fit, at_once / tiles), max(slices / FEW_SLICES, 2));
 }
 
-// Lines of 128 bytes that a block asks L2 for, for a slice of A and B, its share if it is shared. A row of a box is one,
-// or two where rows do not begin at multiples of 128 bytes.
+// Lines of 128 bytes that a block asks L2 for, for a slice of A and B, or for its share of B. A row of a box is one, or
+// two where rows do not begin at multiples of 128 bytes.
 static int lines_of(const Choice &choice, int a_lines, int b_lines) {
   const int b_rows = B_TRANSPOSED ? choice.block_n : BLOCK_K * ceil_div(choice.block_n, LINE);
   return choice.block_m * a_lines + b_rows * b_lines / choice.sharers;

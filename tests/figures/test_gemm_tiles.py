@@ -9,6 +9,7 @@ import cudaemu
 import kernels
 from common.figures import gemm_tiles
 from cudaemu.errors import UserError
+from kernels.h5_final.launch import CHOICES
 
 
 def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
@@ -59,7 +60,7 @@ def test_the_blocks_of_a_cluster_store_columns_of_their_tile():
     inputs, outputs = (make(shape, "fp16", kernel.variants) for make in (stage.spec.inputs, stage.spec.outputs))
     reports = {
         name: kernel.emulate(inputs, outputs, changed={"choice": choice}, sanitize=False, trace=cudaemu.Trace())
-        for name, choice in {"whole": 0, "split": 8}.items()
+        for name, choice in {"whole": 0, "split": CHOICES.index("128 × 64, K in 2")}.items()
     }
     assert (reports["whole"].writers("C")[0] == 0).all()
     wanted = np.repeat(range(8), 32)
