@@ -154,7 +154,7 @@ def test_copies_that_a_pair_of_blocks_shares(transposed):
 
 @pytest.mark.parametrize(("n", "sharers"), [(3008, 1), (3000, 2)])
 def test_copies_are_shared_where_rows_straddle_lines(n, sharers):
-    """Of 128 bytes: there a row is two requests to L2."""
+    """Of 128 bytes: by the launcher's estimate a row then takes as long as two lines."""
     a, b = make(3000, 256), make(256, n)
     report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(3000, n, dtype=a.dtype),))
     assert f", {sharers}>" in report.launches[0].kernel

@@ -915,10 +915,9 @@ constexpr Choice CHOICES[] = {
     choice<128, 192, 1, 2>(490, 300, 7000),    choice<128, 128, 1, 2>(340, 300, 7000),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
-constexpr int SQUARE = 128;  // rows and columns of C whose sums are a unit of scratch
-constexpr int LINE_PS =
-    1200;                   // picoseconds for a multiprocessor to get a line of 128 bytes from L2, where rows straddle
-constexpr int DRAM = 3000;  // bytes of A and B per nanosecond, as on an H100: a product APART is no faster than that
+constexpr int SQUARE = 128;    // rows and columns of C whose sums are a unit of scratch
+constexpr int LINE_PS = 1200;  // picoseconds for a line of L2, 128 bytes, to reach a multiprocessor: see lines_of
+constexpr int DRAM = 3000;     // bytes of A and B per nanosecond, as on an H100: a product APART is no faster than that
 
 // Blocks that share the slices of a tile. APART: two, or more with FEW_SLICES each or more; MOST at most, and no more
 // than find a multiprocessor and have room for their sums. Fewer than two: there is no such split.
@@ -929,8 +928,8 @@ static int splits_of(const Choice &choice, int tiles, int slices, int at_once, i
   return min(min(fit, at_once / tiles), max(slices / FEW_SLICES, 2));
 }
 
-// Lines of 128 bytes that a block asks L2 for, for a slice of A and B, or for its share of B. A row of a box is one, or
-// two where rows do not begin at multiples of 128 bytes.
+// Lines of 128 bytes in a slice of A and a block's share of one of B. A row of a box lies in one, or in two where rows
+// do not begin at multiples of 128 bytes. A fit to times: that L2 is asked twice was not counted.
 static int lines_of(const Choice &choice, int a_lines, int b_lines) {
   const int b_rows = B_TRANSPOSED ? choice.block_n : BLOCK_K * ceil_div(choice.block_n, LINE);
   return choice.block_m * a_lines + b_rows * b_lines / choice.sharers;
