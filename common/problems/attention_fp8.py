@@ -18,7 +18,7 @@ from common.problems.attention import FEW_SCORES, LOG2_E, Attention
 from common.problems.quantize import FP8, ROWS, dequantized, quantized
 from cudaemu.errors import UserError
 
-ROOM = 8  # the largest weight is 2^ROOM
+ROOM = 4  # the largest weight is 2^ROOM
 
 
 class AttentionFp8(Attention):
@@ -76,8 +76,9 @@ class AttentionFp8(Attention):
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
         """The kernel's arithmetic in one step instead of tile by tile.
 
-        A weight is 2^(score + log₂(scale of V) - m + 8), m the largest score + log₂(scale of V) of its row. Weights are
-        rounded to e4m3 before they meet V and before they are summed up."""
+        A weight is 2^(score + log₂(scale of V) - m + ROOM), and is rounded to e4m3 before it meets V and is summed up. m
+        is half a power of two below the largest score + log₂(scale of V) of its row: the kernel's m lags behind it, too,
+        and so the largest weight is rounded like the others."""
         q8, k8, v8, scales = inputs
         q, k, _ = dequantized(inputs, torch.float32)
         _, _, v = dequantized((q8, k8, v8, torch.ones_like(scales)), torch.float32)
@@ -87,7 +88,7 @@ class AttentionFp8(Attention):
             for head in range(q.shape[1]):
                 scores = q[batch, head] @ k[batch, head].mT * (self.scale(q.shape) * LOG2_E)
                 exponents = scores + v_scale[batch, head].log2()
-                weights = torch.exp2(exponents - exponents.amax(-1, keepdim=True) + ROOM).to(FP8).float()
+                weights = torch.exp2(exponents - (exponents.amax(-1, keepdim=True) - 0.5) + ROOM).to(FP8).float()
                 sums = (weights / v_scale[batch, head]).sum(-1, keepdim=True)
                 out[batch, head] = (weights @ v[batch, head] / sums).to(out.dtype)
         return (out,)

@@ -5,25 +5,28 @@
 //           of each share a scale.
 // Idea      e4m3 has 4 significant bits and ends at 448. Three steps keep most of the accuracy.
 //           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
-//           scores. That of V goes into the weights: the softmax takes the maximum of score + log₂(scale of V), so that
-//           P fills e4m3's range.
+//           scores. That of V goes into the weights: the softmax is of score + log₂(scale of V), so that P uses e4m3's
+//           range whatever the scales are.
 //           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
 //           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
 //           shared out over its row (Shah et al., "FlashAttention-3", 2024).
-//           Sums of the rounded weights, by wgmma: registers need not add them.
+//           Sums of the rounded weights: rows of ones below V make them columns of P · V.
+//           And no maximum before the weights: they are made with the m of the tiles before, and one that reaches 2^8
+//           shows that m must rise.
 //
-//   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
-//   ----------+------------------------------+--------------------------------+------------------------------
-//   block     | 128 × KEYS                   | 128 × HEAD_DIM                 | 3 warpgroups
-//   producer  | Q, and tiles K0, K1, V0, K2, V1, ...                          | 1 thread of the last one, and TMA
-//   consumer  | 64 × KEYS: its queries       | 64 × HEAD_DIM: its queries     | 2
-//   wgmma     | Q 64 × 32, K KEYS × 32       | P 64 × 32, Vᵀ HEAD_DIM × 32    | the tensor cores of the SM
+//   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns)    | who
+//   ----------+------------------------------+-----------------------------------+------------------------------
+//   block     | 128 × KEYS                   | 128 × HEAD_DIM                    | 3 warpgroups
+//   producer  | Q, and tiles K0, K1, V0, K2, V1, ...                             | 1 thread of the last one, and TMA
+//   consumer  | 64 × KEYS: its queries       | 64 × HEAD_DIM: its queries        | 2
+//   wgmma     | Q 64 × 32, K KEYS × 32       | P 64 × 32, Vᵀ (HEAD_DIM + 8) × 32 | the tensor cores of the SM
 //
 // Thread map   S and O as in stage h7. P as wgmma wants it has, for each lane, 4 neighbouring keys of 16: t * 4 to
 //              t * 4 + 3, where t = lane % 4. In S the lane has keys t * 2, t * 2 + 1, 8 + t * 2, 9 + t * 2. So these
-//              four are what stands at t * 4 to t * 4 + 3 in V, and nothing moves between lanes.
-// Limits       HEAD_DIM 64 or 128; N a multiple of 128; scale > 0; no mask; compute capability 9.0a; 193 KB of shared
-//              memory (97 KB for HEAD_DIM 64).
+//              four are what stands at t * 4 to t * 4 + 3 in V, and nothing moves between lanes. Q is in registers too,
+//              as ldmatrix puts it there: its columns are in P's order.
+// Limits       HEAD_DIM 64 or 128; N a multiple of 128; scale > 0; no mask; compute capability 9.0a; 197 KB of shared
+//              memory (101 KB for HEAD_DIM 64).
 // Layouts      wgmma multiplies 8-bit operands whose rows lie along K alone: V is transposed, [B, H, HEAD_DIM, N].
 //              PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -63,10 +66,10 @@ constexpr int TILES_SCALE = ROWS / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
 constexpr int LINE = 64;                  // elements of O in 128 bytes, a row of the swizzle
 constexpr int BOXES = HEAD_DIM / LINE;    // of O: 64 columns after 64 columns
+constexpr int ONES = MMA_N;               // rows below V, for the sums of P
 constexpr float LARGEST = 448;            // that e4m3 has
 constexpr float TINY = 0x1p-80f;          // the least |x| that counts as the largest of a block: no scale is 0
-constexpr float ROOM = 8;                 // the weights are 2^ROOM at most, or as much more as MORE says: below 448
-constexpr float MORE = 0.75f;             // a maximum may grow by so much before O and l are corrected
+constexpr float ROOM = 4;                 // the largest weight is 2^ROOM, and below 2^8 where m lags behind the maximum
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that its difference to -inf is not NaN
 constexpr int QUANTIZE_WARPS = 8;
 
@@ -157,7 +160,9 @@ __device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned addres
          (WIDTH == 128 ? 1ull : 2ull) << 62;
 }
 
-// D[64, N] = A[64, 32] · B[N, 32]ᵀ, or += if `add`: e4m3, fp32 accumulation; both in shared memory, rows along K.
+// D[64, N] = A[64, 32] · B[N, 32]ᵀ, or += if `add`: e4m3, fp32 accumulation. B in shared memory, rows along K; A in
+// registers, 16 rows per warp: register 0 has row lane / 4, columns lane % 4 * 4 to lane % 4 * 4 + 3; register 1 has
+// row + 8; registers 2 and 3 have the same rows, columns + 16.
 #define FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
@@ -171,50 +176,37 @@ __device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned addres
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 template <int N>
-__device__ void wgmma_scores_fp8(float (&d)[N / 8][4], unsigned long long a, unsigned long long b, bool add);
+__device__ void wgmma(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b, bool add);
 
 template <>
-__device__ __forceinline__ void wgmma_scores_fp8<64>(
-    float (&d)[8][4], unsigned long long a, unsigned long long b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" OPERANDS_64 "}, "
-               "%32, %33, add, 1, 1;\n}" : ACCUMULATORS_64 : "l"(a), "l"(b), "r"((int)add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma_scores_fp8<128>(
-    float (&d)[16][4], unsigned long long a, unsigned long long b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPERANDS_128 "}, "
-               "%64, %65, add, 1, 1;\n}" : ACCUMULATORS_128 : "l"(a), "l"(b), "r"((int)add));
-}
-
-// D[64, N] += A[64, 32] · B[N, 32]ᵀ, likewise; A in registers, 16 rows per warp: register 0 has row lane / 4, columns
-// lane % 4 * 4 to lane % 4 * 4 + 3; register 1 has row + 8; registers 2 and 3 have the same rows, columns + 16.
-template <int N>
-__device__ void wgmma_values_fp8(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b);
-
-template <>
-__device__ __forceinline__ void wgmma_values_fp8<64>(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b) {
-  asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
+__device__ __forceinline__ void wgmma<64>(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" OPERANDS_64 "}, "
                "{%32, %33, %34, %35}, %36, add, 1, 1;\n}" : ACCUMULATORS_64
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
 template <>
-__device__ __forceinline__ void wgmma_values_fp8<128>(float (&d)[16][4], const unsigned (&a)[4], unsigned long long b) {
-  asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPERANDS_128 "}, "
-               "{%64, %65, %66, %67}, %68, add, 1, 1;\n}" : ACCUMULATORS_128
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+__device__ __forceinline__ void wgmma<72>(float (&d)[9][4], const unsigned (&a)[4], unsigned long long b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %41, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n72k32.f32.e4m3.e4m3 {" OPERANDS_64 ", %32, %33, %34, %35}, "
+               "{%36, %37, %38, %39}, %40, add, 1, 1;\n}" : ACCUMULATORS_64, FOUR(8)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
-// D[64, 8] = A[64, 32] · B[8, 32]ᵀ, or += if `add`, likewise.
-__device__ __forceinline__ void wgmma_sums(float (&d)[4], const unsigned (&a)[4], unsigned long long b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %9, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, "
-               "{%4, %5, %6, %7}, %8, add, 1, 1;\n}" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+template <>
+__device__ __forceinline__ void wgmma<128>(float (&d)[16][4], const unsigned (&a)[4], unsigned long long b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPERANDS_128 "}, "
+               "{%64, %65, %66, %67}, %68, add, 1, 1;\n}" : ACCUMULATORS_128
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+template <>
+__device__ __forceinline__ void wgmma<136>(float (&d)[17][4], const unsigned (&a)[4], unsigned long long b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %73, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n136k32.f32.e4m3.e4m3 {" OPERANDS_128 ", %64, %65, %66, %67}, "
+               "{%68, %69, %70, %71}, %72, add, 1, 1;\n}" : ACCUMULATORS_128, FOUR(16)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
@@ -271,7 +263,14 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// The reverse of ldmatrix: four 8 × 8 matrices; lane L points at row L % 8 of matrix L / 8.
+// Four matrices of 8 rows of 16 bytes; lane L points at row L % 8 of matrix L / 8, and gets four bytes of row L / 4 of
+// each, from byte L % 4 * 4 on.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// The reverse of ldmatrix: lane L points at row L % 8 of matrix L / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3) : "memory");
@@ -306,9 +305,8 @@ __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
 struct Shared {  // written by TMA, but O; its swizzle repeats after 8 rows
   alignas(1024) Fp8 Q[2][BLOCK_Q][HEAD_DIM];
   alignas(1024) Fp8 K[STAGES][KEYS][HEAD_DIM];
-  alignas(1024) Fp8 V[STAGES][HEAD_DIM][KEYS];
-  alignas(1024) Element O[CONSUMERS][BOXES][WGMMA_M][LINE];  // on its way to TMA
-  alignas(1024) Fp8 ones[MMA_N][128];                        // what P is multiplied with to have its sums
+  alignas(1024) Fp8 V[STAGES][HEAD_DIM + ONES][KEYS];                          // and ones, which stay
+  alignas(1024) Element O[CONSUMERS][BOXES][WGMMA_M][LINE];                    // on its way to TMA
   alignas(8) unsigned long long full_Q[2], full_K[STAGES], full_V[STAGES];     // mbarriers: a tile has come
   alignas(8) unsigned long long empty_Q[2], empty_K[STAGES], empty_V[STAGES];  // ... the consumers have read it
 };
@@ -335,7 +333,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
   if (thread == 0) {
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(shared_address(&shared.full_Q[i]), 1);
-      mbarrier_init(shared_address(&shared.empty_Q[i]), CONSUMERS);
+      mbarrier_init(shared_address(&shared.empty_Q[i]), CONSUMERS * 4);  // warps
     }
     for (int stage = 0; stage < STAGES; ++stage) {
       mbarrier_init(shared_address(&shared.full_K[stage]), 1);
@@ -345,7 +343,14 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     }
     fence_mbarrier_init();
   }
-  for (int i = thread; i < MMA_N * 128; i += THREADS) shared.ones[0][i] = Fp8(1.f);
+  // Ones below each tile of V: for keys that share the first scale in even rows, for the others in odd ones. So a lane
+  // has both sums of a row of P, in neighbouring columns.
+  for (int i = thread; i < STAGES * ONES * KEYS / 4; i += THREADS) {  // four at a time
+    const int stage = i / (ONES * KEYS / 4), one_row = i / (KEYS / 4) % ONES, place = i % (KEYS / 4) * 4;
+    const int key = (place / 16 ^ one_row) * 16;  // of the 16 that the swizzle puts there
+    const bool one = SCALES == 1 || key / ROWS == one_row % 2;
+    reinterpret_cast<unsigned &>(shared.V[stage][HEAD_DIM + one_row][place]) = one ? round_four(1, 1, 1, 1) : 0;
+  }
   fence_proxy_async();  // wgmma reads them
   __syncthreads();      // nobody waits at a barrier that is not made yet
 
@@ -372,7 +377,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
                    shared_address(&shared.full_K[stage]));
         }
         if (tile > 0) {
-          const int stage = stage_for(shared.full_V, shared.empty_V, tile - 1, sizeof(shared.V[0]));
+          const int stage = stage_for(shared.full_V, shared.empty_V, tile - 1, HEAD_DIM * KEYS);
           tma_load(shared_address(shared.V[stage]), &V_map, head * HEAD_DIM, (tile - 1) * KEYS,
                    shared_address(&shared.full_V[stage]));
         }
@@ -391,17 +396,15 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
   };
   const auto K_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K)),
              V_rows = descriptor_of_rows<KEYS>(shared_address(shared.V));
-  const auto ones = descriptor_of_rows<128>(shared_address(shared.ones));
   const float *K_scales = scales + rows / ROWS, *V_scales = K_scales + rows / ROWS;
 
   for (int row = blockIdx.x * BLOCK_Q; row < rows; row += gridDim.x * BLOCK_Q, ++count) {
-    const auto Q_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.Q[count % 2][consumer * WGMMA_M]));
     const unsigned position = count * tiles;     // of the first tile of K and V, in the order of all
     const int first_block = row / N * N / ROWS;  // of this head's rows that share a scale
     const float Q_scale = scales[row / ROWS + consumer] * scale_log2;
-    float o[TILES_D][4] = {};                     // 16 × HEAD_DIM of O per warp, in wgmma's layout
-    float s[TILES_KV][4];                         // 16 × KEYS of S per warp, likewise
-    float sums[SCALES][4];                        // of 16 rows of P, for each block of keys: l without the scale of V
+    unsigned q[HEAD_DIM / WGMMA_K][4];            // 16 × HEAD_DIM of Q per warp, as wgmma wants its first operand
+    float s[TILES_KV][4];                         // 16 × KEYS of S per warp, in wgmma's layout
+    float o[TILES_D + 1][4] = {};                 // 16 × HEAD_DIM of O per warp, likewise, and sums of P in two columns
     float row_max[2] = {LOWEST, LOWEST};          // m of this lane's rows, in 0-7 and in 8-15 of the warp's
     float row_sum[2] = {};                        // l of these rows
     bool moved;                                   // did m move with this tile?
@@ -413,7 +416,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_scores = [&](unsigned at) {
       const auto k = K_rows + at % STAGES * (sizeof(shared.K[0]) / 16);
 #pragma unroll
-      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_scores_fp8<KEYS>(s, Q_rows + d / 16, k + d / 16, d > 0);
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma<KEYS>(s, q[d / WGMMA_K], k + d / 16, d > 0);
       wgmma_commit();
     };
 
@@ -422,32 +425,53 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_values = [&](const Weights &p, unsigned at) {
       const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
 #pragma unroll
-      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values_fp8<HEAD_DIM>(o, p[key / WGMMA_K], v + key / 16);
-#pragma unroll
-      for (int key = 0; key < KEYS; key += WGMMA_K)
-        wgmma_sums(sums[key / ROWS], p[key / WGMMA_K], ones, key % ROWS > 0);
+      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma<HEAD_DIM + ONES>(o, p[key / WGMMA_K], v + key / 16, true);
       wgmma_commit();
     };
 
-    struct Scales { float K[SCALES], V[SCALES]; } of_tile, before;  // of this tile of keys and values, and of the last
+    // Of the last tile of keys and values, of this one, and of the next: read a tile early, since they come from L2.
+    struct Scales { float K[SCALES], V[SCALES]; } before, of_tile, next;
     const auto read_scales = [&](int tile) {
-      before = of_tile;
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) {
-        of_tile.K[i] = K_scales[first_block + tile * SCALES + i];
-        of_tile.V[i] = V_scales[first_block + tile * SCALES + i];
+        next.K[i] = K_scales[first_block + tile * SCALES + i];
+        next.V[i] = V_scales[first_block + tile * SCALES + i];
       }
     };
 
-    // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM), m
-    // the largest score + log₂(scale of V). Four weights side by side become a register of P.
-    const auto weigh = [&](Weights &p) {
-      float factor[SCALES], add[SCALES], largest[2];  // of this lane's scores
+    // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM). m
+    // cancels in O / l, so any serves that leaves no weight too large (the conditional rescaling of FlashAttention-4).
+    // The weights are made with the m so far. Only if one is 2^8 or more, m becomes the largest score + log₂(scale of
+    // V), and they are made again.
+    const auto weigh = [&](Weights &p, bool first) {
+      float factor[SCALES], add[SCALES];
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) factor[i] = Q_scale * of_tile.K[i], add[i] = log2_approx(of_tile.V[i]);
+
+      const auto make_weights = [&] {  // four side by side are a register of P; is one of this lane's too large?
+        unsigned high = 0;
+#pragma unroll
+        for (int n = 0; n < TILES_KV; n += 2) {
+#pragma unroll
+          for (int half_tile = 0; half_tile < 2; ++half_tile) {
+            const int block = n / TILES_SCALE;
+            const float less = row_max[half_tile] - ROOM - add[block];
+            float w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              w[i] = exp2_approx(fmaf(s[n + i / 2][half_tile * 2 + i % 2], factor[block], -less));
+            const unsigned four = p[n / 4][n % 4 + half_tile] = round_four(w[0], w[1], w[2], w[3]);
+            high |= four + 0x08080808;  // e4m3 of 2^8 is 0x78, and of more, or of what is no number, at most 0x7f
+          }
+        }
+        return (high & 0x80808080) != 0;
+      };
+
+      moved = first || __any_sync(~0u, make_weights());  // a vote: all lanes of the warp take the same branch
+      if (!moved) return;
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        largest[half_tile] = LOWEST;
+        float largest = LOWEST;
 #pragma unroll
         for (int i = 0; i < SCALES; ++i) {
           const auto *tile = &s[i * TILES_SCALE];
@@ -455,48 +479,35 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 #pragma unroll
           for (int n = 1; n < TILES_SCALE; ++n)
             of_block = fmaxf(of_block, fmaxf(tile[n][half_tile * 2], tile[n][half_tile * 2 + 1]));
-          largest[half_tile] = fmaxf(largest[half_tile], fmaf(of_block, factor[i], add[i]));
+          largest = fmaxf(largest, fmaf(of_block, factor[i], add[i]));
         }
+        const float new_max = fmaxf(row_max[half_tile], quad_max(largest));
+        correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
+        row_max[half_tile] = new_max;
       }
-      // Any m serves that is at most MORE below the maximum: the weights stay below 448, and m cancels in O / l (the
-      // conditional rescaling of FlashAttention-4). A vote: all lanes of the warp take the same branch.
-      moved = __any_sync(~0u, largest[0] > row_max[0] + MORE || largest[1] > row_max[1] + MORE);
-      if (moved) {
-#pragma unroll
-        for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float new_max = fmaxf(row_max[half_tile], quad_max(largest[half_tile]));
-          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
-          row_max[half_tile] = new_max;
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < TILES_KV; n += 2) {
-#pragma unroll
-        for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const int block = n / TILES_SCALE;
-          const float less = row_max[half_tile] - ROOM - add[block];
-          float w[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            w[i] = exp2_approx(fmaf(s[n + i / 2][half_tile * 2 + i % 2], factor[block], -less));
-          p[n / 4][n % 4 + half_tile] = round_four(w[0], w[1], w[2], w[3]);
-        }
-      }
+      make_weights();
     };
 
-    // The sums have come of the tile before, in the scale of V.
+    // The sums have come of the tile before, in the scale of V; the next ones begin at 0. (Times 0: ptxas makes each
+    // product wait for the one before if a constant is written into an accumulator.)
     const auto add_sums = [&](const Scales &scales) {
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) {
         const float without = reciprocal_approx(scales.V[i]);
-        row_sum[0] = fmaf(sums[i][0], without, row_sum[0]), row_sum[1] = fmaf(sums[i][2], without, row_sum[1]);
+#pragma unroll
+        for (int half_tile = 0; half_tile < 2; ++half_tile) {
+          float &sum = o[TILES_D][half_tile * 2 + i];
+          row_sum[half_tile] = fmaf(sum, without, row_sum[half_tile]);
+          sum *= 0.f;
+        }
       }
     };
 
     // A tile: its scores and the values of the one before are started together; then the scores are weighed.
     const auto step = [&](int tile, const Weights &p_before, Weights &p) {
       const unsigned at = position + tile;
-      read_scales(tile);  // long before they are needed
+      before = of_tile, of_tile = next;
+      read_scales(min(tile + 1, tiles - 1));
       wait_for(shared.full_K, at);
       wgmma_fence();
       start_scores(at);
@@ -504,7 +515,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       start_values(p_before, at - 1);
       wgmma_wait<1>();  // the scores are there
       give_back(shared.empty_K, at);
-      weigh(p);
+      weigh(p, false);
       wgmma_wait<0>();  // the products have read p_before and V and written o
       give_back(shared.empty_V, at - 1);
       add_sums(before);
@@ -518,20 +529,31 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       }
     };
 
-    // The first scores, with no values beside them, tile after tile, and the last values.
+    // Q, into registers; its place is free again.
     read_scales(0);
+    of_tile = next;
+    read_scales(min(1, tiles - 1));
     mbarrier_wait(shared_address(&shared.full_Q[count % 2]), count / 2 % 2);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {  // matrices: rows 0-7 | 8-15 of 16 bytes, then of the next 16
+      const int q_row = warp % 4 * 16 + lane % 16;
+      const int chunk = (d / 16 + lane / 16) ^ (HEAD_DIM == 128 ? q_row % 8 : q_row / 2 % 4);  // swizzled
+      ldmatrix_x4(q[d / WGMMA_K], shared_address(&shared.Q[count % 2][consumer * WGMMA_M + q_row][chunk * 16]));
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared_address(&shared.empty_Q[count % 2]));
+
+    // The first scores, with no values beside them, tile after tile, and the last values.
     wait_for(shared.full_K, position);
     wgmma_fence();
     start_scores(position);
     wgmma_wait<0>();
     give_back(shared.empty_K, position);
-    weigh(p_even);
+    weigh(p_even, true);
     for (int tile = 1; tile < tiles; tile += 2) {
       step(tile, p_even, p_odd);
       if (tile + 1 < tiles) step(tile + 1, p_odd, p_even);
     }
-    if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty_Q[count % 2]));
     wait_for(shared.full_V, position + tiles - 1);
     wgmma_fence();
     if (tiles % 2)
