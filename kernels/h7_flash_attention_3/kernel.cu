@@ -9,7 +9,9 @@
 //           started before the product of this one with V, and weighed before that is waited for. PING_PONG, between
 //           warpgroups: three take turns to start their products, so that one weighs while the others multiply.
 //           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
-//           stored. Around them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
+//           stored. And LAZY_RESCALE: weights are made with the m of the tiles before, and their sums, which are needed
+//           anyway, say whether a new maximum must be looked for.
+//           Around them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
 //   ----------+------------------------------+--------------------------------+------------------------------
@@ -55,7 +57,7 @@
 #define SCORES_AHEAD 1  // 1: scores are weighed while the product of the tile before with V runs; 0: after it
 #endif
 #ifndef LAZY_RESCALE
-#define LAZY_RESCALE 1  // 1: m moves only when a maximum has grown by more than 8; 0: with every tile
+#define LAZY_RESCALE 1  // 1: m moves only when weights get too large; 0: with every tile
 #endif
 
 using Element = DTYPE;
@@ -76,6 +78,7 @@ constexpr int WARPS = 4, THREADS = WARPS * 32;  // of a warpgroup, and of a bloc
 constexpr long long SECTION_BYTES = 40 << 20;   // of K and V: two thirds of the L2 that this was measured on
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
+constexpr float MOST = 8192;  // a lane's weights of a tile and a row add up to at most that; fp16 ends at 65,504
 constexpr float FUSED = 256;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
@@ -480,14 +483,16 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     if (work.tiles == 0) continue;
     auto &Q_tile = shared.Q[count % 2];
     const unsigned Q_rows = shared_address(Q_tile[0][consumer * WGMMA_M]);  // of this warpgroup's 64
-    const int warp_row = work.row + warp * 16;  // of this warp's 16 queries, among the packed heads'
-    float o[TILES_D][4] = {};                   // 16 × HEAD_DIM of O per warp, in wgmma's layout
-    float s[TILES_KV][4];                       // 16 × KEYS of S per warp, likewise; then of P, in fp32
-    unsigned p[KEYS / WGMMA_K][4];              // 16 × KEYS of P per warp, as wgmma wants its first operand
-    float row_max[2] = {LOWEST, LOWEST};        // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-    float row_sum[2][2] = {};                   // l of these rows, in two sums; only keys that this lane has seen
-    bool moved, large = false;                  // did m move with this tile? is m so large that products are rounded?
-    float correction[2];                        // if m moved: of what was summed by the m before
+    const int warp_row = work.row + warp * 16;      // of this warp's 16 queries, among the packed heads'
+    float o[TILES_D][4] = {};                       // 16 × HEAD_DIM of O per warp, in wgmma's layout
+    float s[TILES_KV][4];                           // 16 × KEYS of S per warp, likewise
+    using Weights = unsigned[KEYS / WGMMA_K][4];    // 16 × KEYS of P per warp, as wgmma wants its first operand
+    constexpr int COPIES = CONSUMERS == 3 ? 1 : 2;  // one is made while wgmma reads the other, if registers allow
+    Weights p[COPIES];
+    float row_max[2] = {LOWEST, LOWEST};  // m of this lane's rows, in 0-7 and in 8-15 of the warp's
+    float row_sum[2][2] = {};             // l of these rows, in two sums; only keys that this lane has seen
+    bool moved, large = false;            // did m move with this tile? is m so large that products are rounded?
+    float correction[2];                  // if m moved: of what was summed by the m before
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
     const auto start_scores = [&](unsigned at) {
@@ -502,18 +507,21 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     };
 
     // O += P · V: this warpgroup's queries, all columns. 16 keys are 16 rows on, 2 KB.
-    const auto start_values = [&](unsigned at) {
+    const auto start_values = [&](const Weights &p, unsigned at) {
       const unsigned long long v = descriptor(shared_address(shared.V[at % STAGES]), KV_BOX, EIGHT_ROWS);
 #pragma unroll
       for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], v + key * 128 / 16);
       wgmma_commit();
     };
 
-    // Online softmax, of rows that lie in a quad: scores become weights. A key that a query does not see has none.
-    const auto weigh = [&](int tile) {
-      const int first = first_key(work, tile, splits);
+    // Online softmax, of rows that lie in a quad: scores become weights, and two tiles of weights side by side are a
+    // fragment of P. A key that a query does not see has none. m cancels in O / l, so any serves that leaves no weight
+    // too large (the conditional rescaling of FlashAttention-4): the weights are made with the m so far. Only if the
+    // sum of a lane's is beyond MOST, m becomes the maximum, and they are made again.
+    const auto weigh = [&](int tile, Weights &p, bool first) {
+      const int from = first_key(work, tile, splits);
       const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
-      if ((CAUSAL || tile == 0) && first + KEYS > whole_keys) {
+      if ((CAUSAL || tile == 0) && from + KEYS > whole_keys) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
           const int query = (warp_row + half_tile * 8 + lane / 4) / packed;
@@ -522,60 +530,59 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              if (first + n * MMA_N + lane % 4 * 2 + i > last) s[n][half_tile * 2 + i] = -INFINITY;
+              if (from + n * MMA_N + lane % 4 * 2 + i > last) s[n][half_tile * 2 + i] = -INFINITY;
             }
           }
         }
       }
-      float largest[2];  // of this lane's scores
+
+      float sums[2][2];                             // of this lane's weights of its two rows, in two chains
+      const auto make_weights = [&](float scale) {  // are a row's too large?
+        sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
 #pragma unroll
-      for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        float score = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
+        for (int n = 0; n < TILES_KV; ++n) {
+          float w[4];
 #pragma unroll
-        for (int n = 1; n < TILES_KV; ++n) score = fmaxf(score, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
-        largest[half_tile] = score * arguments.scale_log2;
-      }
-      // Any m serves that is at most 8 below the maximum: the weights are 2^8 at most, and m cancels in O / l (the
-      // conditional rescaling of FlashAttention-4). A vote: all lanes of the warp take the same branch.
-      moved = !LAZY_RESCALE || __any_sync(~0u, largest[0] > row_max[0] + 8 || largest[1] > row_max[1] + 8);
+          for (int i = 0; i < 4; ++i) w[i] = exp2_approx(fmaf(s[n][i], scale, -row_max[i / 2]));
+          sums[n % 2][0] += w[0] + w[1];
+          sums[n % 2][1] += w[2] + w[3];
+          p[n / 2][n % 2 * 2] = round_pair<Element>(w[0], w[1]);
+          p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(w[2], w[3]);
+        }
+        return !(fmaxf(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]) <= MOST);  // or not a number?
+      };
+
+      // A vote: all lanes of the warp take the same branch.
+      moved = first || large || !LAZY_RESCALE || __any_sync(~0u, make_weights(arguments.scale_log2));
       if (moved) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float new_max = fmaxf(row_max[half_tile], quad_max(largest[half_tile]));
+          float largest = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);  // of this lane's scores
+#pragma unroll
+          for (int n = 1; n < TILES_KV; ++n)
+            largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
+          const float new_max = fmaxf(row_max[half_tile], quad_max(largest * arguments.scale_log2));
           correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
           row_max[half_tile] = new_max;
           row_sum[0][half_tile] *= correction[half_tile];
           row_sum[1][half_tile] *= correction[half_tile];
         }
+        // m is a rounded product. Where m is large enough for that to matter, each score is rounded like it, so that
+        // the largest weight is 1; otherwise product and difference are one FMA.
         large = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
-      }
-      // m is a rounded product. Where m is large enough for that to matter, each score is rounded like it, so that the
-      // largest weight is 1; otherwise product and difference are one FMA.
-      float scale = arguments.scale_log2;
-      if (large) {
+        float scale = arguments.scale_log2;
+        if (large) {
 #pragma unroll
-        for (int n = 0; n < TILES_KV; ++n) {
+          for (int n = 0; n < TILES_KV; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
+            for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
+          }
+          scale = 1;
         }
-        scale = 1;
+        make_weights(scale);
       }
 #pragma unroll
-      for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] = exp2_approx(fmaf(s[n][i], scale, -row_max[i / 2]));
-        row_sum[n % 2][0] += s[n][0] + s[n][1];
-        row_sum[n % 2][1] += s[n][2] + s[n][3];
-      }
-    };
-
-    // P, rounded: two tiles of weights side by side become one fragment.
-    const auto round_weights = [&] {
-#pragma unroll
-      for (int n = 0; n < TILES_KV; ++n) {
-        p[n / 2][n % 2 * 2] = round_pair<Element>(s[n][0], s[n][1]);
-        p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(s[n][2], s[n][3]);
-      }
+      for (int i = 0; i < 2; ++i) row_sum[i][0] += sums[i][0], row_sum[i][1] += sums[i][1];
     };
 
     // The first scores, with nothing of this tile of queries under them.
@@ -590,25 +597,27 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     }
     wgmma_wait<0>();
     give_back(shared.empty_K, position);
-    weigh(0);
-    round_weights();
+    weigh(0, p[0], true);
 
-    // Tile after tile: the next scores and these values are started together; then the scores are weighed.
-    for (int tile = 1; tile < work.tiles; ++tile) {
+    // A tile: its scores and the values of the one before are started together; then the scores are weighed.
+    const auto step = [&](int tile, const Weights &p_before, Weights &p) {
       const unsigned at = position + tile;
+      const auto end_values = [&] {
+        wgmma_wait<0>();  // the products have read p_before and V and written o
+        give_back(shared.empty_V, at - 1);
+      };
       wait_for(shared.full_K, at);
       if (TURNS) named_barrier_sync(my_turn, 256);  // the warpgroup before has started its products
       wgmma_fence();
       start_scores(at);
       wait_for(shared.full_V, at - 1);
-      start_values(at - 1);
+      start_values(p_before, at - 1);
       if (TURNS && (consumer < CONSUMERS - 1 || tile + 1 < work.tiles)) named_barrier_arrive(next_turn, 256);
       wgmma_wait<SCORES_AHEAD ? 1 : 0>();  // the scores are there
       give_back(shared.empty_K, at);
-      weigh(tile);
-      wgmma_wait<0>();  // the products have read p and V and written o
-      give_back(shared.empty_V, at - 1);
-      round_weights();
+      if (COPIES == 1) end_values();  // p is p_before
+      weigh(tile, p, false);
+      if (COPIES == 2) end_values();
       if (moved) {
 #pragma unroll
         for (int n = 0; n < TILES_D; ++n) {
@@ -616,13 +625,20 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           o[n][2] *= correction[1], o[n][3] *= correction[1];
         }
       }
+    };
+    for (int tile = 1; tile < work.tiles; tile += COPIES) {
+      step(tile, p[0], p[COPIES - 1]);
+      if (COPIES == 2 && tile + 1 < work.tiles) step(tile + 1, p[COPIES - 1], p[0]);
     }
 
     // The last values.
     position += work.tiles;
     wait_for(shared.full_V, position - 1);
     wgmma_fence();
-    start_values(position - 1);
+    if (work.tiles % COPIES == COPIES - 1)
+      start_values(p[0], position - 1);
+    else
+      start_values(p[COPIES - 1], position - 1);
     wgmma_wait<0>();
     give_back(shared.empty_V, position - 1);
 
