@@ -6,8 +6,9 @@
 //           all of whose scores are -inf has O = 0 and LSE = -inf, as in torch's attention.
 // Idea      In stage h6 the tensor cores wait for the softmax, and the softmax for the tensor cores. Two overlaps (Shah
 //           et al., "FlashAttention-3", 2024). SCORES_AHEAD, within a warpgroup: the scores of the next tile are
-//           started before the product of this one with V, and weighed before that is waited for. PING_PONG, between
-//           warpgroups: three take turns to start their products, so that one weighs while the others multiply.
+//           started before the product of this one with V, and weighed before that is waited for (by two: three have
+//           registers for one P). PING_PONG, between warpgroups: three take turns to start their products, so that one
+//           weighs while the others multiply.
 //           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
 //           stored. And LAZY_RESCALE: weights are made with the m of the tiles before, and their sums, which are needed
 //           anyway, say whether a new maximum must be looked for.
