@@ -76,9 +76,9 @@ class AttentionFp8(Attention):
     def baseline(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
         """The kernel's arithmetic in one step instead of tile by tile.
 
-        A weight is 2^(score + log₂(scale of V) - m + ROOM), and is rounded to e4m3 before it meets V and is summed up. m
-        is half a power of two below the largest score + log₂(scale of V) of its row: the kernel's m lags behind it, too,
-        and so the largest weight is rounded like the others."""
+        A weight is 2^(score + log₂(scale of V) - m + ROOM), and is rounded to e4m3 before it meets V and is summed up.
+        m is half a power of two below the largest score + log₂(scale of V) of its row: the kernel's m lags behind it,
+        too, and so the largest weight is rounded like the others."""
         q8, k8, v8, scales = inputs
         q, k, _ = dequantized(inputs, torch.float32)
         _, _, v = dequantized((q8, k8, v8, torch.ones_like(scales)), torch.float32)
