@@ -39,6 +39,16 @@ def error(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_keys_whose_values_are_0_have_their_weight(first, device):
+    """The scale of V is in the weights: far below the others' it would make them 0, and l would lack these keys."""
+    q = torch.zeros(1, 1, 512, 128, dtype=torch.float16, device="cuda" if device == "gpu" else "cpu")
+    v = q + first
+    v[:, :, 256:] = 1 - first
+    assert (attention(q, q, v) == 0.5).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kernel", QUANTIZE, ids=lambda kernel: kernel.short)
 def test_the_kernel_that_quantizes(kernel, device):
     for shape in kernel.test_shapes().values():

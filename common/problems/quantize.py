@@ -1,9 +1,10 @@
 """Q, K and V in e4m3, as attention in fp8 takes them.
 
-Q, K and V are [B, H, N, HEAD_DIM]. 64 rows share a scale: their largest |x| / 448. Q and K are rotated first: columns
-get signs, and rows are multiplied with a Hadamard matrix / √HEAD_DIM (Shah et al., "FlashAttention-3", 2024). V is
-transposed, [B, H, HEAD_DIM, N], and its keys are in the order in which wgmma's first operand has the columns of an
-accumulator: of 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ... `scales` is [3, B, H, N / 64]: of Q, of K, of V.
+Q, K and V are [B, H, N, HEAD_DIM]. 64 rows share a scale: their largest |x| / 448; of V no less than a 16th of its
+head's largest scale. Q and K are rotated first: columns get signs, and rows are multiplied with a Hadamard matrix /
+√HEAD_DIM (Shah et al., "FlashAttention-3", 2024). V is transposed, [B, H, HEAD_DIM, N], and its keys are in the order
+in which wgmma's first operand has the columns of an accumulator: of 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ... `scales` is
+[3, B, H, N / 64]: of Q, of K, of V.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from common.problems.attention import Attention
 ROWS = 64  # that share a scale
 LARGEST = 448.0  # that e4m3 has
 TINY = 2.0**-80  # the least that counts as the largest of a block
+LEAST = 2.0**-4  # of the largest scale of a head of V: the least of the others
 SIGNS = 0x9E3779B9  # a column's sign is the parity of the bits of this times its number, modulo 2³²
 FP8 = torch.float8_e4m3fn
 ORDER = [group + pair for group in (0, 2, 4, 6) for pair in (0, 1, 8, 9)]  # of 16 keys in V
@@ -132,6 +134,7 @@ def scaled(inputs: Sequence[Tensor], rotate: bool = True) -> tuple[Tensor, Tenso
         q, k = rotated(q), rotated(k)
     blocks = [each.unflatten(2, (-1, ROWS)) for each in (q, k, v)]
     scales = torch.stack([each.abs().amax((-2, -1)).clamp(min=TINY) / LARGEST for each in blocks])
+    scales[2] = scales[2].maximum(scales[2].amax(-1, keepdim=True) * LEAST)  # so that no weight of the head becomes 0
     q, k, v = ((each / scale[..., None, None]).flatten(2, 3) for each, scale in zip(blocks, scales))
     v = v.mT.unflatten(-1, (-1, 16))[..., ORDER].flatten(-2)
     return q[:, :, :n], k[:, :, :n], v[..., :n].contiguous(), scales

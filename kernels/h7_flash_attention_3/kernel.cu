@@ -6,9 +6,9 @@
 //           all of whose scores are -inf has O = 0 and LSE = -inf, as in torch's attention.
 // Idea      In stage h6 the tensor cores wait for the softmax, and the softmax for the tensor cores. Two overlaps (Shah
 //           et al., "FlashAttention-3", 2024). SCORES_AHEAD, within a warpgroup: the scores of the next tile are
-//           started before the product of this one with V, and weighed before that is waited for (by two: three have
-//           registers for one P). PING_PONG, between warpgroups: three take turns to start their products, so that one
-//           weighs while the others multiply.
+//           started before the product of this one with V, and weighed before that is waited for (but three
+//           warpgroups have registers for one P only). PING_PONG, between warpgroups: three take turns to start their
+//           products, so that one weighs while the others multiply.
 //           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
 //           stored. And LAZY_RESCALE: weights are made with the m of the tiles before, and their sums, which are needed
 //           anyway, say whether a new maximum must be looked for.
@@ -55,7 +55,7 @@
 #define PING_PONG 1  // 1: three warpgroups take turns to start their products; 2: two as well; 0: each when it can
 #endif
 #ifndef SCORES_AHEAD
-#define SCORES_AHEAD 1  // 1: scores are weighed while the product of the tile before with V runs; 0: after it
+#define SCORES_AHEAD 1  // 1: one or two weigh scores while the product before with V runs; 0: after it, as three do
 #endif
 #ifndef LAZY_RESCALE
 #define LAZY_RESCALE 1  // 1: m moves only when weights get too large; 0: with every tile
@@ -517,8 +517,9 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
     // Online softmax, of rows that lie in a quad: scores become weights, and two tiles of weights side by side are a
     // fragment of P. A key that a query does not see has none. m cancels in O / l, so any serves that leaves no weight
-    // too large (the conditional rescaling of FlashAttention-4): the weights are made with the m so far. Only if the
-    // sum of a lane's is beyond MOST, m becomes the maximum, and they are made again.
+    // too large (the conditional rescaling of FlashAttention-4): after the first tile, and unless m is large, the
+    // weights are made with the m so far. Only if the sum of a lane's is beyond MOST, m becomes the maximum, and they
+    // are made again.
     const auto weigh = [&](int tile, Weights &p, bool first) {
       const int from = first_key(work, tile, splits);
       const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
@@ -550,7 +551,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           p[n / 2][n % 2 * 2] = round_pair<Element>(w[0], w[1]);
           p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(w[2], w[3]);
         }
-        return !(fmaxf(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]) <= MOST);  // or not a number?
+        return !(fmaxf(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]) <= MOST);  // a NaN may pass: it is O's anyway
       };
 
       // A vote: all lanes of the warp take the same branch.
@@ -563,7 +564,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
           for (int n = 1; n < TILES_KV; ++n)
             largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
           const float new_max = fmaxf(row_max[half_tile], quad_max(largest * arguments.scale_log2));
-          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0
+          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0, or 1 if all are -inf
           row_max[half_tile] = new_max;
           row_sum[0][half_tile] *= correction[half_tile];
           row_sum[1][half_tile] *= correction[half_tile];

@@ -5,14 +5,14 @@
 //           of each share a scale.
 // Idea      e4m3 has 4 significant bits and ends at 448. Three steps keep most of the accuracy.
 //           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
-//           scores. That of V goes into the weights: the softmax is of score + log₂(scale of V), so that P uses e4m3's
-//           range whatever the scales are.
+//           scores. That of V goes into the weights: the softmax is of score + log₂(scale of V). So a head's scales of
+//           V may not be far apart: the least is a 16th of the largest.
 //           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
 //           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
 //           shared out over its row (Shah et al., "FlashAttention-3", 2024).
-//           Sums of the rounded weights: rows of ones below V make them columns of P · V.
-//           And no maximum before the weights: they are made with the m of the tiles before, and one that reaches 2^8
-//           shows that m must rise.
+//           Sums of the rounded weights: eight rows below V, of ones, make them columns of P · V.
+//           And after the first tile no maximum before the weights: they are made with the m of the tiles before, and
+//           one that reaches 2^8 shows that m must rise.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns)    | who
 //   ----------+------------------------------+-----------------------------------+------------------------------
@@ -25,8 +25,9 @@
 //              t * 4 + 3, where t = lane % 4. In S the lane has keys t * 2, t * 2 + 1, 8 + t * 2, 9 + t * 2. So these
 //              four are what stands at t * 4 to t * 4 + 3 in V, and nothing moves between lanes. Q is in registers too,
 //              as ldmatrix puts it there: its columns are in P's order.
-// Limits       HEAD_DIM 64 or 128; N a multiple of 128; scale > 0; no mask; compute capability 9.0a; 197 KB of shared
-//              memory (101 KB for HEAD_DIM 64).
+// Limits       HEAD_DIM 64 or 128; N a multiple of 128; no mask; scale > 0; scores times scale below a million, where
+//              fp32 rounds them by as much as e4m3 the weights; the scales of V as above; compute capability 9.0a; 197
+//              KB of shared memory (101 KB for HEAD_DIM 64).
 // Layouts      wgmma multiplies 8-bit operands whose rows lie along K alone: V is transposed, [B, H, HEAD_DIM, N].
 //              PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -72,6 +73,7 @@ constexpr float TINY = 0x1p-80f;          // the least |x| that counts as the la
 constexpr float ROOM = 4;                 // the largest weight is 2^ROOM, and below 2^8 where m lags behind the maximum
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that its difference to -inf is not NaN
 constexpr int QUANTIZE_WARPS = 8;
+constexpr float LEAST = 0x1p-4f;  // of the largest scale of a head of V: the least of the others
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(KEYS == 64 || KEYS == 128, "KEYS is 64 or 128: a tensor instruction each");
@@ -421,7 +423,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     };
 
     // O += P · V: this warpgroup's queries, all columns. 32 keys are 32 bytes on, in a row of Vᵀ. And the sums of P's
-    // rows: what was lost when the weights were rounded is lost above and below the line of the division.
+    // rows: numerator and denominator of O have the same rounded weights.
     const auto start_values = [&](const Weights &p, unsigned at) {
       const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
 #pragma unroll
@@ -441,8 +443,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
     // 4. Online softmax, of rows that lie in a quad: scores become weights 2^(score + log₂(scale of V) - m + ROOM). m
     // cancels in O / l, so any serves that leaves no weight too large (the conditional rescaling of FlashAttention-4).
-    // The weights are made with the m so far. Only if one is 2^8 or more, m becomes the largest score + log₂(scale of
-    // V), and they are made again.
+    // After the first tile the weights are made with the m so far. Only if one is 2^8 or more, m becomes the largest
+    // score + log₂(scale of V), and they are made again.
     const auto weigh = [&](Weights &p, bool first) {
       float factor[SCALES], add[SCALES];
 #pragma unroll
@@ -488,7 +490,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       make_weights();
     };
 
-    // The sums have come of the tile before, in the scale of V; the next ones begin at 0. (Times 0: ptxas makes each
+    // The sums of the tile before have come, times the scale of V; the next ones begin at 0. (Times 0: ptxas makes each
     // product wait for the one before if a constant is written into an accumulator.)
     const auto add_sums = [&](const Scales &scales) {
 #pragma unroll
@@ -592,13 +594,49 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
   if (thread % 128 == 0) bulk_wait_read<0>();  // shared memory is there until TMA has read it
 }
 
-// 64 rows of Q, K (rotated) or V (transposed) in e4m3, and their scale. Lane L has columns L * COLUMNS to L * COLUMNS +
-// COLUMNS - 1 of its warp's 8 rows: two times the four keys that neighbour one another in V.
+// The largest of |x| over the block's threads; warp_max: room for a number of each warp.
+__device__ __forceinline__ float block_max(float x, float *warp_max) {
+  for (int apart = 1; apart < 32; apart *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));
+  if (threadIdx.x % 32 == 0) warp_max[threadIdx.x / 32] = x;
+  __syncthreads();
+  for (int each = 0; each < QUANTIZE_WARPS; ++each) x = fmaxf(x, warp_max[each]);
+  return x;
+}
+
+// The scale of 64 rows of V by themselves.
+__global__ void __launch_bounds__(QUANTIZE_WARPS * 32)
+    scale_kernel(const Element *__restrict__ V, float *__restrict__ scales) {  // [rows, HEAD_DIM], [rows / ROWS]
+  constexpr int VECTOR = 16 / sizeof(Element);
+  struct alignas(16) Vector { Element x[VECTOR]; };
+  __shared__ float warp_max[QUANTIZE_WARPS];
+  const Element *block = &V[(size_t)blockIdx.x * ROWS * HEAD_DIM];
+  float largest = TINY;
+  for (int i = threadIdx.x * VECTOR; i < ROWS * HEAD_DIM; i += blockDim.x * VECTOR) {
+    const Vector vector = *reinterpret_cast<const Vector *>(&block[i]);
+    for (const Element each : vector.x) largest = fmaxf(largest, fabsf(each));
+  }
+  largest = block_max(largest, warp_max);
+  if (threadIdx.x == 0) scales[blockIdx.x] = largest / LARGEST;
+}
+
+// No scale of a head's V is far below the others: its weights would become 0, and the sums of P would lack them. (A
+// block of small numbers loses nothing by a scale 16 times as large as it needs: e4m3 has exponents.)
+__global__ void __launch_bounds__(QUANTIZE_WARPS * 32) raise_kernel(float *scales, int blocks) {  // [heads, blocks]
+  __shared__ float warp_max[QUANTIZE_WARPS];
+  float *of_head = &scales[(size_t)blockIdx.x * blocks];
+  float largest = 0;
+  for (int i = threadIdx.x; i < blocks; i += blockDim.x) largest = fmaxf(largest, of_head[i]);
+  largest = block_max(largest, warp_max);
+  for (int i = threadIdx.x; i < blocks; i += blockDim.x) of_head[i] = fmaxf(of_head[i], largest * LEAST);
+}
+
+// 64 rows of Q, K (rotated) or V (transposed) in e4m3, and the scale of Q's or K's. Lane L has columns L * COLUMNS to
+// L * COLUMNS + COLUMNS - 1 of its warp's 8 rows: two times the four keys that neighbour one another in V.
 __global__ void __launch_bounds__(QUANTIZE_WARPS * 32) quantize_kernel(
     const Element *__restrict__ Q, const Element *__restrict__ K, const Element *__restrict__ V,  // [rows, HEAD_DIM]
     Fp8 *__restrict__ Q8, Fp8 *__restrict__ K8,                                                   // [rows, HEAD_DIM]
     Fp8 *__restrict__ V8,        // [rows / N, HEAD_DIM, N]
-    float *__restrict__ scales,  // [3, rows / ROWS]
+    float *__restrict__ scales,  // [3, rows / ROWS]; V's are there
     int N) {
   constexpr int COLUMNS = HEAD_DIM / 32;
   constexpr int MINE = ROWS / QUANTIZE_WARPS;  // rows of a warp
@@ -651,18 +689,21 @@ __global__ void __launch_bounds__(QUANTIZE_WARPS * 32) quantize_kernel(
     }
   }
 
-  // 2. The largest of the block becomes 448.
-  float largest = TINY;
+  // 2. The largest of Q's or K's block becomes 448.
+  float &scale = scales[(size_t)which * gridDim.x + blockIdx.x];
+  float inverse;
+  if (which < 2) {
+    float largest = TINY;
 #pragma unroll
-  for (int i = 0; i < MINE; ++i) {
-    for (int c = 0; c < COLUMNS; ++c) largest = fmaxf(largest, fabsf(x[i][c]));
+    for (int i = 0; i < MINE; ++i) {
+      for (int c = 0; c < COLUMNS; ++c) largest = fmaxf(largest, fabsf(x[i][c]));
+    }
+    largest = block_max(largest, warp_max);
+    inverse = LARGEST / largest;
+    if (threadIdx.x == 0) scale = largest / LARGEST;
+  } else {
+    inverse = 1 / scale;
   }
-  for (int apart = 1; apart < 32; apart *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
-  if (lane == 0) warp_max[warp] = largest;
-  __syncthreads();
-  for (int each = 0; each < QUANTIZE_WARPS; ++each) largest = fmaxf(largest, warp_max[each]);
-  const float inverse = LARGEST / largest;
-  if (threadIdx.x == 0) scales[(size_t)which * gridDim.x + blockIdx.x] = largest / LARGEST;
 
   // 3. Round, and write: Q and K row by row, V column by column.
   if (which < 2) {
@@ -750,6 +791,9 @@ extern "C" cudaError_t launch_quantize(const Element *Q, const Element *K, const
   if (!rows || !Q || !K || !V || !Q8 || !K8 || !V8 || !scales) return cudaErrorInvalidValue;
   if (((size_t)Q | (size_t)K | (size_t)V | (size_t)Q8 | (size_t)K8 | (size_t)V8) % 16) return cudaErrorInvalidValue;
   if ((size_t)scales % 4) return cudaErrorInvalidValue;
+  float *V_scales = &scales[(size_t)rows / ROWS * 2];
+  scale_kernel<<<rows / ROWS, QUANTIZE_WARPS * 32, 0, stream>>>(V, V_scales);
+  raise_kernel<<<B * H, QUANTIZE_WARPS * 32, 0, stream>>>(V_scales, N / ROWS);
   quantize_kernel<<<dim3(rows / ROWS, 3), QUANTIZE_WARPS * 32, 0, stream>>>(Q, K, V, Q8, K8, V8, scales, N);
   return cudaGetLastError();
 }
