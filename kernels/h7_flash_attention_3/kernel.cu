@@ -55,7 +55,7 @@
 #define PING_PONG 1  // 1: three warpgroups take turns to start their products; 2: two as well; 0: each when it can
 #endif
 #ifndef SCORES_AHEAD
-#define SCORES_AHEAD 1  // 1: one or two weigh scores while the product before with V runs; 0: after it, as three do
+#define SCORES_AHEAD 1  // 1: one or two warpgroups weigh scores under the product before with V; 0: after it, as three
 #endif
 #ifndef LAZY_RESCALE
 #define LAZY_RESCALE 1  // 1: m moves only when weights get too large; 0: with every tile
