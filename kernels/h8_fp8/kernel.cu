@@ -267,9 +267,9 @@ __device__ __forceinline__ float quad_max(float x) {
 
 // Four matrices of 8 rows of 16 bytes; lane L points at row L % 8 of matrix L / 8, and gets four bytes of row L / 4 of
 // each, from byte L % 4 * 4 on.
-__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
+__device__ __forceinline__ void ldmatrix_x4(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(address) : "memory");
 }
 
 // The reverse of ldmatrix: lane L points at row L % 8 of matrix L / 8.
@@ -540,7 +540,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     for (int d = 0; d < HEAD_DIM; d += WGMMA_K) {  // matrices: rows 0-7 | 8-15 of 16 bytes, then of the next 16
       const int q_row = warp % 4 * 16 + lane % 16;
       const int chunk = (d / 16 + lane / 16) ^ (HEAD_DIM == 128 ? q_row % 8 : q_row / 2 % 4);  // swizzled
-      ldmatrix_x4(q[d / WGMMA_K], shared_address(&shared.Q[count % 2][consumer * WGMMA_M + q_row][chunk * 16]));
+      auto &a = q[d / WGMMA_K];
+      ldmatrix_x4(a[0], a[1], a[2], a[3], shared_address(&shared.Q[count % 2][consumer * WGMMA_M + q_row][chunk * 16]));
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(shared_address(&shared.empty_Q[count % 2]));
