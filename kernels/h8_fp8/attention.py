@@ -1,4 +1,4 @@
-"""`attention(q, k, v)`: attention in fp8 of tensors in 16 bits, both kernels of the stage one after the other."""
+"""`attention(q, k, v)`: attention in fp8 of tensors in 16 bits, both launchers of the stage one after the other."""
 
 from __future__ import annotations
 
