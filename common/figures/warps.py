@@ -207,7 +207,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
     stages = [1 + max(held.stage for held in each.slices) for each in runs]
     rows = [1 + number + len(each.consumers) for each, number in zip(runs, stages)]
     let_on: list[Line2D] = []  # in the legend, if there are such lines
-    refills = ", ".join(f"{each.refill:.0f} {each.unit} ({each.label})" for each in runs)
+    refills = ", ".join(f"{each.refill:.0f} {each.unit}" + f" ({each.label})" * (len(runs) > 1) for each in runs)
     takeaway = f"A free stage waits for its next copy (median): {refills}"
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.27 * number for number in rows), takeaway)
@@ -256,8 +256,7 @@ def ring(*runs: Run, slices: int = 8) -> Picture:
 def turns(*runs: Run, end: int | None = None) -> Picture:
     """One panel for each kernel: when its consumers multiply, store, and wait; and when either has products under way.
     `end`: the last step shown, by default each run's."""
-    shares = ", ".join(f"{each.without_product:.0%}" + f" ({each.label})" * (len(runs) > 1) for each in runs)
-    takeaway = f"Share of the {runs[0].passes} without products under way (issued, not yet waited for): {shares}"
+    takeaway = "Who multiplies, stores and waits, and in which order"
     rows = [1 + len(each.consumers) for each in runs]
     with styled():
         figure = picture(WIDTH, 0.55 + sum(0.75 + 0.33 * number for number in rows), takeaway)
@@ -312,7 +311,7 @@ def overlaps(*runs: Run, kinds: Mapping[str, str], ends: Sequence[int] = ()) -> 
                     kind = each.group(span, kinds)
                     place = row + 0.11 + 0.2 * list(colours).index(kind)
                     _bar(axes, place, span.start, span.end, colours[kind], height=0.2)
-            axes.set_title(f"{each.label}: {each.without_product:.0%}", loc="left")
+            axes.set_title(each.label + f": {each.without_product:.0%}" * (len(runs) > 1), loc="left")
             if mixed or each is runs[-1]:
                 axes.set_xlabel(each.axis)
         figure.legend(

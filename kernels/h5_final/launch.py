@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import NamedTuple
+
 from common.problem import Shape, Variants
 from common.problems.matmul import SQUARE
 
@@ -38,6 +42,45 @@ def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
         for number, what in enumerate(CHOICES)
         if "parts" not in what or 2 * squares <= multiprocessors
     }
+
+
+class Estimate(NamedTuple):
+    """What the launcher expects of a choice; infinite where it would not take it."""
+
+    us: float
+    name: str
+    tiles: int
+    blocks_per_tile: int
+    waves: int
+
+
+H200 = {1: 132, 2: 66, 4: 30, 8: 15}  # clusters of so many blocks, at a time: what its driver answered
+
+
+def estimates(shape: Shape) -> list[Estimate]:
+    """Each choice's estimate on an H200, of whole matrices, B as [K, N]: the arithmetic of launch_matmul in kernel.cu,
+    with its constants."""
+    m, n, k = shape
+    text = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
+    constants = re.findall(r"choice<(\d+), (\d+), (\w+)(?:, (\d+))?>\((\d+), (\d+), (\d+)\)", text)
+    rows = [[0 if word == "APART" else int(word or 1) for word in words] for words in constants]
+    room = choose(shape, {}, H200[1])["room"]
+    a_lines, b_lines = (2 if row % 64 else 1 for row in (k, n))  # of 128 bytes, that a row of a box covers
+    slices = -(-k // 64)
+    found = []
+    for name, (block_m, block_n, splits, sharers, slice_ns, tile_ns, launch_ns) in zip(CHOICES, rows, strict=True):
+        tiles = -(-m // (block_m * sharers)) * -(-n // block_n)  # of sharers, pairs of tiles
+        parts = splits or min(room * SQUARE // block_n // tiles, MOST, H200[1] // tiles, max(slices // 8, 2))
+        waves = -(-tiles // H200[splits * sharers]) if splits else -(-tiles * parts // H200[1])
+        if a_lines * b_lines > 1:
+            lines = block_m * a_lines + 64 * -(-block_n // 64) * b_lines // sharers
+            slice_ns = max(slice_ns, lines * 1200 // 1000)
+        read_ns = 0 if splits else (m + n) * k * 2 // 3000  # what device memory takes at least
+        us = float("inf")
+        if parts >= (1 if splits else 2) and (sharers == 1 or a_lines * b_lines > 1):
+            us = (launch_ns + waves * tile_ns + max(waves * -(-slices // parts) * slice_ns, read_ns)) / 1000
+        found.append(Estimate(us, name, tiles, parts, waves))
+    return found
 
 
 def _squares(shape: Shape) -> int:
