@@ -457,7 +457,7 @@ void Block::touch_registers(Warp &w, const Instr &i, u32 mask) {
   const auto touch = [&](const std::vector<u32> &numbers, Problem problem, bool written) {
     for (const u32 number : numbers) {
       WgmmaRegister &r = w.registers[number];
-      if (launch.sanitize && r.users && (written || r.result))
+      if (launch.sanitize && r.users && (written || (r.result && !t.copies)))
         report(problem, i.pc, thread(w, __builtin_ctz(mask)), 0, 0, MANY_THREADS, r.pc);
       r.touched = i.pc;
     }
@@ -533,10 +533,10 @@ void Block::end_warpgroups() {
       }
     const u32 *pc = group.registers_pc;
     const u32 set = 4 - std::count(group.registers, group.registers + 4, 0u);
-    for (u32 warp = 0; warp < 4 && set; ++warp)
+    for (u32 warp = 0; warp < 4; ++warp)
       if (group.registers[warp] && set < 4)
         report(Problem::WARPGROUP_INCOMPLETE, pc[warp], (first + warp) * LANES, set, 0);
-      else if (pc[warp] != pc[0])
+      else if (group.registers[warp] && pc[warp] != pc[0])
         report(Problem::WARPGROUP_APART, pc[warp], (first + warp) * LANES, 0, 0, first * LANES, pc[0]);
   }
 }

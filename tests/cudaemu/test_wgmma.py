@@ -216,6 +216,23 @@ SMALL = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
 COMMIT = "wgmma.commit_group.sync.aligned;"
 
 
+def test_a_compiler_may_move_accumulators_before_the_wait():
+    """nvcc takes `mov.b32 %r, %f` past `wgmma.wait_group`, whose asm names no register: ptxas sees to it."""
+    rng = np.random.default_rng(0)
+    left, right = numbers(rng, "f16", 64, 16), numbers(rng, "f16", 8, 16)
+    memory = np.zeros(8192, np.uint8)
+    place(encode(left, "f16"), Layout(), memory)
+    place(encode(right, "f16"), Layout(start=4096), memory)
+    body = f"mov.u64 %rd8, {Layout().descriptor(64)}; mov.u64 %rd9, {Layout(start=4096).descriptor(8)}; {zero(4)}"
+    body += f"{FENCE} {SMALL} {listed('d', 4)}, %rd8, %rd9, 0, 1, 1, 0, 0; {COMMIT}"
+    body += "".join(f"mov.b32 %r{20 + n}, %d{n};" for n in range(4)) + "wgmma.wait_group.sync.aligned 0;"
+    body += "".join(f"mov.b32 %d{n}, %r{20 + n};" for n in range(4))
+    out = np.zeros((64, 8), np.float32)
+    result = run(body + store(4, 8, False), memory, out)
+    assert result.findings == [], result.findings
+    np.testing.assert_array_equal(out, left @ right.T)
+
+
 def groups(keep: int, wrong: bool = False):
     rng = np.random.default_rng(0)
     left, right = numbers(rng, "f16", 64, 16), numbers(rng, "f16", 8, 16)
@@ -445,6 +462,9 @@ def test_registers_of_warpgroups():
     assert registers(24, 232) == registers(40, 216, 2) == set()
     assert registers(40, 224, 2) == {"registers"}
     assert registers(24, 232, 1, warp=1) == {"warp divergence"}
+    alone = "setp.ge.u32 %p0, %r0, 32; @%p0 bra OUT; setmaxnreg.dec.sync.aligned.u32 40; OUT:"
+    _, result = look(alone)
+    assert [each.place.text for each in result.findings] == ["setmaxnreg.dec.sync.aligned.u32 40"], "and no more"
     assert registers(25, 232) == registers(16, 232) == registers(24, 264) == {"unknown instruction"}
 
 
