@@ -100,6 +100,7 @@ void Block::start() {
     for (Clock &fenced : w.fenced) fenced = {};
     w.lanes.reset();
     w.epoch = w.waited = 0;
+    w.read = 0;
     w.landed = 0;
     w.speculated.clear();
     w.copies.clear();

@@ -68,6 +68,7 @@ void Block::forget_times() {
   std::fill(read_by.begin(), read_by.end(), Cell());
   for (Warp &w : warps) {
     w.time = tick;
+    w.read = 0;
     std::fill(w.knows.time.begin(), w.knows.time.end(), tick);
     for (Clock &fenced : w.fenced)
       if (!fenced.time.empty()) fenced.time = w.knows.time;

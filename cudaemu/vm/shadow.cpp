@@ -17,10 +17,17 @@ constexpr u64 STRENGTH = Cell::BY_STRONG | Cell::BY_VOLATILE;
 constexpr u64 SELF = LANE_BITS | OTHER_BITS | WARP_BITS | BY_MANY_WARPS;
 constexpr u64 LANE_STEP = 1ull << Cell::LANE_SHIFT | 1ull << Cell::OTHER_SHIFT;
 
+// Many warps have read something at one time, that of a barrier of all. Does the warp know of each that may be one of them?
+bool Block::readers_known(const Warp &w, u32 time) const {
+  return std::all_of(warps.begin(), warps.end(), [&](const Warp &v) {
+    return v.read < time || time < w.knows.time[v.index];
+  });
+}
+
 // Has that access happened before what a lane of the warp does now?
 bool Block::ordered(const Warp &w, int lane, Cell cell) const {
   if (cell.visited()) return happened(w, lane, cluster.visits[cell.visit()]);
-  if (cell.is(BY_MANY_WARPS)) return cell.time() < w.oldest;
+  if (cell.is(BY_MANY_WARPS)) return cell.time() < w.oldest || (!cell.is(STRENGTH) && readers_known(w, cell.time()));
   if (cell.warp() != w.index) return cell.time() < w.knows.time[cell.warp()];
   const auto known = [&](int of) { return of == lane || cell.time() < lane_time(w, lane, of); };
   return known(cell.lane()) && known(cell.other_lane());
@@ -206,6 +213,7 @@ Cell Block::after(const Warp &w, const Instr &i, int lane, Cell earlier, Cell mi
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
 void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const Pattern &p,
                         bool for_warp) {
+  w.read = w.time;
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i);
   const Horizon horizon(w);

@@ -431,6 +431,7 @@ struct Warp {
   Clock knows, fenced[2];                // now; at its last fence, of either reach
   u32 oldest = 1, newest = 1;            // of what it knows: of all, and of all others
   std::unique_ptr<LaneTimes> lanes;      // where its lanes know different things of each other
+  mutable u32 read = 0;                  // `time` when it last read shared memory
   mutable u64 landed = 0;                // the cells of a bulk copy of which it knows that it is over: shadow.cpp
   u32 epoch = 0, epoch_time = 0;         // races.cpp
   u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp

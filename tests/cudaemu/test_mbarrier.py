@@ -113,6 +113,20 @@ def test_warps_that_have_read_at_different_times(wait, fine):
     assert set(found) == (set() if fine else {"shared race"}), result.findings
 
 
+@pytest.mark.parametrize(("more", "expected"), [("", []), ("ld.shared.u32 %r6, [s];", ["shared race"])])
+def test_readers_at_the_same_time(more, expected):
+    """Warps 1 and 2 read, meet, and say so at the mbarrier. Warp 3 says nothing, which matters only if it has read."""
+    body = f"""@%p0 st.shared.u32 [s], 7; bar.sync 0; setp.ge.u32 %p3, %r0, 96; @%p3 bra SILENT;
+        setp.ge.u32 %p3, %r0, 32; @%p3 bra READS; {WAIT.format(0, 0)} @%p0 st.shared.u32 [s], 8; bra OUT;
+        READS: ld.shared.u32 %r5, [s]; bar.sync 1, 64;
+        setp.eq.u32 %p3, %r0, 32; @%p3 mbarrier.arrive.shared::cta.b64 _, [m]; bra OUT;
+        SILENT: {more} OUT:"""
+    c = np.zeros(128, np.uint32)
+    result = launch(FIRST.replace("{count}", "1") + body + LAST, c, c.copy(), block=(128,))
+    assert kinds(result) == expected, result.findings
+    assert c[32:96].tolist() == [7] * 64
+
+
 def test_phases_and_parity():
     """A fresh mbarrier lets a wait for parity 1 pass; each phase is for one parity."""
     arrive = "mbarrier.arrive.shared::cta.b64 _, [m];"
