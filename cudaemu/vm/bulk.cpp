@@ -272,15 +272,15 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   const u32 shift = program.granule_log2;
   const u64 actor = copies_on(cluster.block(c.mbarrier)->index, Cluster::offset(c.mbarrier));
   const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
-  const Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle, shifted(c)};
-  const Cell writer = Cell::by_visit(cluster.remember(visit), 0);
-  Cell fine;  // the last one that was looked at
+  const u64 flags = c.reduction ? Cell::BY_STRONG : 0;  // its additions and the like are atomic
+  Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle, shifted(c)};
+  Cell writer = Cell::by_visit(cluster.remember(visit), flags), fine;  // `fine`: the last one that was looked at
   const auto range = [&](u32 from, u32 bytes) {
     for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
       for (const bool written : {true, false})
         for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
              last = cluster.before(last)) {
-          if (ordered(w, lane, there, last)) {
+          if (last.made_for(writer) || ordered(w, lane, there, last)) {
             if (!cluster.before(last)) fine = last;
             continue;
           }
@@ -289,7 +289,11 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
                        bytes, there, last);
           break;
         }
-      there.written_by[at] = writer;
+      Cell &written = there.written_by[at];
+      const Cell before = written.made_for(writer) ? unordered(w, lane, there, written) : Cell();
+      if (before.word != visit.before.word)
+        visit.before = before, writer = Cell::by_visit(cluster.remember(visit), flags);
+      written = writer;
       there.read_by[at] = {};
     }
   };

@@ -533,6 +533,36 @@ def test_from_one_blocks_shared_memory_to_anothers():
     assert c.tolist() == [1100 + n for n in range(32)] + [1000 + n for n in range(32)]
 
 
+ADD = """@%p0 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32
+    [%r10], [s], 256, [%r11];"""
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("", set()),
+        ("@%p0 red.shared::cluster.add.u32 [%r10], 0;", {"shared race"}),  # with the load at the end alone
+        ("@%p0 st.shared::cluster.u32 [%r10], 7;", {"copy in flight", "shared race"}),
+        (ADD.replace("reduce.", "").replace(".add.u32", ""), {"copy in flight"}),
+    ],
+)
+def test_reductions_into_shared_memory_are_atomic(more, found):
+    """Both blocks add their words to those of block 0, in any order."""
+    sum_ = ".shared .align 16 .b32 sum[64]; " + RANK + "mov.u32 %r12, sum; mad.lo.u32 %r12, %r0, 4, %r12;"
+    write = "st.shared.u32 [%r12], 0; fence.proxy.async;"
+    there = "mapa.shared::cluster.u32 %r10, sum, 0; mapa.shared::cluster.u32 %r11, m, 0;"
+    end = (
+        "setp.ne.u32 %p4, %r8, 0; @%p4 bra E;" + LANDED + "ld.shared.u32 %r13, [%r12]; st.global.u32 [%rd30], %r13; E:"
+    )
+    said, c, result = run(
+        sum_ + write + INIT.format(1024 if more.startswith("@%p0 cp") else 512) + there + ADD + more + end + SYNC,
+        grid=(2,), cluster=(2,),
+    )  # fmt: skip
+    assert set(said) == found, result.findings
+    if not more:
+        assert c.tolist() == [2 * (1000 + n) for n in range(64)]
+
+
 MULTICAST = """setp.eq.and.u32 %p3, %r8, 0, %p0; mov.u16 %h1, {mask};
     @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
         [s], [%rd1], 256, [m], %h1;"""
