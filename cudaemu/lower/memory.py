@@ -48,6 +48,8 @@ def _ld(lowering: Lowering, form: Form) -> Lowered:
 
 @rule("st")
 def _st(lowering: Lowering, form: Form) -> Lowered:
+    if form.has("async"):
+        return _send(lowering, form)
     return _access(lowering, form, form.operand(0), form.elements(1), load=False)
 
 
@@ -97,6 +99,8 @@ OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "de
 
 @rule("atom", "red")
 def _atom(lowering: Lowering, form: Form) -> Lowered:
+    if form.has("async"):
+        return _send(lowering, form)
     space, type_, operation = form.space, form.type(), form.choose(*OPERATIONS)
     width, operands = BYTES[type_], list(form.operands)
     count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
@@ -252,6 +256,26 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
     category = ("bulk.load", "bulk.store", "bulk.cluster")[action]
     writes = 2 if action == TO_GLOBAL else 0
     return Lowered("bulk", out, category=category, access=16, global_store=writes, global_load=2)
+
+
+def _send(lowering: Lowering, form: Form) -> Lowered:
+    """`st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [d], {a, b}, [m]`, and `red.async` likewise."""
+    type_, elements = form.type(), form.elements(1)
+    count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
+    size = BYTES[type_]
+    if form.space not in ("cluster", "generic") or not form.has("mbarrier::complete_tx::bytes"):
+        raise Unsupported("of the asynchronous stores, only those that complete on an mbarrier are known")
+    if len(elements) != count or size not in (4, 8) or size * count > 16:
+        raise Unsupported("its elements are not known")
+    kind = 0
+    if form.base == "red":
+        kind = BULK_REDUCTIONS.index(form.choose(*BULK_REDUCTIONS[1:])) | BULK_TYPES[type_] << 8
+    places = []
+    for operand in (form.operand(0), form.operand(2)):
+        base, offset, wide = lowering.address(operand, "shared" if form.space == "cluster" else "generic")
+        places += [base, Raw(offset), Raw(int(wide))]
+    values = [lowering.use(element, size, type_) for element in elements]
+    return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], category="bulk.cluster", access=size)
 
 
 # Of a tensor map, as tensor_map.h has it: where a field is, its bytes, and those from one dimension's to the next.

@@ -147,6 +147,8 @@ struct BulkCopy {
   u32 reduction = 0, type = 0;
   u64 block = 0;  // who issued it
   u32 thread = 0, pc = 0, group = 0;
+  bool given = false;  // st.async: what it brings is no tile, but the value of registers
+  alignas(16) u8 value[16] = {};
 };
 
 // cp.async.mbarrier.arrive: these lanes arrive when their cp.async up to that number have landed.

@@ -1,4 +1,5 @@
 // Bulk copies: cp.async.bulk and cp.reduce.async.bulk, of plain bytes and, through tensor maps, of boxes of a tensor (TMA).
+// And st.async and red.async, which do the same with values of registers.
 //
 // No thread executes them. One that completes on an mbarrier is made when a waiting thread tests that mbarrier; one in
 // a bulk group when its thread waits for that group, or ends: as late as hardware may. Until such a wait has succeeded,
@@ -220,9 +221,13 @@ static bool has_reduction(Reduction r, Type type) {
 // The copy itself.
 void Cluster::execute(const BulkCopy &c) {
   u8 *const shared = block(c.tile)->shared;
-  if (c.source) {
-    u8 *const to = shared + offset(c.tile), *const from = block(c.source)->shared + offset(c.source);
-    if (launch.sanitize) block(c.tile)->undefined_shared_copy(offset(c.tile), *block(c.source), offset(c.source), c);
+  if (c.source || c.given) {
+    u8 *const to = shared + offset(c.tile);
+    const u8 *const from = c.given ? c.value : block(c.source)->shared + offset(c.source);
+    if (launch.sanitize && c.source)
+      block(c.tile)->undefined_shared_copy(offset(c.tile), *block(c.source), offset(c.source), c);
+    else if (launch.sanitize && !c.reduction)
+      block(c.tile)->undefined_landing(u32(offset(c.tile)), 0, 0, c.bytes, c.pc);
     return c.reduction ? reduce(to, from, c.bytes, Reduction(c.reduction), Type(c.type))
                        : void(memmove(to, from, c.bytes));
   }
@@ -418,7 +423,7 @@ struct Issue {
     const auto known = b.cluster.mbarriers.find(c.mbarrier);
     if (known == b.cluster.mbarriers.end()) return fail(Problem::MBARRIER_NOT_THERE, c.mbarrier, 0);
     const Mbarrier &m = known->second;
-    if (b.launch.sanitize && !m.fenced) {
+    if (b.launch.sanitize && !m.fenced && !c.given) {
       const u64 at = b.cluster.block(c.mbarrier) == &b ? b.cluster.offset(c.mbarrier) : c.mbarrier;
       b.report(Problem::MBARRIER_NOT_FENCED, i.pc, b.thread(w, lane), at, 8, m.made_by_thread, m.made_at,
                m.made_by->block->index);
@@ -472,8 +477,9 @@ struct Issue {
   bool to_shared(BulkCopy &c, u64 tile, u64 mbarrier, u32 blocks) {
     const u64 on = mbarrier & ~WINDOW_MASK;
     c.mbarrier = b.cluster.block(on) ? on : Cluster::address(b, on);
-    if (!c.source && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
-    if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
+    if (!c.source && !c.given && !global_side(c, false, blocks ? __builtin_popcount(blocks) : 1)) return false;
+    if (!place(tile, room_of(c), c.given ? c.bytes : c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile))
+      return false;
     if (!blocks) return land_in(c);
     const u64 at = Cluster::offset(c.tile), there = Cluster::offset(c.mbarrier);
     for (; blocks; blocks &= blocks - 1) {
@@ -496,9 +502,9 @@ struct Issue {
       b.copy_writes(w, i, lane, c);
       if (c.source) b.copy_reads(w, i, lane, c);
     }
-    if (c.source && b.launch.count) {
+    if ((c.source || c.given) && b.launch.count) {
       Counters &count = b.counters[i.pc];
-      ++count.cluster_requests, count.cluster_bytes += c.bytes;
+      count.cluster_requests += !c.given, count.cluster_bytes += c.bytes;
     }
     b.cluster.copies.push_back(c);
     if (b.cluster.noting) {
@@ -563,6 +569,27 @@ static void copy(Warp &w, const Instr &i, u32 m) {
     if (i.o[0] == TO_GLOBAL ? !issue.to_global(c, tile[lane]) : !issue.to_shared(c, tile[lane], mbarrier[lane], blocks))
       return;
   }
+  ++w.seq;
+}
+
+// st.async, red.async. o: reduction | its type << 8, bytes of an element, address in shared memory, offset, 64-bit,
+// mbarrier, offset, 64-bit, elements
+static void send(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  alignas(64) u64 to[LANES], mbarrier[LANES];
+  addresses(w, i.o[2], i.o[3], i.o[4], to);
+  addresses(w, i.o[5], i.o[6], i.o[7], mbarrier);
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    BulkCopy c;
+    c.given = true;
+    c.reduction = i.o[0] & 255, c.type = i.o[0] >> 8;
+    c.block = b.index, c.thread = b.thread(w, lane), c.pc = i.pc;
+    for (u32 n = 8; n < i.count; ++n, c.bytes += i.o[1])
+      memcpy(c.value + c.bytes, w.reg<u8>(i.o[n]) + lane * i.o[1], i.o[1]);
+    if (!Issue{w, i, lane}.to_shared(c, to[lane], mbarrier[lane], 0)) return;
+  }
+  if (b.launch.count) ++b.counters[i.pc].cluster_requests;
   ++w.seq;
 }
 
@@ -644,6 +671,7 @@ void Block::leave_copies(Warp &w, u32 mask) {
 
 void register_bulk(Registry &r) {
   enter(r, {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+"},
+            {"bulk.send", send, "n n s* n n s* n n s*+"},
             {"bulk.map", copy_map, "s* n n s* n n"},
             {"bulk.commit",
              [](Warp &w, const Instr &, u32 m) {

@@ -533,6 +533,54 @@ def test_from_one_blocks_shared_memory_to_anothers():
     assert c.tolist() == [1100 + n for n in range(32)] + [1000 + n for n in range(32)]
 
 
+TO_OTHER = """.shared .align 16 .b32 got[128]; mov.u32 %r8, %cluster_ctarank; xor.b32 %r9, %r8, 1;
+    mapa.shared::cluster.u32 %r10, got, %r9; mapa.shared::cluster.u32 %r11, m, %r9;
+    mul.lo.u32 %r12, %r0, {}; add.u32 %r10, %r10, %r12; mov.u32 %r13, got; add.u32 %r12, %r12, %r13;
+    mad.lo.u32 %r3, %r8, 100, %r3; add.u32 %r4, %r3, 7;"""
+COMPLETE = "shared::cluster.mbarrier::complete_tx::bytes"
+FIRST_OF_BLOCK = """mad.lo.u32 %r14, %r8, 32, %r0; setp.lt.u32 %p2, %r0, 32; mad.wide.u32 %rd29, %r14, 4, %rd0;
+    @%p2 st.global.u32 [%rd29], %r13;"""
+
+
+@pytest.mark.parametrize(
+    ("size", "store"),
+    [
+        (4, f"st.async.weak.{COMPLETE}.u32 [%r10], %r4, [%r11];"),
+        (8, f"st.async.{COMPLETE}.v2.b32 [%r10], {{%r3, %r4}}, [%r11];"),
+        (8, f"mov.b64 %rd2, {{%r3, %r4}}; st.async.{COMPLETE}.s64 [%r10], %rd2, [%r11];"),
+    ],
+)
+def test_asynchronous_stores(size, store):
+    """Each thread sends its numbers to the other block, whose mbarrier counts the bytes."""
+    load = f"ld.shared.u32 %r13, [%r12+{size - 4}];"
+    body = TO_OTHER.format(size) + INIT.format(64 * size) + store
+    found, c, result = run(body + LANDED + load + FIRST_OF_BLOCK + SYNC, grid=(2,), cluster=(2,))
+    assert found == [], result.findings
+    assert c.tolist() == [1107 + n for n in range(32)] + [1007 + n for n in range(32)]
+    assert executed(result, "st.async", "cluster_bytes") == 2 * 64 * size
+    assert executed(result, "st.async", "cluster_requests") == 4  # of two warps of two blocks
+    found, _, result = run(body + load + FIRST_OF_BLOCK + LANDED + SYNC, grid=(2,), cluster=(2,))
+    assert "copy in flight" in found, result.findings
+
+
+@pytest.mark.parametrize(
+    ("operation", "by"), [("add.u32", np.add.reduce), ("max.s32", np.max), ("xor.b32", np.bitwise_xor.reduce)]
+)
+def test_asynchronous_reductions(operation, by):
+    """The threads of both blocks reduce to one word of the other block."""
+    body = TO_OTHER.format(0) + "@%p0 st.shared.u32 [%r12], 5;" + INIT.format(256)
+    body += f"red.async.relaxed.cluster.{COMPLETE}.{operation} [%r10], %r3, [%r11];"
+    body += LANDED + "ld.shared.u32 %r13, [%r12];" + FIRST_OF_BLOCK + SYNC
+    found, c, result = run(body, grid=(2,), cluster=(2,))
+    assert found == [], result.findings
+    assert c.tolist() == [by([5, *range(1100, 1164)])] * 32 + [by([5, *range(1000, 1064)])] * 32
+
+
+def test_what_is_unknown_of_asynchronous_stores():
+    found, _, result = run("st.async.release.gpu.global.u32 [%rd0], %r0;")
+    assert found == ["unknown instruction"], result.findings
+
+
 ADD = """@%p0 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32
     [%r10], [s], 256, [%r11];"""
 
