@@ -68,6 +68,15 @@ std::tuple<int64_t, double, bool> numbers(std::vector<torch::Tensor> all, std::s
   return {int64_t(all.size() + name.size()), all.at(0).item<double>(), all.at(0).is_cuda()};
 }
 
+torch::Tensor raw(torch::Tensor x) {  // twice the bits of fp8, as a number
+  CHECK_INPUT(x);
+  const bool fp8 = x.dtype() == at::ScalarType::Float8_e4m3fn || x.scalar_type() == torch::kFloat8_e5m2;
+  TORCH_CHECK(fp8, "no fp8, but ", x.dtype());
+  auto y = torch::empty_like(x);
+  twice_kernel<uint8_t><<<1, x.numel()>>>((const uint8_t *)x.data_ptr(), (uint8_t *)y.data_ptr(), x.numel());
+  return y;
+}
+
 torch::Tensor forget(int64_t n) {
   auto y = torch::empty({n}, torch::device(torch::kCUDA).dtype(torch::kFloat32));
   forgets_the_last<<<1, n>>>(y.data_ptr<float>(), n);
@@ -83,6 +92,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("double_in_place", &twice_);
   m.def("numbers", &numbers);
   m.def("forget", &forget);
+  m.def("raw", &raw);
   m.def("thrice", [](torch::Tensor x) { return x.numel() * 3; });
 }
 """
@@ -99,6 +109,15 @@ def test_tensors_in_tensors_out(library, dtype):
     report = library.call("twice", x)
     assert report.ok and report.result.dtype == dtype and torch.equal(report.result, 2 * x)
     assert report.launches[0].kernel.startswith("twice_kernel<") and report.counters["global_store_requests"] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_tensors(library, dtype):
+    x = torch.randn(50).to(dtype)
+    report = library.call("raw", x)
+    assert report.ok and report.result.dtype == dtype
+    assert torch.equal(report.result.view(torch.uint8), 2 * x.view(torch.uint8))
+    assert str(library.call("raw", torch.ones(3))) == "raw threw: no fp8, but Float"
 
 
 def test_numpy_gives_numpy(library):

@@ -29,6 +29,9 @@
 
 #include "../call.h"
 
+struct __nv_fp8_e4m3;  // of cuda_fp8.h, which whoever computes with them includes
+struct __nv_fp8_e5m2;
+
 namespace c10 {
 
 class Error : public std::runtime_error {
@@ -55,21 +58,28 @@ enum class ScalarType : int8_t {
   Double = 7,
   Bool = 11,
   BFloat16 = 15,
+  Float8_e5m2 = 23,
+  Float8_e4m3fn = 24,
 };
 constexpr ScalarType kByte = ScalarType::Byte, kUInt8 = kByte, kChar = ScalarType::Char, kInt8 = kChar;
 constexpr ScalarType kShort = ScalarType::Short, kInt16 = kShort, kInt = ScalarType::Int, kInt32 = kInt;
 constexpr ScalarType kLong = ScalarType::Long, kInt64 = kLong, kHalf = ScalarType::Half, kFloat16 = kHalf;
 constexpr ScalarType kFloat = ScalarType::Float, kFloat32 = kFloat, kDouble = ScalarType::Double, kFloat64 = kDouble;
 constexpr ScalarType kBool = ScalarType::Bool, kBFloat16 = ScalarType::BFloat16;
+constexpr ScalarType kFloat8_e5m2 = ScalarType::Float8_e5m2, kFloat8_e4m3fn = ScalarType::Float8_e4m3fn;
 
 typedef __half Half;
 typedef __nv_bfloat16 BFloat16;
+typedef __nv_fp8_e5m2 Float8_e5m2;
+typedef __nv_fp8_e4m3 Float8_e4m3fn;
 
 inline size_t elementSize(ScalarType type) {
   switch (type) {
     case kByte:
     case kChar:
     case kBool:
+    case kFloat8_e5m2:
+    case kFloat8_e4m3fn:
       return 1;
     case kShort:
     case kHalf:
@@ -81,6 +91,10 @@ inline size_t elementSize(ScalarType type) {
     default:
       return 8;
   }
+}
+inline bool isFloat8(ScalarType type) { return type == kFloat8_e5m2 || type == kFloat8_e4m3fn; }
+inline bool isFloatingType(ScalarType type) {
+  return type == kHalf || type == kFloat || type == kDouble || type == kBFloat16 || isFloat8(type);
 }
 inline const char *toString(ScalarType type) {
   switch (type) {
@@ -102,6 +116,10 @@ inline const char *toString(ScalarType type) {
       return "Double";
     case kBool:
       return "Bool";
+    case kFloat8_e5m2:
+      return "Float8_e5m2";
+    case kFloat8_e4m3fn:
+      return "Float8_e4m3fn";
     default:
       return "BFloat16";
   }
@@ -126,6 +144,8 @@ EMULATOR_SCALAR(float, Float)
 EMULATOR_SCALAR(double, Double)
 EMULATOR_SCALAR(bool, Bool)
 EMULATOR_SCALAR(__nv_bfloat16, BFloat16)
+EMULATOR_SCALAR(__nv_fp8_e5m2, Float8_e5m2)
+EMULATOR_SCALAR(__nv_fp8_e4m3, Float8_e4m3fn)
 #undef EMULATOR_SCALAR
 
 enum class DeviceType : int8_t { CPU = 0, CUDA = 1 };
@@ -227,6 +247,8 @@ namespace at {
 using c10::BFloat16;
 using c10::Device;
 using c10::DeviceType;
+using c10::Float8_e4m3fn;
+using c10::Float8_e5m2;
 using c10::Half;
 using c10::IntArrayRef;
 using c10::kBFloat16;
@@ -240,6 +262,8 @@ using c10::kFloat;
 using c10::kFloat16;
 using c10::kFloat32;
 using c10::kFloat64;
+using c10::kFloat8_e4m3fn;
+using c10::kFloat8_e5m2;
 using c10::kHalf;
 using c10::kInt;
 using c10::kInt16;
@@ -342,7 +366,7 @@ class Tensor {
   bool is_cuda() const { return true; }
   bool is_cpu() const { return false; }
   bool requires_grad() const { return false; }
-  bool is_floating_point() const { return type_ == kHalf || type_ == kFloat || type_ == kDouble || type_ == kBFloat16; }
+  bool is_floating_point() const { return c10::isFloatingType(type_); }
   bool is_contiguous() const {
     int64_t expected = 1;
     for (int64_t at = dim(); at-- > 0;) {
@@ -416,6 +440,7 @@ class Tensor {
   template <class T>
   T item() const {
     TORCH_CHECK(numel() == 1, "a Tensor with ", numel(), " elements cannot be converted to Scalar");
+    TORCH_CHECK(!c10::isFloat8(type_), "item of a tensor of ", type_, " is not there in the emulator");
     switch (type_) {
       case kFloat:
         return T(fetch<float>());
@@ -471,6 +496,7 @@ inline Tensor empty(IntArrayRef sizes, TensorOptions options = {}) {
 }
 inline Tensor zeros(IntArrayRef sizes, TensorOptions options = {}) { return empty(sizes, options).zero_(); }
 inline Tensor full(IntArrayRef sizes, double value, TensorOptions options = {}) {
+  TORCH_CHECK(!c10::isFloat8(options.dtype()), "torch::full of ", options.dtype(), " is not there in the emulator");
   Tensor result = empty(sizes, options);
   const auto fill = [&](auto one) {
     std::vector<decltype(one)> all(result.numel(), one);
