@@ -665,7 +665,9 @@ void Block::leave_copies(Warp &w, u32 mask) {
     if (!into && !(c.source && cluster.block(c.source) == this)) continue;
     Block &issuer = cluster.issuer(c);
     issuer.worker = worker;
-    issuer.report(Problem::BULK_AFTER_EXIT, c.pc, c.thread, into ? c.tile : c.source, into, MANY_THREADS, NO_PC, index);
+    const u64 at = into ? c.tile : c.source;
+    issuer.report(Problem::BULK_AFTER_EXIT, c.pc, c.thread, &issuer == this ? Cluster::offset(at) : at, into,
+                  MANY_THREADS, NO_PC, index);
   }
 }
 

@@ -634,6 +634,15 @@ def test_multicast_to_a_block_that_nobody_waits_in():
     assert "block (1, 0, 0) has ended, and this copy may still write" in result.findings[0].message
 
 
+def test_a_copy_to_the_block_itself_that_nobody_waits_for():
+    body = INIT.replace(SYNC, "").format(256)
+    body += "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], 256, [m];"
+    found, _, result = run(body)
+    assert found == ["copy in flight"], result.findings
+    said = "the block itself has ended, and this copy may still write to its shared memory, at byte 0 of shared memory"
+    assert said in result.findings[0].message
+
+
 # ---- what a trace has of it ----
 
 
