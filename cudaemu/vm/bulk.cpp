@@ -507,6 +507,7 @@ struct Issue {
       count.cluster_requests += !c.given, count.cluster_bytes += c.bytes;
     }
     b.cluster.copies.push_back(c);
+    b.changed(w, Space::SHARED);  // who has tested the mbarrier in vain looks again
     if (b.cluster.noting) {
       const u32 there = u32(b.cluster.block(c.mbarrier)->index);
       b.cluster.note(w, i.pc, EVENT_COPY, there, u32(Cluster::offset(c.mbarrier)), c.bytes);

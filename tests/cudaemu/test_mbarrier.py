@@ -305,6 +305,19 @@ def test_a_bulk_copy():
     assert copies["requests"] == 1 and copies["sectors"] in (8, 9)
 
 
+def test_a_copy_that_is_issued_long_after_others_began_to_wait():
+    """By the second warp, which then waits at a barrier for the first: only the copy lets that go on."""
+    late = "mov.u32 %r7, 0; LATE: add.u32 %r7, %r7, 1; setp.lt.u32 %p3, %r7, 20000; @%p3 bra LATE;"
+    body = (
+        "setp.ge.u32 %p2, %r0, 32; @%p2 bra COPIES;" + "@%p0 " + EXPECT.format(256) + WAIT.format(0, 0) + "bra MEET;"
+        + "COPIES:" + late + "setp.eq.u32 %p0, %r0, 32; @%p0 " + COPY.format(256)
+        + "MEET: bar.sync 0; ld.shared.u32 %r5, [%r3];"
+    )  # fmt: skip
+    found, c, result = run(body, count=1)
+    assert found == [], result.findings
+    assert c.tolist() == [100 + (n ^ 32) for n in range(64)]
+
+
 def test_others_may_know_it_from_one_that_waited():
     """One warp waits, the second, which comes first; the block's barrier tells the other."""
     body = (
