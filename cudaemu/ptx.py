@@ -615,7 +615,7 @@ class _Parser:
     def body(self, start: int, name: str, scope: Scope) -> tuple[list[Instruction], list[Variable]]:
         text, location, outer = self.text, None, []
         self.position = start
-        self.inlined: dict[tuple[int, int], tuple[str, int, int]] = {}  # place -> whose it is, and its call
+        self.inlined: dict[tuple[int, int], tuple[tuple[int, int, str], ...]] = {}  # place -> its chain of calls
         self.located: dict[str, Location] = {}  # .loc lines, as long as that holds
         code: list[Instruction] = []
         variables: list[Variable] = []
@@ -670,8 +670,8 @@ class _Parser:
         return code, variables
 
     def locate(self, text: str) -> Location:
-        """A chain of inlined calls is written outermost first, and each .loc names its caller's place only: follow it
-        outwards."""
+        """A chain of inlined calls is written outermost first, and each .loc names its caller's place only, the one
+        written last: a template may call itself, so that the same place is in a chain twice, in two functions."""
         match = _LOC.match(text)
         if match is None:
             self.skip()
@@ -679,21 +679,18 @@ class _Parser:
         file, line, call_file, call_line = (int(number or 0) for number in match.group(1, 2, 4, 5))
         if not call_file:
             return Location(file, line, file, line, line)
-        name = match[3]
-        if self.inlined.get((file, line)) != (name, call_file, call_line):
-            self.inlined[file, line] = (name, call_file, call_line)
+        here = (file, line, match[3])  # a place, and the function that it is in
+        callers = self.inlined.get((call_file, call_line)) or ((call_file, call_line, ""),)
+        chain = callers[callers.index(here) :] if here in callers else (here, *callers)  # from the inside
+        if self.inlined.get((file, line)) != chain:
+            self.inlined[file, line] = chain
             self.located.clear()
-        chain = [(file, line, name)]  # places, and the function that each is in, from the inside
-        place = (call_file, call_line)
-        while place in self.inlined and len(chain) < 64:
-            chain.append((*place, self.inlined[place][0]))
-            place = self.inlined[place][1:]
-        own = place
-        for file_, line_, function in reversed(chain):
+        own = place = chain[-1][:2]
+        for file_, line_, function in reversed(chain[:-1]):
             if function not in self.lambdas or file_ != own[0]:
                 break
             own = (file_, line_)
-        return Location(file, line, *place, own[1], (*((file_, line_) for file_, line_, _ in chain), place))
+        return Location(file, line, *place, own[1], tuple((file_, line_) for file_, line_, _ in chain))
 
     @staticmethod
     def usual(match: re.Match[str], scope: Scope, location: Location | None) -> Instruction | None:

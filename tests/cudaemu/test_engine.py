@@ -961,6 +961,34 @@ def test_syntax():
     ]
 
 
+def test_the_calls_of_a_template_that_calls_itself():
+    """Its line calls the same line of another instance, as in CuTe's copies. The outer one comes up again later."""
+    parsed = ptx.parse("""
+        .version 8.0
+        .target sm_80
+        .file 1 "kernel.cu"
+        .file 2 "recursive.h"
+        .visible .entry f() {
+            .reg .b32 %r<4>;
+            .loc 2 5 3, function_name outer, inlined_at 1 10 3
+            .loc 2 9 3, function_name passes_on, inlined_at 2 5 3
+            .loc 2 5 3, function_name inner, inlined_at 2 9 3
+            .loc 2 20 3, function_name last, inlined_at 2 5 3
+            mov.u32 %r1, 0;
+            .loc 2 9 3, function_name passes_on, inlined_at 2 5 3
+            mov.u32 %r2, 0;
+            .loc 2 5 3, function_name outer, inlined_at 1 30 3
+            mov.u32 %r3, 0;
+        }""")
+    chains = [each.location.chain for each in parsed.functions["f"].instructions]
+    assert chains == [
+        ((2, 20), (2, 5), (2, 9), (2, 5), (1, 10)),
+        ((2, 9), (2, 5), (1, 10)),
+        ((2, 5), (1, 30)),
+    ]
+    assert [each.location.call_line for each in parsed.functions["f"].instructions] == [10, 10, 30]
+
+
 @pytest.mark.parametrize(
     "text", [".visible .entry k() {", ".visible .entry k() { add.u32 %r1, ?; }", ".visible .entry k() { .reg .q9 %r; }"]
 )
