@@ -530,7 +530,7 @@ struct Block {
   bool proxy_fenced(const Warp &, Cell) const;
   bool release_warpgroups();
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
-  void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 swizzled);
+  void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 parts, u32 swizzled);
   void report_shifted(const Visit &, u32 thread, u32 pc);
   bool readers_known(const Warp &, u32 time) const;
   bool ordered(const Warp &, int lane, Cell) const;

@@ -568,8 +568,8 @@ bool Block::proxy_fenced(const Warp &w, Cell cell) const {
   return happened({{}, fenced_times(w), w.knows.others}, cell, true);
 }
 
-// One granule, which looks as if something was wrong with it.
-void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 at, u32 swizzled) {
+// One granule, which looks as if something was wrong with it. `parts`: a bit for each warp that reads it.
+void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 at, u32 parts, u32 swizzled) {
   const Cell written = written_by[at];
   const u32 where = at << program.granule_log2, bytes = std::max(1u << program.granule_log2, 1u), group = w.index / 4;
   const Instr &i = *product.part[product.first % 4].i;
@@ -597,28 +597,30 @@ void Block::check_operand(const Warp &w, const Warpgroup::Product &product, u32 
   for (Cell last = written; last; last = cluster.before(last))
     for (const bool fenced : {false, true})
       for (u32 part = 0; part < 4; ++part)
-        if (product.part[part].i && !happened(product.part[part].past, last, fenced))
+        if (parts >> part & 1 && product.part[part].i && !happened(product.part[part].past, last, fenced))
           return report_visit(fenced ? Problem::NO_PROXY_FENCE : Problem::RACE_READ_AFTER_WRITE,
                               warps[4 * group + part], i, 0, where, bytes, *this, last);
 }
 
-// Each warp of the product must know that what it reads has been written; and a thread may overwrite it only if it
-// knows of a wait for the product. Most granules have the state of their neighbours.
+// Each warp of the product must know that what it reads has been written, its own rows of A and all of B; and a thread
+// may overwrite it only if it knows of a wait for the product. Most granules have the state of their neighbours.
 void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &product) {
-  u32 limit[32];
-  std::fill(limit, limit + 32, ~0u);
-  for (const Warpgroup::Part &part : product.part)
-    for (u32 v = 0; part.i && v < warps.size(); ++v)
-      limit[v] = std::min({limit[v], part.past.time[v], part.past.fenced[v]});
   const u32 shift = program.granule_log2, pc = product.part[product.first % 4].i->pc;
   const u64 actor = products_of(index, w.index / 4);
   const Warpgroup::Part &first = product.part[product.first % 4];
   const std::vector<u32> addresses = pieces(product);
   const size_t of_a = addresses.size() - Operands(*first.i).columns * 2;
+  u32 limit[32], parts = 0;
   u64 fine = 0, before = ~0ull, after = 0;
   for (size_t n = 0; n < addresses.size(); ++n) {
-    const u32 from = addresses[n];
-    if (n == of_a) fine = 0;  // B may be written in another way
+    const u32 from = addresses[n], readers = n < of_a ? 1u << 4 * n / of_a : 15;
+    if (readers != parts) {
+      parts = readers, fine = 0;
+      std::fill(limit, limit + 32, ~0u);
+      for (u32 part = 0; part < 4; ++part)
+        for (u32 v = 0; parts >> part & 1 && product.part[part].i && v < warps.size(); ++v)
+          limit[v] = std::min({limit[v], product.part[part].past.time[v], product.part[part].past.fenced[v]});
+    }
     if (from + 16 > launch.shared_bytes) continue;
     if (shared_tainted && undefined_shared(from, 16))
       report(Problem::UNDEFINED_PRODUCT, pc, product.first * LANES, 0, n < of_a ? OPERAND_A : OPERAND_B);
@@ -627,7 +629,7 @@ void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &p
       if (written.word != fine || !fine) {
         constexpr u64 UNUSUAL = Cell::IN_FLIGHT | Cell::BY_MANY_WARPS;
         if (!written || written.is(UNUSUAL) || written.time() >= limit[written.warp()])
-          check_operand(w, product, at, Matrix(n < of_a ? first.a : first.b, false).swizzled);
+          check_operand(w, product, at, parts, Matrix(n < of_a ? first.a : first.b, false).swizzled);
         fine = written.word;
       }
       Cell &read = read_by[at];

@@ -296,6 +296,7 @@ OTHER = f"{SMALL} {listed('d', 4, 4)}, %rd8, %rd9, 1, 1, 1, 0, 0;"
 TF32 = PRODUCT.replace("m64n8k16.f32.f16.f16", "m64n8k8.f32.tf32.tf32").replace("1, 0, 0;", "1;")
 WRITE = "mov.u32 %r20, s; mad.lo.u32 %r20, %r0, 4, %r20;"  # the thread's word of A
 PLAIN = "st.shared.u32 [%r20], %r0;"
+OWN = "mov.u32 %r20, s; mad.lo.u32 %r20, %r0, 16, %r20; st.shared.v4.u32 [%r20], {%r0, %r0, %r0, %r0};"  # its warp's
 BARRIER = "bar.sync 0;"
 PROXY = "fence.proxy.async;"
 KIND, STORE = PRODUCT.split(",")[0], "st.shared.u32 [%r20]"
@@ -337,6 +338,12 @@ def look(body: str, threads: int = 128, before: str = OPERANDS, **options):
         (WRITE + PLAIN + BARRIER + FENCE + PRODUCT + WAIT, {("missing proxy fence", KIND)}),
         (WRITE + PROXY + PLAIN + BARRIER + FENCE + PRODUCT + WAIT, {("missing proxy fence", KIND)}),
         (WRITE + PLAIN + PROXY + FENCE + PRODUCT + WAIT, {("shared race", KIND)}),
+        # a warp reads its own 16 rows of A, and all of B
+        (OWN + PROXY + FENCE + PRODUCT + WAIT, set()),
+        (OWN + FENCE + PRODUCT + WAIT, {("missing proxy fence", KIND)}),
+        (OWN.replace("%r0, 16,", "%r0, -16,").replace("[%r20]", "[%r20 + 2032]") + PROXY + FENCE + PRODUCT + WAIT,
+         {("shared race", KIND)}),
+        (OWN.replace("[%r20]", "[%r20 + 4096]") + PROXY + FENCE + PRODUCT + WAIT, {("shared race", KIND)}),
         # ... and afterwards
         (WRITE + FENCE + PRODUCT + WAIT + BARRIER + PLAIN, set()),
         (WRITE + FENCE + PRODUCT + PLAIN + WAIT, {("wgmma in flight", STORE)}),
