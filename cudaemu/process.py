@@ -39,6 +39,7 @@ from cudaemu.terminal import hold_standard_descriptors
 HERE = Path(__file__).resolve().with_name("host")
 LIBRARIES = {"thrust": "Thrust", "cub": "CUB", "cooperative_groups": "cooperative groups", "cuda": "libcu++"}
 TOOLKIT = re.compile(r"/(nvidia/[^/]+|cuda[-.\d]*)/(targets/[^/]+/)?include/")  # its headers
+CUTLASS = re.compile(r"/include/(cute|cutlass)/")
 GO_PRINT, GO_LOOK = 1, 2  # answers to a launch that goes on, other than 0: print this; say where the program is
 SUCCESS, INVALID_VALUE, UNKNOWN = 0, 1, 999  # of cudaError_t
 WROTE_HERE = "the host code wrote to a file descriptor that it has not opened: the emulator uses it"
@@ -718,7 +719,7 @@ def _places(so: Path, offsets: tuple[int, ...]) -> Iterator[tuple[str, int, str]
 
 def _is_users(place: tuple[str, int, str], stubs: frozenset[str]) -> bool:
     file, line, function = place
-    foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(TOOLKIT.search(os.path.normpath(file)))
+    foreign = file.startswith(("/usr/", "??", str(HERE))) or bool(library_of(file))
     foreign = foreign or function.replace(UNNAMED, "").partition("(")[0].partition("<")[0] in stubs
     return not foreign and not Path(file).name.startswith(("emulator_", "tmpxft")) and line > 0
 
@@ -732,8 +733,10 @@ def _begin_of_function(so: Path, offset: int) -> int | None:
 
 
 def library_of(file: str) -> str:
-    """The library of the toolkit that a source file belongs to; nothing if it is of none."""
+    """The library that a source file belongs to, of the toolkit or CUTLASS; nothing if it is of none."""
     path = os.path.normpath(file)
+    if CUTLASS.search(path):
+        return "CUTLASS"
     headers = TOOLKIT.search(path)
     if not headers:
         return ""

@@ -167,8 +167,10 @@ class Finding:
 
     @property
     def source(self) -> tuple[object, ...]:
-        """The kind and the line of the source, which all instances of a template share."""
-        return self.kind, self.file, self.call_line, self.line or self.ptx
+        """The kind and the line of the source, which all instances of a template share. A library's kernel may have a
+        single line, which calls all of the user's code."""
+        inner = (self.inner_file, self.inner_line) if library_of(self.file) else ()
+        return self.kind, self.file, self.call_line, self.line or self.ptx, *inner
 
     @property
     def where(self) -> tuple[object, ...]:

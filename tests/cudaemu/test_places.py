@@ -343,6 +343,43 @@ def test_a_finding_in_a_library_names_the_line_that_called_it():
     assert all(len(line) < 200 for line in str(bounds).splitlines())
 
 
+DEVICE_KERNEL = """#pragma once
+template <class Operator> __global__ void device_kernel(Operator op) {
+  op();  // all of the user's code
+}
+"""
+OPERATOR = """#include "include/cutlass/device_kernel.h"
+struct Operator {
+  int *out;
+  __device__ void operator()() const {
+    __shared__ int a[64], b[64];
+    a[threadIdx.x] = 1;
+    out[threadIdx.x] = a[63 - threadIdx.x];  // first
+    __syncthreads();
+    b[threadIdx.x] = 1;
+    out[threadIdx.x] = b[63 - threadIdx.x];  // second
+  }
+};
+int main() {
+  int *out;
+  cudaMalloc(&out, 256);
+  device_kernel<<<1, 64>>>(Operator{out});
+}
+"""
+
+
+def test_mistakes_in_what_a_kernel_of_cutlass_calls_are_told_apart():
+    path = sources.source(OPERATOR, "cutlass_operator")
+    header = path.parent / "include/cutlass/device_kernel.h"
+    header.parent.mkdir(parents=True, exist_ok=True)
+    header.write_text(DEVICE_KERNEL)
+    races = [each for each in cudaemu.program(path).findings if each.kind == "shared race"]
+    places = [(Path(each.inner_file), each.inner_line) for each in races]
+    assert {line(OPERATOR, "// first"), line(OPERATOR, "// second")} <= {number for _, number in places}, places
+    assert {file for file, _ in places} == {path} and len(set(places)) == len(places)
+    assert f"in CUTLASS, called at {path.name}:{line(OPERATOR, 'device_kernel<<<')}" in str(races[0])
+
+
 def test_one_mistake_of_a_template_is_one_finding():
     text = """template <class T> __global__ void race(T *p) {
   __shared__ T s[64];
