@@ -344,7 +344,8 @@ def _per_clock(ceilings: Mapping) -> dict[str, float]:
 def _short(report: str, findings: int = 2) -> str:
     """A report's first findings, and how many more there are."""
     blocks = report.split("\n\n")
-    more = [f"... and {len(blocks) - findings} more findings"] if len(blocks) > findings else []
+    left = len(blocks) - findings
+    more = [f"... and {left} more finding{'s' * (left > 1)}"] if left > 0 else []
     return "\n\n".join(blocks[:findings] + more)
 
 
@@ -587,7 +588,7 @@ def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Fig
     if not found:
         return Markdown(f"*No profile and rates of the {name} stages at {size} are recorded yet: {MEASURE}*")
     return plot.roofline(
-        found, f"{found[0].record.run['gpu']}, {dtype} {size}: what each stage reaches of what it could"
+        found, f"{found[0].record.run['gpu']}, {dtype} {size}: what each stage reaches, under its roofs"
     )
 
 

@@ -316,7 +316,7 @@ def test_a_roofline_needs_recorded_profiles(monkeypatch, tmp_path):
 def test_what_a_tile_costs_needs_recorded_rates(monkeypatch):
     kernel = kernels.load("13").kernel()
     title = notebook.costs(kernel).texts[0].get_text()
-    assert title.startswith(f"Binds if all else hides behind it: {kernel.label}: shared memory,")
+    assert title.startswith(f"Needed longest: {kernel.label}: shared memory,")
     monkeypatch.setattr(notebook, "newest_ceilings", lambda: None)
     assert "python -m common.measure.ceiling" in notebook.costs(kernel).data
 

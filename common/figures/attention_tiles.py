@@ -77,7 +77,7 @@ def online_steps(scores: np.ndarray, values: np.ndarray, tile: int) -> Picture:
     corrected = sum(step.correction < 1 for step in steps[1:])
     takeaway = (
         f"{plural(len(steps), 'tile')}, {plural(corrected, 'correction')} of what was summed before: "
-        f"o / l = {found:.4f}, as in one go: {exact:.4f}"
+        f"o / l = {found:.4f}, the same in one pass: {exact:.4f}"
     )
     with styled():
         figure = picture(11, 2.5, takeaway)
@@ -159,9 +159,9 @@ def readers(*traced: Traced) -> Picture:
     takeaways = []
     for one, parts in zip(traced, found):
         times = {name: parts[name].sum(-1).mean() for name in names if name in parts}
-        takeaways.append(f"in {_name(one)} " + ", ".join(f"{name} {_times(count)}" for name, count in times.items()))
+        takeaways.append(f"{_name(one)}: " + ", ".join(f"{name} {count:g}" for name, count in times.items()))
     with styled():
-        figure = picture(11, 2.55 * len(traced) + 0.2, f"Each element is read {'; '.join(takeaways)}")
+        figure = picture(11, 2.55 * len(traced) + 0.2, f"Warps that read each element. {'; '.join(takeaways)}")
         panels = figure.subplots(len(traced), len(names), squeeze=False)
         for line, one, parts in zip(panels, traced, found):
             stored = _stored(one)
@@ -186,10 +186,6 @@ def readers(*traced: Traced) -> Picture:
         handles.append(Patch(color=SHARED_BY_WARPS, label="all of them"))
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
     return figure
-
-
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{count:g} times"
 
 
 def _name(traced: Traced) -> str:
@@ -338,8 +334,9 @@ def loop(kernel: Kernel, arch: str | Arch = "9.0", function: str = "", seldom: b
             continue
         vote, over = re.match(r"VOTE\S* (P\d)", i.text), re.match(r"@!(P\d) BRA\b.*\b0x([0-9a-f]+)", i.text)
         if over and over[1] == voted:
-            resumed = int(over[2], 16)
-        voted = vote[1] if vote else voted
+            resumed, voted = int(over[2], 16), ""  # the predicate may serve another jump later
+        if vote:
+            voted = vote[1]
         kept.append(i)
     return kept
 
@@ -350,7 +347,7 @@ COLOURS = dict(zip((name for name, _ in PURPOSES), (FREE, HUES[0], HUES[5], HUES
 
 def costs(of: Mapping[str, Cost]) -> Picture:
     """What a tile asks of each resource, kernel by kernel: the longest bar is what binds if all else hides."""
-    takeaway = "Binds if all else hides behind it: " + ", ".join(
+    takeaway = "Needed longest: " + ", ".join(
         f"{name}: {resource}, {clocks:,.0f} clocks"
         for name, (resource, clocks) in ((name, hidden(each)) for name, each in of.items())
     )

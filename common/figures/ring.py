@@ -181,7 +181,7 @@ def ring(*traced: Traced, warp: int = 0, turns: int | None = None) -> Picture:
     width, tall = 11.0, 0.34
     with styled():
         several = any(len({one.tensors for one in moving(each)}) > 1 for each in found)
-        takeaway = f"{'Tiles' if several else 'Slices'} in flight when another one has been read: "
+        takeaway = f"{'Tiles' if several else 'Slices'} in flight during a product: "
         figure = picture(width, 0.75 + sum(0.42 + tall * rows for rows in rows_of), takeaway + ", ".join(each_flies))
         panels = figure.subplots(len(found), 1, height_ratios=rows_of, sharex=True, squeeze=False)[:, 0]
         for axes, each, scale, rows, ringed, one in zip(panels, found, scales, rows_of, buffers, traced):

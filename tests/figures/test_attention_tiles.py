@@ -35,7 +35,7 @@ def test_only_a_new_maximum_corrects_what_was_summed():
     assert [step.correction for step in steps] == [0, 1, 2**-3]
     assert [step.m for step in steps] == [3, 3, 6]
     picture = attention_tiles.online_steps(np.array([1.0, 3, 2, 2, 6, 0]), np.ones(6), 2)
-    assert picture.texts[0].get_text().startswith("3 tiles, 1 correction of what was summed before: o / l = 1.0000, as")
+    assert picture.texts[0].get_text().startswith("3 tiles, 1 correction of what was summed before: o / l = 1.0000, the")
 
 
 def test_split_kv_shares_queries_and_split_q_keys():
@@ -48,7 +48,7 @@ def test_split_kv_shares_queries_and_split_q_keys():
         assert before["K"][16 * warp : 16 * warp + 16, :, warp].all() and after["Q"][16 * warp, :, warp].all()
         assert before["V"][:, 4 * warp : 4 * warp + 4, warp].all()
     title = attention_tiles.readers(split_kv, split_q).texts[0].get_text().replace("\n", " ")
-    assert "in 12_flash_attention Q 4 times, K once, P 4 times, V once; in 13_split_q Q once, K 4 times" in title
+    assert "12_flash_attention: Q 4, K 1, P 4, V 1; 13_split_q: Q 1, K 4" in title
 
 
 def test_a_buffer_that_is_filled_twice_is_refused():
@@ -99,6 +99,15 @@ def test_what_a_warp_seldom_needs_can_be_left_out():
     assert final.of("tensor cores") == (products + 4) * 8
     again = attention_tiles.cost(stages["16"], RATES, function=plain)
     assert again.of("exp2 (XU)") == (2 * scores + 2) * 8  # two rows of a lane are corrected
+
+
+def test_a_predicate_serves_a_vote_and_later_something_else():
+    """In stage 15 it guards the copies of the next tile, which are executed in every turn."""
+    kernel = kernels.load("15").kernel()
+    always, all_of_it = (attention_tiles.loop(kernel, seldom=each) for each in (False, True))
+    assert len(always) < len(all_of_it)
+    copies = [sum(i.opcode.startswith("LDGSTS") for i in body) for body in (always, all_of_it)]
+    assert copies[0] == copies[1] > 0
 
 
 def test_what_binds_is_the_longest_bar():

@@ -197,7 +197,7 @@ def test_attention_takes_its_tiles_of_k_and_v_in_turn(stage):
 
 def test_the_headline_says_what_was_executed():
     picture = ring.ring(traced(7), traced(8, STAGES=2), turns=3)
-    said = "Slices in flight when another one has been read: 0 with 1 buffer, 1 with 2 buffers"
+    said = "Slices in flight during a product: 0 with 1 buffer, 1 with 2 buffers"
     assert picture.texts[0].get_text() == said
     titles = [axes.get_title(loc="left").split(":")[0] for axes in picture.axes]
     assert titles == ["07_cp_async fp16", "08_multi_stage fp16 STAGES=2"]
