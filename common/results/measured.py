@@ -79,7 +79,7 @@ def levels_table(gpu: str | None = None) -> str:
         f"{model.shared_kb} KB per SM",
         "what shared memory leaves",
         f"{model.l2_mb} MB",
-        f"{run['memory_bytes'] / 1e9:.0f} GB",
+        f"{run['memory_bytes'] / 2**30:.0f} GB",
     )
     body: list[list[object]] = [["registers", f"{model.registers * 4 >> 10} KB per SM", latency("FMA"), None, None]]
     for (name, waits, delivers), size in zip(LEVELS, holds):

@@ -242,7 +242,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         {"key": f"latency {k}", "name": f"{k}, chased", "value": v, "unit": "clocks", "sm_mhz": {"median": 2000.0}}
         for k, v in clocks.items()
     ]
-    head = {"sms": 100, "highest_mhz": 2000.0, "memory_bytes": 141e9}
+    head = {"sms": 100, "highest_mhz": 2000.0, "memory_bytes": 141 << 30}
     record("ceiling", run(unit, *levels, *waits, kind="ceiling", **head))
     counters = {
         "global_load_sectors": {"emulator": 1234, "ncu": 1234, "metric": "l1tex__x.sum"},
