@@ -362,7 +362,12 @@ def _building(home: Path, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a key. BlockingIOError if another process holds it and this one shall not `wait`."""
     with ExitStack() as stack:
         while True:
-            home.mkdir(parents=True, exist_ok=True)
+            try:
+                home.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                if home.exists():  # no folder
+                    raise
+                continue  # it was there, but is removed before mkdir has looked what it is
             with suppress(FileNotFoundError):  # the key was removed meanwhile, and its lock with it: once more
                 lock = stack.enter_context(open(home / LOCK, "w"))
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

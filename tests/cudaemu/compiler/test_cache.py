@@ -329,6 +329,20 @@ while time.monotonic() < end:
 """
 
 
+def test_a_folder_that_is_removed_while_mkdir_looks_at_it(cache_folder, monkeypatch):
+    """mkdir finds it there, then looks whether it is a folder, and it is gone: FileExistsError."""
+    made, gone = Path.mkdir, []
+
+    def mkdir(path: Path, *arguments, **options) -> None:
+        if path.name.startswith("thing-") and not gone:
+            gone.append(path)
+            raise FileExistsError(17, "File exists", str(path))
+        made(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert (cache.get("thing", ["a"], Builder()) / "product").read_text() == "whole" and gone
+
+
 def test_products_that_others_remove_are_built_again(cache_folder, monkeypatch):
     """Four processes want the same five products, and two of them remove all of them all the time."""
     monkeypatch.setenv("CUDAEMU_CACHE_LIMIT", "0.000000001")
