@@ -16,6 +16,7 @@ from common import accuracy, problem
 from common.measure import contest, timing
 from cudaemu.errors import UserError
 from kernels import matmul
+from kernels.h5_final import launch
 from kernels.h5_final.launch import CHOICES
 from tests.launches import Notes, from_four_threads, within
 
@@ -150,6 +151,28 @@ def test_copies_that_a_pair_of_blocks_shares(transposed):
         assert_right(c, expected(a, b))
         rows, columns = (int(number) for number in name.partition(",")[0].split(" × "))
         assert report.launches[0].grid[0] == 2 * -(-264 // (2 * rows)) * -(-328 // columns)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (512, 512, 512), (1536, 1536, 64), (1536, 1536, 520), (64, 1024, 1024), (192, 256, 8192),
+        (64, 520, 264), (1304, 1304, 264), (64, 1304, 8200),
+    ],
+)  # fmt: skip
+def test_the_notebook_estimates_as_the_launcher_does(shape, monkeypatch):
+    """`estimates` repeats its arithmetic: the least one is what the launcher takes."""
+    monkeypatch.setattr(launch, "H200", {1: 132, 2: 66, 4: 33, 8: 16})  # the emulator has no GPCs
+    kernel = kernels.load("h5").kernel("fp16")
+    m, n, k = shape
+    a, b, c = make(m, k), make(k, n), torch.empty(m, n, dtype=torch.float16)
+    room = launch.choose(shape, {}, 132)["room"]
+    least = CHOICES.index(min(launch.estimates(shape)).name)
+    ran = []
+    for choice in (-1, least):
+        changed = {"choice": choice, "room": room, "sums": torch.empty(max(room, 1), 128, 128)}
+        ran.append(kernel.emulate((a, b), (c,), changed=changed, sanitize=False).launches[0].kernel)
+    assert ran[0] == ran[1]
 
 
 @pytest.mark.parametrize(("n", "sharers"), [(3008, 1), (3000, 2)])

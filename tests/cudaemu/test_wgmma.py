@@ -195,13 +195,19 @@ def test_bits():
     np.testing.assert_array_equal(out, expected)
 
 
-def test_the_warps_of_two_warpgroups():
-    """Each warpgroup has a product of its own."""
+def operands(m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A [m, 16] and B [n, 16] of fp16 numbers, and shared memory that has them at bytes 0 and 4096."""
     rng = np.random.default_rng(0)
-    left, right = numbers(rng, "f16", 128, 16), numbers(rng, "f16", 32, 16)
+    left, right = numbers(rng, "f16", m, 16), numbers(rng, "f16", n, 16)
     memory = np.zeros(8192, np.uint8)
     place(encode(left, "f16"), Layout(), memory)
     place(encode(right, "f16"), Layout(start=4096), memory)
+    return left, right, memory
+
+
+def test_the_warps_of_two_warpgroups():
+    """Each warpgroup has a product of its own."""
+    left, right, memory = operands(128, 32)
     second = Layout(start=2048).descriptor(64)
     body = f"""mov.u64 %rd8, {Layout().descriptor(64)}; setp.ge.u32 %p3, %r0, 128; @%p3 mov.u64 %rd8, {second};
         mov.u64 %rd9, {Layout(start=4096).descriptor(32)}; {FENCE}
@@ -218,11 +224,7 @@ COMMIT = "wgmma.commit_group.sync.aligned;"
 
 def test_a_compiler_may_move_accumulators_before_the_wait():
     """nvcc takes `mov.b32 %r, %f` past `wgmma.wait_group`, whose asm names no register: ptxas sees to it."""
-    rng = np.random.default_rng(0)
-    left, right = numbers(rng, "f16", 64, 16), numbers(rng, "f16", 8, 16)
-    memory = np.zeros(8192, np.uint8)
-    place(encode(left, "f16"), Layout(), memory)
-    place(encode(right, "f16"), Layout(start=4096), memory)
+    left, right, memory = operands(64, 8)
     body = f"mov.u64 %rd8, {Layout().descriptor(64)}; mov.u64 %rd9, {Layout(start=4096).descriptor(8)}; {zero(4)}"
     body += f"{FENCE} {SMALL} {listed('d', 4)}, %rd8, %rd9, 0, 1, 1, 0, 0; {COMMIT}"
     body += "".join(f"mov.b32 %r{20 + n}, %d{n};" for n in range(4)) + "wgmma.wait_group.sync.aligned 0;"
@@ -234,11 +236,7 @@ def test_a_compiler_may_move_accumulators_before_the_wait():
 
 
 def groups(keep: int, wrong: bool = False):
-    rng = np.random.default_rng(0)
-    left, right = numbers(rng, "f16", 64, 16), numbers(rng, "f16", 8, 16)
-    memory = np.zeros(8192, np.uint8)
-    place(encode(left, "f16"), Layout(), memory)
-    place(encode(right, "f16"), Layout(start=4096), memory)
+    left, right, memory = operands(64, 8)
     out = np.full((64, 8), 99, np.float32)
     places = {"a": Layout().descriptor(64), "b": Layout(start=4096).descriptor(8)}
     body = "mov.u64 %rd8, {a}; mov.u64 %rd9, {b};".format(**places) + FENCE
