@@ -109,7 +109,7 @@ sed -e 's/S::SPLITS == APART ? blockIdx.x - share \* order.tiles.by : //' -e 's/
 run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 384x384x16384 512x512x16384 512x1024x16384 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B, wherever they can
-sed -E -e 's/(choice<128, (256|224|192|128), 1)>\([0-9]*,/\1>(1000000,/g' -e 's/(choice<128, 256, 1, 2)>\(690,/\1>(640,/' \
+sed -E -e 's/(choice<(128, (256|224|192|128)|192, 192), 1)>\([0-9]*,/\1>(1000000,/g' -e 's/(choice<128, 256, 1, 2)>\(690,/\1>(640,/' \
   -e 's/c.sharers > 1 && a_lines \* b_lines == 1/false/' \
   kernels/h5_final/kernel.cu >"$source"
 run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
@@ -117,7 +117,7 @@ run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_
 run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
   --source "$source"
 source=${TMPDIR:-/tmp}/apart_h5.cu  # no copies are shared
-sed -E 's/(choice<128, [0-9]*, 1, 2)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
+sed -E 's/(choice<[0-9]*, [0-9]*, 1, 2)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
 run apart-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --source "$source" --repeat 2
 run profile-apart-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
@@ -143,6 +143,10 @@ source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 rows
 sed 's/choice<192, 64, 1>([0-9]*,/choice<192, 64, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --source "$source" --repeat 2
+source=${TMPDIR:-/tmp}/squares_h5.cu  # no tile of 192 × 192
+sed -E 's/(choice<192, 192, 1(, 2)?)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
+run squares-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 2056 3000 4104 2056x4104x4096 2304x6144x2304 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96 or 160 rows, or 224 columns
 sed -E 's/choice<((96|160), [0-9]*|128, 224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \

@@ -913,6 +913,7 @@ constexpr Choice CHOICES[] = {
     choice<128, 128, 4>(310, 4700, 4300),      choice<128, 128, APART>(335, 7000, 4300),
     choice<128, 256, APART>(630, 10500, 4300), choice<128, 256, 1, 2>(690, 300, 7500),
     choice<128, 192, 1, 2>(490, 300, 7000),    choice<128, 128, 1, 2>(340, 300, 7000),
+    choice<192, 192, 1>(720, 300, 6600),       choice<192, 192, 1, 2>(720, 300, 7500),
 };
 constexpr int ALL = sizeof(CHOICES) / sizeof(CHOICES[0]);
 constexpr int SQUARE = 128;    // rows and columns of C whose sums are a unit of scratch

@@ -14,6 +14,7 @@ CHOICES = (
     "128 × 64, K in 2", "128 × 64, K in 4", "128 × 64, K in 8", "128 × 128, K in 4",
     "128 × 128, K in parts", "128 × 256, K in parts",
     "128 × 256, B shared", "128 × 192, B shared", "128 × 128, B shared",
+    "192 × 192", "192 × 192, B shared",
 )  # fmt: skip
 OURS = -1  # the launcher's own
 DEEP = 8192  # K; below it, sums that pass through global memory do not pay
