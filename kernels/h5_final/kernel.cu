@@ -16,7 +16,7 @@
 //   level     | tile of C (M × N)                      | tiles of A, B per K slice of 64 | who
 //   ----------+----------------------------------------+---------------------------------+---------------------------
 //   split     | one                                    | a share of the slices per block | cluster of SPLITS, or APART
-//   block     | 128 × 64 to 256, 192 × 64; or          | as many as fit: STAGES          | 3 or 4 warpgroups
+//   block     | 128 × 64 to 256, 192 × 64, 192; or     | as many as fit: STAGES          | 3 or 4 warpgroups
 //             | exchanged 96 × 128, 96 × 192, 160 × 128|                                 |
 //   producer  |                                        | boxes of 64 along K, or N       | 1 thread of the last one
 //   consumer  | 64 × BLOCK_N; exchanged, BLOCK_M × 64  | none                            | 2 warpgroups, or 3
