@@ -109,8 +109,8 @@ sed -e 's/S::SPLITS == APART ? blockIdx.x - share \* order.tiles.by : //' -e 's/
 run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 384x384x16384 512x512x16384 512x1024x16384 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B, wherever they can
-sed -E -e 's/(choice<(128, (256|224|192|128)|192, 192), 1)>\([0-9]*,/\1>(1000000,/g' -e 's/(choice<128, 256, 1, 2)>\(690,/\1>(640,/' \
-  -e 's/c.sharers > 1 && a_lines \* b_lines == 1/false/' \
+sed -E -e 's/(choice<(128, (256|224|192|128)|192, 192), 1)>\([0-9]*,/\1>(1000000,/g' \
+  -e 's/(choice<128, 256, 1, 2)>\(690,/\1>(640,/' -e 's/c.sharers > 1 && a_lines \* b_lines == 1/false/' \
   kernels/h5_final/kernel.cu >"$source"
 run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 2048 4096 8192 --source "$source" --repeat 2
@@ -139,7 +139,7 @@ sed -e 's/int stage = 0, parity = 0;/int stage = 0, parity = 0, position = 0;/' 
   kernels/h5_final/kernel.cu >"$source"
 run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 rows
+source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 × 64
 sed 's/choice<192, 64, 1>([0-9]*,/choice<192, 64, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --source "$source" --repeat 2
