@@ -82,8 +82,12 @@ def _says_nothing(kernel: Kernel, shapes: Sequence[Shape], seed: int) -> list[st
 
 
 def _leaves_something(kernel: Kernel, least: Shape, shapes: Sequence[Shape], seed: int) -> list[str]:
-    """Two calls in one process give the same, and all shapes can be launched in one, whichever kernels they take."""
+    """Two calls in one process give the same, a call waits for the one before even if it may begin early, and all
+    shapes can be launched in one process, whichever kernels they take."""
     calls = [tensors(kernel, least, seed) for _ in range(2)]
+    report = _run(kernel, *calls[0], again=calls[:1])
+    if not report.ok:
+        return [f"called twice in a row, for the same output: {report}"]
     report = _run(kernel, *calls[0], again=calls[1:])
     if not report.ok:
         return [f"called twice in one process: {report}"]

@@ -116,6 +116,13 @@ def test_what_a_call_leaves_on_the_host(edited: Edited):
     assert "all test sizes launched in one process" in report and "2048 threads per block" in report
 
 
+def test_a_call_that_does_not_wait_for_the_one_before(edited: Edited):
+    """h5's launch may begin before the one ahead of it has ended."""
+    waits = "  cudaGridDependencySynchronize();             // the launch before has written what we read"
+    report = said_of_the_launcher(broken(edited, kernels.load("h5"), (waits, "  //")))
+    assert "called twice in a row, for the same output: race with the kernel before" in report
+
+
 # ---- far away --------------------------------------------------------------------------------------------------------
 
 

@@ -347,6 +347,27 @@ def test_graphs_streams_and_threads_on_the_gpu(k):
 
 
 @on_gpu
+@pytest.mark.parametrize("m, n", [(64, 512), (64, 4096), (1024, 1024), (2056, 2056), (3000, 1536)])
+def test_a_launch_that_begins_early_waits_on_the_gpu(m, n):
+    """Each product reads what the launch before writes, and writes over what that one reads."""
+    x, weight = on_device(make(m, n), make(n, n) / n**0.5)
+
+    def chain(between):
+        buffers = [x.clone(), torch.empty_like(x)]
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)  # so long that launches wait in a row for their turn
+        for turn in range(60):
+            matmul(buffers[turn % 2], weight, out=buffers[1 - turn % 2])
+            between()
+        torch.cuda.synchronize()
+        return buffers
+
+    want = chain(torch.cuda.synchronize)
+    assert want[0].isfinite().all() and want[0].any()
+    assert all(torch.equal(*pair) for pair in zip(chain(lambda: None), want, strict=True))
+
+
+@on_gpu
 def test_torch_compile_on_the_gpu():
     torch._dynamo.reset()
     a, b, bias = on_device(make(64, 128), make(128, 256), make(256))

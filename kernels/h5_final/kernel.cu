@@ -599,6 +599,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
   }
   __syncthreads();                             // nobody waits at a barrier that is not made yet
   if (S::SHARERS > 1) cluster_sync_relaxed();  // ... or arrives at another's: fence_mbarrier_init has made it visible
+  cudaGridDependencySynchronize();             // the launch before has written what we read, read what we write
 
   // 2. The producer. Global -> shared, by TMA: each slice into the next stage, once the slice before it there is read.
   if (consumer == CONSUMERS) {
@@ -631,6 +632,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
         }
       }
     }
+    cudaTriggerProgrammaticLaunchCompletion();  // the next launch may prepare itself where a block has ended
     return;
   }
 
@@ -831,23 +833,29 @@ static Divisor divisor(int by) {
   return {by, 31 + log, static_cast<unsigned>((1ull << (31 + log)) / by + 1)};
 }
 
-// Fills in what a launch of blocks that work together needs; the attribute must live until then.
+// What a launch needs; the attributes must live until then. It may begin before the launch ahead of it has ended, and
+// waits in the kernel; one that is APART may not: its blocks must all be there at a time.
 template <typename S>
-static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLaunchAttribute *together) {
+static cudaLaunchConfig_t launch_config(int blocks, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+  cudaLaunchAttribute *next = attributes;
   if (S::SPLITS == APART) {
-    together->id = cudaLaunchAttributeCooperative;  // all are at work at a time, or the launch fails
-    together->val.cooperative = 1;
+    next->id = cudaLaunchAttributeCooperative;  // all are at work at a time, or the launch fails
+    next++->val.cooperative = 1;
   } else {
-    together->id = cudaLaunchAttributeClusterDimension;
-    together->val.clusterDim = {S::SPLITS * S::SHARERS, 1, 1};
+    next->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    next++->val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (S::SPLITS * S::SHARERS > 1) {
+    next->id = cudaLaunchAttributeClusterDimension;
+    next++->val.clusterDim = {S::SPLITS * S::SHARERS, 1, 1};
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(S::THREADS);
   config.dynamicSmemBytes = sizeof(typename S::Shared);
   config.stream = stream;
-  config.attrs = together;
-  config.numAttrs = S::SPLITS * S::SHARERS != 1;
+  config.attrs = attributes;
+  config.numAttrs = next - attributes;
   return config;
 }
 
@@ -858,8 +866,8 @@ static cudaError_t prepare(int multiprocessors, int *at_once) {
       gemm_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(typename S::Shared));
   *at_once = multiprocessors;
   if (status != cudaSuccess || S::SPLITS * S::SHARERS <= 1) return status;
-  cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = launch_config<S>(S::SPLITS * S::SHARERS, nullptr, &cluster);
+  cudaLaunchAttribute attributes[2];
+  const cudaLaunchConfig_t config = launch_config<S>(S::SPLITS * S::SHARERS, nullptr, attributes);
   return cudaOccupancyMaxActiveClusters(at_once, gemm_kernel<S>, &config);
 }
 
@@ -883,9 +891,9 @@ static cudaError_t launch(const Element *A, int a_row, const Element *B, int b_r
   const Order order = {
       divisor(tiles), divisor(rows), divisor(rows * tiles_n), tiles_m / rows, divisor(last_rows ? last_rows : rows),
       divisor(splits)};
-  cudaLaunchAttribute together;
+  cudaLaunchAttribute attributes[2];
   const cudaLaunchConfig_t config =
-      launch_config<S>(S::SHARERS * (S::SPLITS != 1 ? tiles * splits : min(tiles, at_once)), stream, &together);
+      launch_config<S>(S::SHARERS * (S::SPLITS != 1 ? tiles * splits : min(tiles, at_once)), stream, attributes);
   return cudaLaunchKernelEx(&config, gemm_kernel<S>, A_map, B_map, C_map, order, arguments);
 }
 
