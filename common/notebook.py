@@ -492,13 +492,14 @@ def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
     return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest", "in clocks"], body)
 
 
-def beside(stage: Stage, run: str, label: str) -> Markdown:
-    """A stage beside `label`, a changed copy of its source, which the recorded run `run`.json timed with it."""
+def beside(stage: Stage, run: str, label: str, in_a_row: bool = False) -> Markdown:
+    """A stage beside `label`, a changed copy of its source, which the recorded run `run`.json timed with it; or what it
+    timed `in_a_row`, runs without a pause (`bench --sustained`)."""
     path = runs.RESULTS / f"{run}.json"
     if not path.exists():
         return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
     recorded = runs.load(path)
-    head, body, _ = ladders.beside(recorded, stage.name, label)
+    head, body, _ = ladders.beside(runs.sustained(recorded) if in_a_row else recorded, stage.name, label)
     made = table(head, body)
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{path.name}`.")
 

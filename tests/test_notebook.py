@@ -156,6 +156,10 @@ def test_a_changed_copy_is_shown_beside_the_stage_of_its_run(monkeypatch, tmp_pa
     runs.save(run | {"rows": [row, half]}, tmp_path / "slower-08.json")
     text = notebook.beside(kernels.load("08"), "slower-08", "slower").data
     assert f"| {row['size']} |" in text and "| 0.50 (1.00) |" in text and "`docs/results/slower-08.json`" in text
+    held = {"ms": row["ms"], "tflops": row["tflops"], "clock": row["clock"]}
+    runs.save(run | {"rows": [row, row | {"sustained": held}, half | {"sustained": held}]}, tmp_path / "slower-08.json")
+    text = notebook.beside(kernels.load("08"), "slower-08", "slower", in_a_row=True).data
+    assert "| 1.00 (1.00) |" in text
 
 
 def test_what_was_timed_in_turn_is_shown_with_its_clocks(monkeypatch, tmp_path):

@@ -632,7 +632,6 @@ __global__ void __launch_bounds__(S::THREADS, 1) gemm_kernel(
         }
       }
     }
-    cudaTriggerProgrammaticLaunchCompletion();  // the next launch may prepare itself where a block has ended
     return;
   }
 
