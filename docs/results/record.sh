@@ -122,6 +122,7 @@ run apart-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=
   --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --source "$source" --repeat 2
 run profile-apart-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
   --source "$source"
+run profile-shared-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200
 source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas loops over lanes
 sed 's/if (warp % 4 > 0 || !elect_one()) return;/if (thread % 128 > 0) return;/' kernels/h5_final/kernel.cu >"$source"
 run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
