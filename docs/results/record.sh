@@ -150,8 +150,8 @@ run squares-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OU
   --sizes 2056 3000 4104 2056x4104x4096 2304x6144x2304 --source "$source" --repeat 2
 source=${TMPDIR:-/tmp}/early_h5.cu  # a launch begins when the one ahead of it has ended
 sed 's/programmaticStreamSerializationAllowed = 1/programmaticStreamSerializationAllowed = 0/' kernels/h5_final/kernel.cu >"$source"
-run early-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1024 16x4096x4096 64x4096x4096 2048 4096 \
-  --source "$source" --repeat 2 --sustained 1
+run early-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  --sizes 16x4096x4096 64x4096x4096 16x8192x8192 2048 2056 4096 --source "$source" --repeat 2 --sustained 1
 source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96 or 160 rows, or 224 columns
 sed -E 's/choice<((96|160), [0-9]*|128, 224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \
