@@ -330,13 +330,6 @@ def beside_table(name: str, run: str, *label: str, gpu: str | None = None) -> st
     return markdown(*beside(made[0], name, " ".join(label))) if made else NOTHING
 
 
-@table("beside-in-a-row")
-def beside_in_a_row_table(name: str, run: str, *label: str, gpu: str | None = None) -> str:
-    """The same, of runs without a pause (`bench --sustained`)."""
-    made = [each for each in runs(kind="bench", gpu=gpu) if each["file"] == f"{run}.json"]
-    return markdown(*beside(sustained(made[0]), name, " ".join(label))) if made else NOTHING
-
-
 @table("sustained")
 def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
     """What everything in a run delivers in bursts and without a pause, TFLOP/s, a row each; and the geometric means of

@@ -2,8 +2,8 @@
 //
 // Problem   C[M, N] = A[M, K] · B[K, N], all row-major; 16-bit DTYPE in and out, fp32 accumulation.
 // Idea      Padding buys conflict-free rows with memory. Permuting the 16-byte chunks within each row, by XOR of the
-//           chunk's number with the row's, gets them for nothing: any 8 rows that ldmatrix reads at one column
-//           start in 8 different groups of 4 banks. A stage of the ring is 2.5 KB smaller: four fit into 99 KB.
+//           chunk's number with that of the row's line of 128 bytes, gets them for nothing: any 8 rows that ldmatrix
+//           reads at one column start in 8 different groups of 4 banks. A stage is 2.5 KB smaller: four fit into 99 KB.
 //           The same thought one level up: blocks that run at the same time take neighbouring tiles, GROUP_M
 //           rows of tiles at once, so that they find each other's A and B in L2.
 //
