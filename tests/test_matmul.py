@@ -15,7 +15,7 @@ import kernels
 from common import accuracy, problem
 from common.measure import contest, timing
 from cudaemu.errors import UserError
-from kernels import matmul
+from kernels import attention, matmul
 from kernels.h5_final import launch
 from kernels.h5_final.launch import CHOICES
 from tests.launches import Notes, from_four_threads, within
@@ -365,6 +365,27 @@ def test_a_launch_that_begins_early_waits_on_the_gpu(m, n):
     want = chain(torch.cuda.synchronize)
     assert want[0].isfinite().all() and want[0].any()
     assert all(torch.equal(*pair) for pair in zip(chain(lambda: None), want, strict=True))
+
+
+@on_gpu
+@pytest.mark.parametrize("n, n_kv", [(16, 8192), (1024, 1024)])  # the first in two launches
+def test_it_waits_for_attention_that_lets_it_begin_early_on_the_gpu(n, n_kv):
+    x, weight = on_device(make(n, 1024), make(1024, 1024) / 4)
+    k, v = on_device(make(1, 16, n_kv, 64), make(1, 16, n_kv, 64, seed=1))
+
+    def chain(between):
+        y = x
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)
+        for _ in range(30):
+            o = attention(y.view(1, n, 16, 64).transpose(1, 2), k, v)
+            between()
+            y = matmul(o.transpose(1, 2).reshape(n, 1024), weight)
+            between()
+        return y
+
+    want = chain(torch.cuda.synchronize)
+    assert want.isfinite().all() and want.any() and torch.equal(chain(lambda: None), want)
 
 
 @on_gpu
