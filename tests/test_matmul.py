@@ -347,36 +347,15 @@ def test_graphs_streams_and_threads_on_the_gpu(k):
 
 
 @on_gpu
-@pytest.mark.parametrize("m, n", [(64, 512), (64, 4096), (1024, 1024), (2056, 2056), (3000, 1536)])
-def test_a_launch_that_begins_early_waits_on_the_gpu(m, n):
-    """Each product reads what the launch before writes, and writes over what that one reads."""
-    x, weight = on_device(make(m, n), make(n, n) / n**0.5)
-
-    def chain(between):
-        buffers = [x.clone(), torch.empty_like(x)]
-        torch.cuda.synchronize()
-        torch.cuda._sleep(20_000_000)  # so long that launches wait in a row for their turn
-        for turn in range(60):
-            matmul(buffers[turn % 2], weight, out=buffers[1 - turn % 2])
-            between()
-        torch.cuda.synchronize()
-        return buffers
-
-    want = chain(torch.cuda.synchronize)
-    assert want[0].isfinite().all() and want[0].any()
-    assert all(torch.equal(*pair) for pair in zip(chain(lambda: None), want, strict=True))
-
-
-@on_gpu
-@pytest.mark.parametrize("n, n_kv", [(16, 8192), (1024, 1024)])  # the first in two launches
-def test_it_waits_for_attention_that_lets_it_begin_early_on_the_gpu(n, n_kv):
-    x, weight = on_device(make(n, 1024), make(1024, 1024) / 4)
-    k, v = on_device(make(1, 16, n_kv, 64), make(1, 16, n_kv, 64, seed=1))
+@pytest.mark.parametrize("n", [256, 1024, 2056])
+def test_it_waits_for_attention_that_lets_it_begin_early_on_the_gpu(n):
+    """(Behind another product it is right without the wait, too, on an H200.)"""
+    x, weight, k, v = on_device(make(n, 1024), make(1024, 1024) / 4, make(1, 16, n, 64), make(1, 16, n, 64, seed=1))
 
     def chain(between):
         y = x
         torch.cuda.synchronize()
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(20_000_000)  # so long that launches wait in a row for their turn
         for _ in range(30):
             o = attention(y.view(1, n, 16, 64).transpose(1, 2), k, v)
             between()
