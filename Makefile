@@ -1,5 +1,7 @@
 # make bench    check and compare the stages: timed on a GPU, or counted in the emulator
-# make test     run the tests
+# make test     run the core of the tests: what a user's machine can get wrong
+# make test-all run all tests; make test-rest, those that make test leaves out
+# make test-gpu run the tests that need a GPU, in parts: make test-gpu-builds, test-gpu-values, test-gpu-clocks
 # make lab      open the notebooks
 # make site     write the course as a static site, to site/
 # make lint     check style and types: ruff, mypy, clang-format
@@ -16,17 +18,44 @@ READY := $(if $(VENV),$(VENV)/.ready)
 LINTERS := $(if $(VENV),$(VENV)/.linters)
 CODE = $(shell find cudaemu kernels common examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
 
-.PHONY: bench test lab site lint lint-python lint-types lint-cuda format setup tools clean
+.PHONY: bench test test-all test-rest test-gpu test-gpu-builds test-gpu-values test-gpu-clocks lab site lint lint-python lint-types lint-cuda format setup tools clean
 .DEFAULT_GOAL := bench
 
 bench: $(READY)
 	@echo "== The ladder: each stage checked, then compared with the one before it"
 	$(RUN) -m kernels bench
 
-# The notebooks run as tests; each must take less than a minute of processor time.
+# The tiers are selections of one suite (tests/tiers.py). On several machines: make test-rest TESTS='--shard 1/4'.
+PYTEST = $(RUN) -m pytest -q --dist worksteal --durations 15 $(TESTS)
+
 test: tools $(READY)
-	@echo "== Tests: kernels, harness, emulator and notebooks, on every core"
-	$(RUN) -m pytest -q -n auto --dist worksteal --durations 15
+	@echo "== Tests, the core: kernels, harness, emulator and notebooks, on every core"
+	$(PYTEST) -n auto -m 'not full and not gpu'
+
+test-rest: tools $(READY)
+	@echo "== Tests, those that are not in the core"
+	$(PYTEST) -n auto -m 'full and not gpu'
+
+test-all: tools $(READY)
+	@echo "== Tests, all of them"
+	$(PYTEST) -n auto
+
+# What reads clocks or counters runs alone, and last.
+test-gpu: test-gpu-builds
+	@$(MAKE) --no-print-directory test-gpu-values
+	@$(MAKE) --no-print-directory test-gpu-clocks
+
+test-gpu-builds: tools $(READY)
+	@echo "== Tests for the GPU, 1 of 3: builds of all kernels, which the other parts run"
+	$(PYTEST) -n auto -m 'gpu and builds'
+
+test-gpu-values: tools $(READY)
+	@echo "== Tests for the GPU, 2 of 3: values"
+	$(PYTEST) -n auto -m 'gpu and not builds and not alone'
+
+test-gpu-clocks: tools $(READY)
+	@echo "== Tests for the GPU, 3 of 3: clocks and counters, one test at a time"
+	$(PYTEST) -n 0 -m 'gpu and alone'
 
 # Jupyter serves the whole repository: notebooks link to kernels and documents, and practice/ is opened beside them.
 lab: $(READY)

@@ -1,5 +1,5 @@
 """Launches for tests: a launcher that notes what it is called with, in place of a GPU's (with the fixture cpu_as_gpu,
-on CPU tensors), calls from several threads at once, and what a call takes."""
+on CPU tensors), calls from several threads at once, and what a call takes, here and on a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from common import gpu
+from common.measure import contest, timing
 from common.stage import Kernel
 
 
@@ -53,3 +54,16 @@ def within(limit: float, call: Callable[[], object], calls: int = 20, rounds: in
         return (time.perf_counter() - start) / calls * 1e6
 
     return any(each() < limit for _ in range(rounds))
+
+
+EMPTY = 2.5  # µs that torch.empty takes on a GPU's host of usual speed
+
+
+def on_a_usual_host(call: Callable[[], Tensor]) -> float:
+    """µs that a call on the GPU costs the host, the least of eight measurements: what else the machine does only adds.
+    A host on which torch.empty takes longer than usual is slower by as much."""
+    out = call()
+    out = out[0] if isinstance(out, tuple) else out
+    empty = lambda: torch.empty(out.shape, dtype=out.dtype, device=out.device)  # noqa: E731
+    spent = [contest.host_costs([call, empty], timing.estimate(call)) for _ in range(8)]
+    return min(whole * EMPTY / max(EMPTY, allocation) for whole, allocation in spent)

@@ -15,8 +15,7 @@ from kernels.h8_fp8.attention import attention
 
 STAGE = kernels.load("h8")
 (quantize,) = STAGE.besides
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES = ["emulator", pytest.param("gpu", marks=on_gpu)]
+DEVICES = ["emulator", pytest.param("gpu", marks=pytest.mark.gpu)]
 QUANTIZE = quantize.kernels()
 
 
@@ -95,7 +94,7 @@ def test_numbers_come_back():
 
 @pytest.mark.parametrize("d", STAGE.variants["HEAD_DIM"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_attention(device, dtype, d):
     tensors = [each.to(device) for each in inputs(dtype=dtype, d=d)]
     o = attention(*tensors)

@@ -45,7 +45,6 @@ def own(number: str) -> Own:
 OWN = [own("16"), own("h7")]
 PLAIN, CAUSAL = OWN[0].plain, OWN[0].causal
 every_stage = pytest.mark.parametrize("own", OWN, ids=lambda own: own.number)
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SPEC = problem.load("sdpa")
 
 
@@ -600,7 +599,7 @@ def assert_right_on_gpu(kernel: Kernel, tensors: tuple[Tensor, ...]) -> None:
     assert_right(kernel, tensors, attention(*tensors, is_causal=causal, enable_gqa=True, return_lse=True))
 
 
-@on_gpu
+@pytest.mark.gpu
 @every_gpu_kernel
 def test_lengths_groups_and_patterns_on_the_gpu(kernel, built):
     for n, n_kv in itertools.product((1, 17, 64, 65, 128, 333, 1024), (1, 63, 64, 65, 200, 1111)):
@@ -613,7 +612,7 @@ def test_lengths_groups_and_patterns_on_the_gpu(kernel, built):
             assert_right_on_gpu(kernel, inputs(kernel, 4, 16, 4, 3, 5000, pattern, "cuda"))
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_many_heads_on_the_gpu(built):
     q, k, v = (torch.randn(70000, 2, 3, 64, device="cuda").half() for _ in range(3))
     scores = (q[..., :, None, :].float() * k[..., None, :, :].float()).sum(-1) / 8  # torch's own fail on so many
@@ -621,7 +620,7 @@ def test_many_heads_on_the_gpu(built):
     assert (attention(q, k, v).float() - want).abs().max() < 5e-3
 
 
-@on_gpu
+@pytest.mark.gpu
 @every_gpu_kernel
 def test_long_sequences_on_the_gpu(kernel, built):
     """Some rows of the first head and of the last. So many heads that their queries are more elements than an int has,
@@ -645,7 +644,7 @@ def test_long_sequences_on_the_gpu(kernel, built):
             assert torch.allclose(lse[batch, head, rows].double(), scores.logsumexp(-1), rtol=1e-5, atol=5e-5)
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_nan_infinity_and_views_on_the_gpu(built):
     q, k, v = inputs(PLAIN, 1, 2, 2, 300, 300, device="cuda")
     q[..., 5].abs_()
@@ -665,7 +664,7 @@ def test_nan_infinity_and_views_on_the_gpu(built):
     assert torch.equal(attention(late, k, v), want)
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_threads_with_calls_of_many_kinds_on_the_gpu(built):
     """Plans are found, and made, by several threads at once, each with a stream of its own."""
 
@@ -700,7 +699,7 @@ def test_attention_without_fusion_is_attention_in_16_bits(dtype, shape, causal):
     assert all(map(torch.equal, tensors, before))
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("shape", [(2, 8, 8, 1000, 1000), (2, 8, 2, 512, 512)], ids=str)
 @pytest.mark.parametrize("d", [64, 128])

@@ -76,7 +76,7 @@ def test_the_device_and_the_stream_are_asked_for(public, monkeypatch):
     assert public.current_stream(3) == 103
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_the_device_and_the_stream_are_the_same_on_the_gpu():
     with torch.cuda.stream(torch.cuda.Stream()):
         assert torch_private.current_device() == torch.cuda.current_device()

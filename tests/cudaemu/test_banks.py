@@ -85,7 +85,9 @@ def test_what_ncu_counts_is_read():
     assert read(launches) == recorded()
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and ncu.available()), reason="needs a GPU and ncu")
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.skipif(not ncu.available(), reason="needs ncu")
 def test_a_gpu_agrees():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("recorded for compute capability 9.0")

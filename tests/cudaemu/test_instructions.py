@@ -1647,7 +1647,7 @@ UNGUARDED = {
 }
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU to compare with")
+@pytest.mark.gpu
 def test_a_gpu_agrees():
     """What the tables say is what the hardware does."""
     if torch.cuda.get_device_capability() < (9, 0):

@@ -91,7 +91,7 @@ def test_launch_limits(case):
     assert out.item() == (grid[0] * grid[1] * grid[2] if launched == SUCCESS else 0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU to compare with")
+@pytest.mark.gpu
 def test_a_gpu_agrees():
     """The same calls through the real runtime. Only a GPU of compute capability 9.0 is held to its opt-in limits."""
     nvcc = toolchain.find_nvcc()

@@ -123,7 +123,7 @@ def test_without_a_gpu_nothing_is_measured(capsys, monkeypatch):
 
 
 @pytest.mark.alone
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_kernel_stays_below_the_ceiling_on_the_gpu():
     limits = ceiling.limits(["mma.sync fp16", "FMA fp32"])
     assert limits["mma.sync fp16"]["tflops"] > limits["FMA fp32"]["tflops"] > 1

@@ -63,7 +63,7 @@ def test_a_run_is_a_table(monkeypatch, tmp_path):
     assert measured.first_table() == markdown.NOTHING
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_all_of_them_are_right():
     library = gpu.load(first.SOURCE, {}, gpu.capability() or "8.0", "first kernels")
     for make in first.all_of_them(scale=256):

@@ -453,7 +453,7 @@ def test_a_launcher_that_fails_is_an_error(monkeypatch):
 
 
 @pytest.mark.alone
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_levels_are_slower_the_farther_away_they_are_on_the_gpu():
     found = {row["key"]: row["value"] for row in levels.Levels().rows()}
     assert 64 < found["shared load"] <= 128 and 64 < found["ldmatrix"] <= 128

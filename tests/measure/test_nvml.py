@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from common.measure import nvml
 
@@ -51,7 +50,7 @@ def test_reasons_are_the_bits_that_the_driver_sets(names):
     assert device.reasons() is None
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_clock_and_power_can_be_read_on_the_gpu():
     device = nvml.current()
     assert nvml.driver_version()

@@ -56,11 +56,8 @@ def test_a_stamp_has_a_clock_of_every_sm():
     assert not report.findings
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
 @pytest.mark.alone
-@needs_gpu
+@pytest.mark.gpu
 def test_the_clock_is_one_that_the_gpu_can_have_and_the_timer_is_fine_enough():
     highest = nvml.current().highest_sm_clock() / 1e3
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -72,7 +69,7 @@ def test_the_clock_is_one_that_the_gpu_can_have_and_the_timer_is_fine_enough():
 
 
 @pytest.mark.alone
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("size", [0, 1024, 4096], ids=["empty kernel", "short product", "long product"])
 def test_stamps_do_not_change_the_time_between_the_events(size):
     """With and without stamps in turns: within 1 %, or half a microsecond."""
