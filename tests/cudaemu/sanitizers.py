@@ -4,7 +4,7 @@
     python -m tests.cudaemu.sanitizers --from raw.json              # anywhere: sanitizers.json, and the table of
                                                                      # docs/sanitizers.md made of it
 
-Each kernel becomes a program: an example has its main, a stage gets one of the drivers in broken/. Each program runs
+Each kernel becomes a program: an example has its main, a stage gets one of the drivers in drivers/. Each program runs
 under each tool. The record is written anew again and again, with what the tools printed: whatever fails, hangs or is
 not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken,
 too; `--rest` only what sanitizers.json, which has the verdicts without the printed lines, does not know yet.
@@ -424,7 +424,7 @@ def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
     rows = [["patch", "what is broken", "the emulator", *tools], ["---"] * (3 + len(tools))]
     for broken in entries:
         results = found[broken.name]
-        path = f"../tests/cudaemu/broken/{broken.name}.patch"
+        path = f"../examples/broken/{broken.name}.patch"
         cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
         rows.append(cells)
     if record:

@@ -1,4 +1,4 @@
-"""Kernels of the course, broken on purpose: each is a patch in broken/, made of a stage or of an example.
+"""Kernels of the course, broken on purpose: each is a patch in examples/broken/, made of a stage or of an example.
 
 The lines before a patch's first "---" say what was broken and what must come of it:
 
@@ -12,7 +12,7 @@ The lines before a patch's first "---" say what was broken and what must come of
 
 Exercise, Title, Level, Topic, three Hints and a symptom in prose make an exercise of it (common/practice/exercises.py).
 
-`git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
+`git apply examples/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
 test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
 """
 
@@ -34,7 +34,8 @@ from cudaemu.report import Report
 from tests.cudaemu.sources import source as kept
 
 ROOT = Path(__file__).parents[2]
-FOLDER = Path(__file__).with_name("broken")
+FOLDER = ROOT / "examples" / "broken"
+DRIVERS = Path(__file__).with_name("drivers")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
@@ -136,5 +137,5 @@ def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, 
     if spec.name == "sdpa":
         tensors = [make(shape, kernel.dtype, kernel.variants) for make in (spec.inputs, spec.outputs)]
         splits = (kernel.arguments(*tensors)["splits"],)
-    driver = "\n".join((FOLDER / f"{name}.cu").read_text() for name in ("data", spec.name))
+    driver = "\n".join((DRIVERS / f"{name}.cu").read_text() for name in ("data", spec.name))
     return source + "\n" + driver, [str(n) for n in (*shape, *splits)], dict(kernel.defines)

@@ -50,7 +50,7 @@ def test_the_patch_applies(broken):
     assert broken.lines, f"no line has '{broken.line}'"
     assert broken.text != (ROOT / broken.source).read_text()
     if shutil.which("git") and (ROOT / ".git").exists():
-        command = ["git", "apply", "--check", f"tests/cudaemu/broken/{broken.name}.patch"]
+        command = ["git", "apply", "--check", f"examples/broken/{broken.name}.patch"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
