@@ -16,7 +16,7 @@ RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 BIN := $(if $(VENV),$(VENV)/bin/)
 READY := $(if $(VENV),$(VENV)/.ready)
 LINTERS := $(if $(VENV),$(VENV)/.linters)
-CODE = $(shell find cudaemu kernels common examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
+CODE = $(shell find cudaemu kernels common docs examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
 
 .PHONY: bench test test-all test-rest test-gpu test-gpu-builds test-gpu-values test-gpu-clocks lab site lint lint-python lint-types lint-cuda format setup tools clean
 .DEFAULT_GOAL := bench

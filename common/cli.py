@@ -1,6 +1,6 @@
 """The command line: `python -m kernels.NN_name VERB` for one stage, `python -m kernels VERB` for the whole ladder.
 
-A verb is a module of common/verbs with two functions, imported when it is used:
+A verb is a module of common/verbs or common/classroom with two functions, imported when it is used:
     add_arguments(parser)           its options; common/verbs/options.py has those that verbs share
     run(stage, args) -> int         the exit status
 and, where it has more to say about itself, EXAMPLES and LADDER_EXAMPLES (for --help: words that may follow the verb;
@@ -45,11 +45,11 @@ VERBS = {
     "practice": "you write, the course checks: exercises (emulator)",
     "tune": "which tiles are best on this GPU? (GPU; stages with a table)",
 }
-LADDER_ONLY = {
+CLASSROOM = {  # verbs of common/classroom, of the ladder only
     "grade": "grade a folder of submissions (emulator)",
     "handout": "make a repository for students: exercises and checks, no solutions",
 }
-LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
+LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *CLASSROOM)
 
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
@@ -72,14 +72,14 @@ def _dispatch(package: str, argv: list[str]) -> int:
         _Parser(prog=f"{program} list", description="The stages of the course.").parse_args(argv[1:])
         terminal.out.print(_list(stages))
         return 0
-    module = importlib.import_module(f"common.verbs.{verb}")
+    module = importlib.import_module(f"common.{'classroom' if verb in CLASSROOM else 'verbs'}.{verb}")
     if ladder and (part := getattr(module, "PARTS", {}).get(next(iter(argv[1:]), ""))):
         return _part(f"{program} {verb} {argv[1]}", importlib.import_module(part), argv[2:])
     templates = ("", *getattr(module, "LADDER_EXAMPLES" if ladder else "EXAMPLES", ()))
     examples = "".join(_example(f"{program} {verb}", template, stages) for template in templates)
     parser = _Parser(
         prog=f"{program} {verb}",
-        description=f"{verb}: {({**VERBS, **LADDER_ONLY})[verb]}",
+        description=f"{verb}: {({**VERBS, **CLASSROOM})[verb]}",
         epilog=f"examples:{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -141,7 +141,7 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
         out.print(f"{program} practice [EXERCISE]  exercises: you write", markup=False)
-        for verb, summary in LADDER_ONLY.items():
+        for verb, summary in CLASSROOM.items():
             out.print(f"{f'{program} {verb}':<37}  {summary}", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:

@@ -27,7 +27,9 @@ from common import accuracy, counts, course
 from common.figures import attention_tiles, trace
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
-from common.practice import drills, exercises, folder
+from common.practice import exercises, folder
+from common.practice.drills import sheets
+from common.practice.drills.question import COUNT, questions
 from common.results import bound as bound_of
 from common.results import clocks, ladders, markdown, measured, plot, runs
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
@@ -427,14 +429,14 @@ def banks(stage: Stage, source: Path | None = None, *, verb: str | None = None) 
     return Beside(*pictures)
 
 
-def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int = drills.COUNT) -> Markdown:
+def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int = COUNT) -> Markdown:
     """Questions with computed answers (`python -m kernels practice drill` lists the kinds), the answers folded away.
 
     `answers`: the reader's, in order; then it says which are right, and shows the figures of those that are not. The
     same `seed` asks the same questions. UserError for answers that cannot be read, or too many of them."""
-    asked = drills.questions(kind, seed, count)
+    asked = questions(kind, seed, count)
     if not answers:
-        return Markdown("\n".join(drills.lines(asked)))
+        return Markdown("\n".join(sheets.lines(asked)))
     if len(answers) > len(asked):
         raise UserError(f"answers must be at most {len(asked)}, one per question, got {len(answers)}")
     right = 0

@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from cudaemu.__main__ import main
-from cudaemu.compiler import toolchain
 from cudaemu.hardware import Arch
-from tests.cudaemu.sources import needed, target
-
-ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
+from docs.hardware.programs import EXAMPLES, executable, needed
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -31,27 +26,12 @@ def test_in_the_emulator(path, capfd):
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs a GPU")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_on_a_gpu(path, tmp_path):
-    nvcc = toolchain.find_nvcc()
     arch = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
     ).stdout.split()[0].replace(".", "")  # fmt: skip
     if not Arch.of(needed(path)).runs_on(arch):
         pytest.skip(f"needs compute capability {needed(path)}")
-    program = tmp_path / path.stem
-    link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
-    toolchain.run(
-        [
-            nvcc.path,
-            "-ccbin",
-            toolchain.find_cxx(),
-            "-std=c++17",
-            target(needed(path), f"-arch=sm_{arch}"),
-            path,
-            *link,
-            "-o",
-            program,
-        ]
-    )
+    program = executable(path, tmp_path / path.stem, needed(path), f"sm_{arch}")
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
 

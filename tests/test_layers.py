@@ -39,6 +39,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "measuring on a GPU": ("common/measure/",),
     "practice": ("common/practice/",),
     "verbs": ("common/verbs/",),
+    "the classroom": ("common/classroom/",),
     "front doors": ("common/cli.py", "common/notebook.py"),
     "the kernels": ("kernels/",),
 }

@@ -97,7 +97,7 @@ def test_the_source_distribution_has_what_people_need(source):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"LICENSE", "CHANGELOG.md", "docs/emulator.md", "pyproject.toml"}
     assert wanted | {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.cu")} <= names
-    assert not [name for name in names if name.startswith(("tests/", "kernels/", "common/"))]
+    assert not [name for name in names if name.startswith(("tests/", "kernels/", "common/", "examples/broken/"))]
 
 
 def test_the_wheel_has_the_sources_of_the_emulator_and_nothing_of_the_course(wheel):

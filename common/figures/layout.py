@@ -64,7 +64,7 @@ def _served_together(addresses: np.ndarray, size: int, lanes: np.ndarray, load: 
 def wavefronts(addresses: np.ndarray, size: int, lanes: np.ndarray | None = None, load: bool = False) -> Wavefronts:
     """Serve one shared-memory request of `size` bytes per lane at byte offsets `addresses` (one per active lane).
 
-    `load`: an ordinary load (not `ldmatrix`). Equal to what ncu counts on an H200 (tests/cudaemu/banks.py).
+    `load`: an ordinary load (not `ldmatrix`). Equal to what ncu counts on an H200 (docs/hardware/banks.py).
     """
     addresses = np.asarray(addresses, dtype=np.int64)
     lanes = np.arange(len(addresses)) if lanes is None else np.asarray(lanes, dtype=np.int64)
@@ -92,7 +92,7 @@ def copied_sectors(sources: np.ndarray, targets: np.ndarray) -> list[tuple[int, 
 
     `sources` are addresses, `targets` offsets in shared memory, an entry per lane that reads. A sector whose halves go
     to different sectors is in two pairs, and is sent twice. Found on an H200, whose counter of the sectors between L2
-    and L1 is equal for all patterns of tests/cudaemu/banks.py; NVIDIA documents no rule.
+    and L1 is equal for all patterns of docs/hardware/banks.py; NVIDIA documents no rule.
     """
     return sorted(set(zip((sources // SECTOR).tolist(), (targets // SECTOR).tolist())))
 

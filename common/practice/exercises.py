@@ -4,7 +4,7 @@ Each is a page or a patch (common/practice/patches.py) next to its subject:
 
     kernels/NN_name/practice/step.md       turn the stage before into this one; step.patch: start from what it leaves
     kernels/NN_name/practice/NAME.patch    a hole: the patch takes a piece out of kernel.cu
-    tests/cudaemu/broken/NAME.patch        a bug, if the patch says "Exercise: NAME"; its prose is the symptom
+    examples/broken/NAME.patch             a bug, if the patch says "Exercise: NAME"; its prose is the symptom
     common/practice/first/NAME.patch       a first kernel: a hole in one of the examples
 
 In a repository made by `handout` there are no solutions: each exercise is a page, NAME.md, and its starter,
@@ -36,7 +36,7 @@ from common.stage import KERNELS, Kernel, Stage, macros
 from cudaemu.errors import UserError
 
 ROOT = KERNELS.parent
-BROKEN = ROOT / "tests" / "cudaemu" / "broken"
+BROKEN = ROOT / "examples" / "broken"
 FIRST = Path(__file__).with_name("first")
 
 PAGE = ("Title", "Topic", "Level", "Hint")

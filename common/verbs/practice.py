@@ -32,7 +32,7 @@ LADDER_EXAMPLES = (
     "--kind bug --level 2 # some of them",
     "NN_name # write its starter, or check what you wrote",
 )
-PARTS = {"drill": "common.practice.drills", "interview": "common.practice.interview"}
+PARTS = {"drill": "common.practice.drills.asking", "interview": "common.practice.interview"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

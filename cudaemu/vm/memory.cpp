@@ -10,7 +10,7 @@ namespace vm {
 
 // How many neighbouring lanes shared memory serves together: as many as 128 bytes go to, all 32 with 4 bytes each and
 // less, half the warp with 8, a quarter with 16; for loads twice as many if all lanes i and i ^ 1, or all i and i ^ 2,
-// want the same. Found on an H200, and equal there on all patterns of tests/cudaemu/banks.py.
+// want the same. Found on an H200, and equal there on all patterns of docs/hardware/banks.py.
 static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
   const u32 part = 128 / std::max(bytes, 4u);
   for (const u32 bit : {1u, 2u}) {
@@ -188,7 +188,7 @@ void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
 }
 
 // Sectors that L2 sends for a copy of 16 bytes per lane past L1: a sector of global memory as often as there are sectors
-// of shared memory to which it goes. Found on an H200, and equal there on all patterns of tests/cudaemu/banks.py.
+// of shared memory to which it goes. Found on an H200, and equal there on all patterns of docs/hardware/banks.py.
 static u32 copied_sectors(const u64 *from, const u64 *to, u32 mask) {
   u64 pairs[LANES][2];
   u32 count = 0;

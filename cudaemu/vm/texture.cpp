@@ -2,7 +2,7 @@
 //
 // Filtering is the Programming Guide's ("Texture Fetching"): with linear filtering, texel i = floor(x - 0.5) and the one
 // after it are weighted by the fraction of x - 0.5, which the hardware holds in fixed point with 8 fraction bits.
-// What the guide leaves open is as on an H200 (2026-11-23, tests/cudaemu/texture_probe.cu): rounding to that fraction is to
+// What the guide leaves open is as on an H200 (2026-11-23, docs/hardware/texture_probe.cu): rounding to that fraction is to
 // the nearest; bytes that are read as floats are mixed to 16 bits; a line is a plane of one row, looked at on that row's
 // edge; layers count as unsigned. The counters know textures as instructions only.
 #include "texture.h"

@@ -110,7 +110,7 @@ static void list_pieces(const Matrix &m, u32 first, u32 octets, u32 depth, std::
 
 // ---- products of floating-point numbers ----
 //
-// As an H200 adds them, bit for bit (tests/cudaemu/wgmma_rounding.txt): all products and C at once, each cut off so many
+// As an H200 adds them, bit for bit (docs/hardware/wgmma_rounding.txt): all products and C at once, each cut off so many
 // bits below the largest exponent among them; that of a product is the sum of its factors' exponents. The sum is cut off
 // as well, at 24 bits, or as many as the products were; as a half it is rounded.
 

@@ -6,9 +6,14 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cudaemu.compiler import cache
-from cudaemu.hardware import Arch
+
+if TYPE_CHECKING:
+    from docs.hardware.suite import Broken
+
+HARDWARE = Path(__file__).parents[2] / "docs" / "hardware"  # what a GPU said, and the programs that asked
 
 
 def source(text: str, name: str) -> Path:
@@ -24,16 +29,9 @@ def source(text: str, name: str) -> Path:
     return path
 
 
-def needed(example: Path) -> str:
-    """The compute capability that an example needs: its first lines say it, if it is more than 8.0."""
-    said = re.search(r"Needs compute capability (\d+\.\d+a?)", example.read_text())
-    return said[1] if said else "8.0"
-
-
-def target(wanted: str, default: str) -> str:
-    """nvcc's option for a GPU of a compute capability: `default`, unless only that one will do."""
-    exact = Arch.of(wanted)
-    return f"-gencode=arch=compute_{exact.nvcc},code=sm_{exact.nvcc}" if exact.exact else default
+def broken_source(broken: Broken) -> Path:
+    """The text of a broken kernel."""
+    return source(broken.text, f"broken_{broken.name}")
 
 
 def launchers(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import cudaemu
 from common.figures import layout
 from common.measure import ncu
 from cudaemu.compiler import cache
-from tests.cudaemu.banks import (
+from docs.hardware.banks import (
     METRICS,
     OPERATIONS,
     PROBE,
@@ -58,7 +58,7 @@ def modelled(pattern: Pattern) -> dict[str, int]:
 
 
 def test_every_pattern_is_recorded():
-    assert list(recorded()) == list(PATTERNS), f"measure again: python -m tests.cudaemu.banks writes {RECORD.name}"
+    assert list(recorded()) == list(PATTERNS), f"measure again: python -m docs.hardware.banks writes {RECORD.name}"
 
 
 def test_the_emulator_counts_what_the_gpu_counted(emulated):

@@ -17,9 +17,12 @@ import pytest
 import cudaemu
 from common import course
 from cudaemu.process import HostFinding
-from tests.cudaemu import sanitizers, suite
+from cudaemu.report import Report
+from docs.hardware import sanitizers, suite
+from docs.hardware.programs import ROOT
+from docs.hardware.suite import Broken
+from tests.cudaemu.sources import broken_source
 from tests.cudaemu.sources import source as kept
-from tests.cudaemu.suite import ROOT, Broken
 
 SUITE = suite.suite()
 
@@ -50,14 +53,26 @@ def test_the_patch_applies(broken):
     assert broken.lines, f"no line has '{broken.line}'"
     assert broken.text != (ROOT / broken.source).read_text()
     if shutil.which("git") and (ROOT / ".git").exists():
-        command = ["git", "apply", "--check", f"tests/cudaemu/broken/{broken.name}.patch"]
+        command = ["git", "apply", "--check", f"examples/broken/{broken.name}.patch"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 
+def emulated(broken: Broken) -> Report:
+    """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
+    options = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
+    if broken.is_program:
+        return cudaemu.program(broken_source(broken), broken.run, timeout=60, leaks=True, **options)
+    kernel = broken.kernel(broken_source(broken))
+    spec, shape = kernel.stage.spec, broken.shape
+    inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
+    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
+    return kernel.emulate(inputs, outputs, refused_is_error=False, **options)
+
+
 @pytest.mark.parametrize("broken", SUITE, ids=lambda broken: broken.name)
 def test_it_is_found(broken):
-    report = suite.emulate(broken)
+    report = emulated(broken)
     assert not report.ok
     kinds = {found.kind for found in (*report.findings, *report.notes)} or {broken.kind}
     assert not _missed(broken, kinds), "found by compute-sanitizer and not here"
@@ -70,7 +85,7 @@ def test_it_is_found(broken):
     told = [finding for finding in found if re.search(broken.says, finding.message)]
     assert told, f"'{broken.says}' is not said: {report}"
     finding, text = told[0], broken.text.split("\n")
-    assert Path(finding.file) == broken.path and text[finding.line - 1].strip() in str(report)
+    assert Path(finding.file) == broken_source(broken) and text[finding.line - 1].strip() in str(report)
     if isinstance(finding, HostFinding):
         return
     launches = [launch for launch in report.launches if launch.kernel == finding.kernel]
@@ -211,7 +226,7 @@ def test_the_record_of_compute_sanitizer(tmp_path):
     fake.write_text(FAKE.format(python=sys.executable))
     fake.chmod(0o755)
     words = ["--only", "votes", "--unbroken", "--jobs", 2, "--timeout", 3, "--arch", "sm_90"]
-    command = [sys.executable, "-m", "tests.cudaemu.sanitizers", "--json", record, "--sanitizer", fake, *words]
+    command = [sys.executable, "-m", "docs.hardware.sanitizers", "--json", record, "--sanitizer", fake, *words]
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "2 of 2 programs built" in done.stdout
@@ -318,7 +333,7 @@ def test_what_the_document_says_of_the_record():
 def test_the_table_is_up_to_date():
     """Of the suite as it is, and of the record, if there is one."""
     text = sanitizers.DOCUMENT.read_text()
-    assert sanitizers.with_table(text, sanitizers.recorded()) == text, "python -m tests.cudaemu.sanitizers --table"
+    assert sanitizers.with_table(text, sanitizers.recorded()) == text, "python -m docs.hardware.sanitizers --table"
     assert all(f"/{broken.name}.patch)" in text for broken in SUITE)
 
 

@@ -15,6 +15,7 @@ import pytest
 import cudaemu
 from cudaemu.trace import Access, Space
 from tests.cudaemu.machine import executed, kinds, launch
+from tests.cudaemu.sources import HARDWARE
 
 TYPES = ["u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "u2", "u4", "u4", "u4"]  # of CUtensorMapDataType
 BFLOAT16 = 9
@@ -240,7 +241,7 @@ def test_any_box(library, seed):
     check_store(library, random_box(seed))
 
 
-PROBE = Path(__file__).with_name("tma_probe.cu")
+PROBE = HARDWARE / "tma_probe.cu"
 RECORDED = dict(
     re.findall(r"^(\d+) (.*\n(?: .*\n)*)", PROBE.with_suffix(".txt").read_text(), re.MULTILINE)
 )  # what an H200 said of each case
@@ -268,7 +269,7 @@ def test_the_hardware_ends_the_kernel(capfd, number):
 
 def test_the_driver_says_the_same(capfd):
     """183 tensor maps, good and bad: tensor_map_probe.txt is the word of an H200's driver."""
-    probe = Path(__file__).with_name("tensor_map_probe.cu")
+    probe = HARDWARE / "tensor_map_probe.cu"
     cudaemu.program(probe, [], arch="9.0")
     assert capfd.readouterr().out.splitlines() == probe.with_suffix(".txt").read_text().splitlines()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import cudaemu
 from cudaemu.ptx import PtxError
 from tests.cudaemu.machine import kinds, launch
-from tests.cudaemu.sources import source
+from tests.cudaemu.sources import HARDWARE, source
 
 # %r20: the block's rank; %r21: how many there are; %r3: its array; %r4: that of the next block; %r5: what is stored at
 # the end, by each thread of each block in its place.
@@ -369,7 +368,7 @@ def test_what_a_launch_may_ask_for(own, size, asked, large, arch, says, capfd):
 def test_launches_in_clusters_are_answered_as_on_an_h200():
     """cluster_probe.txt is the hardware's word. How many clusters fit depends on its groups of multiprocessors, which
     are not modelled: that line alone differs."""
-    probe = Path(__file__).with_name("cluster_probe.cu")
+    probe = HARDWARE / "cluster_probe.cu"
     command = [sys.executable, "-m", "cudaemu", "--arch", "9.0", "-q", str(probe)]
     done = subprocess.run(command, cwd=probe.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import cudaemu
 from cudaemu import Options, hardware
 from cudaemu.errors import UserError
 from cudaemu.options import COMPILING
-from tests.cudaemu import reference
+from docs import api
 from tests.cudaemu.sources import source
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ int main() { return FACTOR; }
 
 
 def test_the_reference_is_of_this_code():
-    assert reference.PAGE.read_text() == reference.page(), "python -m tests.cudaemu.reference writes it"
+    assert api.PAGE.read_text() == api.page(), "python -m docs.api writes it"
 
 
 def test_every_field_is_documented():

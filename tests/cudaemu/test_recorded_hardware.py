@@ -1,4 +1,4 @@
-"""What hardware.py asks of a GPU: how the answers are read, and that the emulator's are the recorded ones."""
+"""What docs/hardware/counters.py asks of a GPU: how answers are read, and that the emulator's are the recorded ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.measure import ncu
 from cudaemu import METRICS
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
-from tests.cudaemu import hardware
+from docs.hardware import counters, programs
 
 COLUMNS = [METRICS["instructions.ldmatrix"], METRICS["global_load_sectors"]]
 FAKE = f"""#!/bin/sh
@@ -36,7 +36,7 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_launches_are_counted_one_by_one(fake_ncu, tmp_path):
-    found = hardware.counted([tmp_path / "softmax", tmp_path / "votes"], tmp_path)
+    found = counters.counted([tmp_path / "softmax", tmp_path / "votes"], tmp_path)
     kernels = {name: [launch["kernel"] for launch in launches] for name, launches in found.items()}
     assert kernels == {"softmax": ["softmax(const float *, int)"], "votes": ["agree(int)"] * 2}
     assert [launch["global_load_sectors"] for launch in found["softmax"] + found["votes"]] == [1234, 7, 8]
@@ -46,60 +46,60 @@ def test_launches_are_counted_one_by_one(fake_ncu, tmp_path):
 def test_what_an_ncu_says_that_cannot_is_told(fake_ncu, tmp_path):
     fake_ncu.write_text("#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM'\nexit 1\n")
     with pytest.raises(UserError, match=r"(?s)exit status 1.*ERR_NVGPUCTRPERM"):
-        hardware.counted([], tmp_path)
+        counters.counted([], tmp_path)
 
 
 # ---- the examples' counters ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", hardware.EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", programs.EXAMPLES, ids=lambda path: path.stem)
 def test_the_emulator_counts_what_the_hardware_counts(path: Path):
-    if (counts := hardware.recorded()["counts"].get(path.stem)) is None:
-        pytest.skip("newer than the record: python -m tests.cudaemu.hardware, on a GPU")
-    assert hardware.compare(path.stem, hardware.emulated(path), counts) == []
+    if (counts := counters.recorded()["counts"].get(path.stem)) is None:
+        pytest.skip("newer than the record: python -m docs.hardware.counters, on a GPU")
+    assert counters.compare(path.stem, counters.emulated(path), counts) == []
 
 
 def test_every_listed_difference_is_one():
     """None is left of kernels that there are no longer, or that do not differ."""
-    recorded = hardware.recorded()["counts"]
-    assert recorded.keys() <= {path.stem for path in hardware.EXAMPLES}
-    for each in hardware.DIFFERENCES:
-        assert each.kernel in [hardware.name_of(launch["kernel"]) for launch in recorded[each.example]]
+    recorded = counters.recorded()["counts"]
+    assert recorded.keys() <= {path.stem for path in programs.EXAMPLES}
+    for each in counters.DIFFERENCES:
+        assert each.kernel in [counters.name_of(launch["kernel"]) for launch in recorded[each.example]]
         assert each.why and each.counts.keys() <= METRICS.keys()
-        assert all(ours != ncu or isinstance(ours, hardware.Span) for ours, ncu in each.counts.values())
-    names = [(each.example, each.kernel) for each in hardware.DIFFERENCES]
+        assert all(ours != ncu or isinstance(ours, counters.Span) for ours, ncu in each.counts.values())
+    names = [(each.example, each.kernel) for each in counters.DIFFERENCES]
     assert len(set(names)) == len(names)
 
 
 def test_a_count_that_is_one_off_is_told():
     """In either direction, whether the counter is one that differs or not; so are launches that are others."""
-    (theirs,) = hardware.recorded()["counts"]["reduce_shuffle"]
+    (theirs,) = counters.recorded()["counts"]["reduce_shuffle"]
     ours = {**theirs, "kernel": "sum", "instructions.mma": 0}
-    assert hardware.compare("reduce_shuffle", [ours], [theirs]) == []
+    assert counters.compare("reduce_shuffle", [ours], [theirs]) == []
     for key in METRICS:
         for change in (-1, 1):
             for mine, other in (({key: ours[key] + change}, {}), ({}, {key: theirs[key] + change})):
-                (said,) = hardware.compare("reduce_shuffle", [ours | mine], [theirs | other])
+                (said,) = counters.compare("reduce_shuffle", [ours | mine], [theirs | other])
                 assert f"launch 0, sum, {key}: " in said
-    assert "other launches" in hardware.compare("reduce_shuffle", [ours, ours], [theirs])[0]
-    assert "other launches" in hardware.compare("reduce_shuffle", [{**ours, "kernel": "total"}], [theirs])[0]
+    assert "other launches" in counters.compare("reduce_shuffle", [ours, ours], [theirs])[0]
+    assert "other launches" in counters.compare("reduce_shuffle", [{**ours, "kernel": "total"}], [theirs])[0]
 
 
-@pytest.mark.parametrize("example", sorted({each.example for each in hardware.DIFFERENCES if each.code}))
+@pytest.mark.parametrize("example", sorted({each.example for each in counters.DIFFERENCES if each.code}))
 def test_the_machine_code_has_what_explains_a_difference(example: str):
-    if (release := toolchain.find_nvcc().release) != hardware.recorded()["cuda"]:
+    if (release := toolchain.find_nvcc().release) != counters.recorded()["cuda"]:
         pytest.skip(f"CUDA {release}'s ptxas may write other code than that of the record")
-    for each in hardware.DIFFERENCES:
+    for each in counters.DIFFERENCES:
         if each.example == example:
-            code = hardware.opcodes(example, each.kernel)
+            code = counters.opcodes(example, each.kernel)
             assert {opcode: code.count(opcode) for opcode in each.code} == each.code, each.kernel
 
 
 def test_the_document_lists_these_differences():
-    text = hardware.DOCUMENT.read_text()
-    assert hardware.with_table(text) == text, "python -m tests.cudaemu.hardware --table writes it"
-    assert hardware.table() in text
-    launches = hardware.recorded()["counts"].values()
+    text = counters.DOCUMENT.read_text()
+    assert counters.with_table(text) == text, "python -m docs.hardware.counters --table writes it"
+    assert counters.table() in text
+    launches = counters.recorded()["counts"].values()
     assert f"{len(launches)} programs of examples/ are in the record, with {sum(map(len, launches))} launches" in text
 
 
@@ -116,10 +116,10 @@ NOT_HERE = {*TEXTURES, 44, 91, 96, 99, 102, 103, 107, 108, 109, 110, 112, 113, 1
 
 def test_the_stand_in_answers_what_the_runtime_answers():
     """Every call of the probe, and every attribute but those named above, as the recorded GPU's runtime has them."""
-    command = [sys.executable, "-m", "cudaemu", "--arch", "9.0", "-q", str(hardware.PROBE)]
-    done = subprocess.run(command, cwd=hardware.PROBE.parents[2], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "cudaemu", "--arch", "9.0", "-q", str(counters.PROBE)]
+    done = subprocess.run(command, cwd=counters.PROBE.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    ours, theirs = done.stdout.splitlines(), hardware.recorded()["runtime"]
+    ours, theirs = done.stdout.splitlines(), counters.recorded()["runtime"]
     calls = [line for line in theirs if not line.startswith("attribute ")]
     assert len(calls) > 20 and len(theirs) - len(calls) > 100
     assert ours[: len(calls)] == calls

@@ -12,8 +12,8 @@ import torch
 import cudaemu
 from common import accuracy, course
 from common.dtypes import PRECISIONS
+from docs.hardware.suite import suite
 from tests.cudaemu import sources
-from tests.cudaemu.suite import suite
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def test_correct_kernels_are_clean(stage, dtype):
 
 def broken(name: str) -> Path:
     """A kernel of the suite of broken ones, which test_broken.py goes through."""
-    return next(each.path for each in suite() if each.name == name)
+    return sources.broken_source(next(each for each in suite() if each.name == name))
 
 
 def unchecked(stage: str) -> Path:

@@ -7,15 +7,14 @@ import itertools
 import math
 import re
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cudaemu
-from tests.cudaemu.sources import source
+from tests.cudaemu.sources import HARDWARE, source
 
-PROBE = Path(__file__).with_name("texture_probe.cu")
+PROBE = HARDWARE / "texture_probe.cu"
 LINE = [1, 2, 4, 8]
 PLACES = [-4.75, -1.5, -0.5, -0.125, 0, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.625, 3.5, 3.75, 4, 4.5, 7.25, 9]
 

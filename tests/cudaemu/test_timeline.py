@@ -17,8 +17,9 @@ import cudaemu
 from cudaemu import Events, Span, Timeline, timeline
 from cudaemu.errors import UserError
 from cudaemu.timeline import Kind
-from tests.cudaemu import suite
+from docs.hardware import suite
 from tests.cudaemu.machine import launch
+from tests.cudaemu.sources import broken_source
 
 ROOT = Path(__file__).parents[2]
 WARP = "shr.u32 %r2, %r0, 5; setp.eq.u32 %p0, %r2, 0; setp.eq.u32 %p2, %r0, 0;"  # %p0: of warp 0; %p2: thread 0
@@ -238,7 +239,7 @@ def test_the_command_writes_a_file_and_says_what_it_leaves_out(tmp_path):
 def test_what_is_left_out_of_a_launch_that_deadlocks(name):
     """Its blocks have not ended, and some have never begun: what it shows and what it leaves out are all."""
     broken = next(each for each in suite.suite() if each.name == name)
-    report = cudaemu.program(broken.path, broken.run, arch="9.0", counters=False, events=Events(range(2)))
+    report = cudaemu.program(broken_source(broken), broken.run, arch="9.0", counters=False, events=Events(range(2)))
     assert {finding.kind for finding in report.findings} == {"deadlock"}
     shown, blocks = len({span.block for span in report.timeline.spans}), math.prod(report.launches[0].grid)
     assert 0 < shown <= 2 and blocks > 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cudaemu import engine
 from cudaemu.report import add_up
 from cudaemu.trace import Access
+from tests.cudaemu.sources import HARDWARE
 from tests.cudaemu.warpgroups import FENCE, WAIT, Layout, encode, listed, place, run, store, zero
 
 WIDE = [*range(8, 257, 8)]
@@ -505,7 +505,7 @@ def test_what_it_traces():
 @pytest.mark.parametrize(("probe", "lines"), [("wgmma_layouts", 326), ("wgmma_rounding", 660), ("stmatrix_elect", 8)])
 def test_as_on_an_h200(probe, lines):
     """Where descriptors point, swizzled, transposed, with base offsets; the last bit of sums of all types; stmatrix."""
-    source = Path(__file__).with_name(f"{probe}.cu")
+    source = HARDWARE / f"{probe}.cu"
     command = [sys.executable, "-m", "cudaemu", "--arch", "9.0a", "--no-sanitize", "-q", str(source)]
     done = subprocess.run(command, cwd=source.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

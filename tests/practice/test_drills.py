@@ -13,8 +13,11 @@ import torch
 
 import cudaemu
 from common import course, notebook
-from common.figures import fragments, layout
-from common.practice import drills
+from common.figures import attention_tiles, fragments, layout
+from common.practice.drills import hopper, sheets, threads
+from common.practice.drills.asking import ask
+from common.practice.drills.fragments import e4m3
+from common.practice.drills.question import COUNT, KINDS, LEVELS, Kind, Question, questions, shown
 from common.problems.quantize import ORDER
 from cudaemu import engine
 from cudaemu.errors import UserError
@@ -28,8 +31,8 @@ SEEDS = range(3)
 EACH = 8  # questions of a kind and seed
 
 
-def asked(kind: str) -> list[drills.Question]:
-    found = {q.text + q.code: q for seed in SEEDS for q in drills.questions(kind, seed, EACH)}
+def asked(kind: str) -> list[Question]:
+    found = {q.text + q.code: q for seed in SEEDS for q in questions(kind, seed, EACH)}
     return list(found.values())
 
 
@@ -45,7 +48,7 @@ template <> __device__ half made<half>() { return __float2half(1.0f); }
 """
 
 
-def kernel(name: str, question: drills.Question) -> str:
+def kernel(name: str, question: Question) -> str:
     """A kernel that does what a question's code does, with an array in shared memory or in global memory."""
     declared, _, access = question.code.rpartition("\n")
     shared = re.match(r"__shared__ (\w+)", declared)
@@ -165,7 +168,7 @@ def test_each_stage_of_part_iii_has_drills():
     table = (ROOT / "docs" / "practice.md").read_text().partition("| stage | drills |")[2].partition("\n\n")[0]
     named = {row.split("|")[1].strip(): re.findall(r"`([\w-]+)`", row) for row in table.splitlines()[2:]}
     assert list(named) == [stage.name.partition("_")[0] for stage in course.ladder() if stage.name.startswith("h")]
-    assert all(named.values()) and {name for row in named.values() for name in row} <= set(drills.KINDS)
+    assert all(named.values()) and {name for row in named.values() for name in row} <= set(KINDS)
 
 
 def test_fragment_tables_are_those_of_ldmatrix():
@@ -250,7 +253,7 @@ def test_keys_of_values_stand_as_the_stage_takes_them():
 def test_e4m3_is_rounded_as_torch_does():
     numbers_ = [Fraction(n, 64) for n in range(1, 448 * 64, 7)] + [Fraction(n, 4096) for n in range(1, 512)]
     rounded = torch.tensor([float(n) for n in numbers_]).to(torch.float8_e4m3fn).double().tolist()
-    assert [float(drills.e4m3(n)) for n in numbers_] == rounded
+    assert [float(e4m3(n)) for n in numbers_] == rounded
     for question in asked("e4m3"):
         largest, x = re.search(r"block is ([\d,.]+)\. .* x = ([\d,.]+) become", question.text).groups()
         scale, (stored, number) = Fraction(largest.replace(",", "")) / 448, question.parts.values()
@@ -354,7 +357,7 @@ def test_the_online_softmax_ends_where_a_plain_one_does():
     for seed in range(30):
         generator = np.random.default_rng(seed)
         scores = generator.integers(-3, 6, 8)
-        steps = drills.attention_tiles.online(scores, np.zeros(8), 4)
+        steps = attention_tiles.online(scores, np.zeros(8), 4)
         assert steps[-1].l == sum(Fraction(2) ** int(s - max(scores)) for s in scores)
     for question in asked("softmax"):
         m, l, rest = re.search(r"m = (\S+) and l = (\S+)\. .* scores (.*)\. What", question.text).groups()  # noqa: E741
@@ -505,7 +508,7 @@ def test_registers_that_consumers_can_take_in_the_emulator():
         given = launched * 128 * (producers + consumers)
         assert given == 128 * (producers * less + consumers * more) + left and more % 8 == 0 and left >= 0
         assert more == 240 or left < 8 * 128 * consumers, question
-        if launched == drills.REGISTERS // (128 * (producers + consumers)) // 8 * 8:  # what the launch gives by itself
+        if launched == hopper.REGISTERS // (128 * (producers + consumers)) // 8 * 8:  # what the launch gives by itself
             run += 1
             assert kinds_of(launched, producers, producers + consumers, less, more) == set()
             if more < 240:
@@ -543,27 +546,27 @@ def test_shares_of_split_k_are_all_slices_once():
 
 
 def test_every_kind_has_ten_questions_of_its_own_and_they_come_again():
-    assert len(drills.KINDS) >= 10
-    for kind in (*drills.KINDS, "all"):
-        first = drills.questions(kind, 5)
-        assert len({q.text + q.code for q in first}) == drills.COUNT
-        assert [q.answer for q in first] == [q.answer for q in drills.questions(kind, 5)]
-        assert [q.text + q.code for q in first] != [q.text + q.code for q in drills.questions(kind, 6)]
+    assert len(KINDS) >= 10
+    for kind in (*KINDS, "all"):
+        first = questions(kind, 5)
+        assert len({q.text + q.code for q in first}) == COUNT
+        assert [q.answer for q in first] == [q.answer for q in questions(kind, 5)]
+        assert [q.text + q.code for q in first] != [q.text + q.code for q in questions(kind, 6)]
         for question in first:
-            assert question.judge(" ".join(drills.shown(value) for value in question.parts.values()))
+            assert question.judge(" ".join(shown(value) for value in question.parts.values()))
             assert all(len(line) <= 80 for line in question.drawing.splitlines()), question.drawing
-        assert {drills.KINDS[kind].level for kind in drills.KINDS} == set(drills.LEVELS)
+        assert {KINDS[kind].level for kind in KINDS} == set(LEVELS)
 
 
-@pytest.mark.parametrize("kind", drills.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_figures_are_drawn(kind):
-    for question in drills.questions(kind, 1, 2):
+    for question in questions(kind, 1, 2):
         if question.figure:
             assert question.figure()._repr_png_().startswith(b"\x89PNG")
 
 
-def question(**parts) -> drills.Question:
-    return drills.Question("?", parts, "because.")
+def question(**parts) -> Question:
+    return Question("?", parts, "because.")
 
 
 @pytest.mark.parametrize(
@@ -606,46 +609,46 @@ def typed(monkeypatch, *lines: str) -> None:
 def test_a_score_counts_right_answers(monkeypatch, capsys):
     every = [question(n=n) for n in range(4)]
     typed(monkeypatch, "0", "7", "what", "2", "")
-    assert drills.ask(every) == 2
+    assert ask(every) == 2
     out = capsys.readouterr().out
     assert "2 of 4 right" in out and "No: 1 n" in out and "'what'" in out
 
 
 def test_who_has_had_enough_keeps_the_score(monkeypatch, capsys):
     typed(monkeypatch, "0", "q")
-    assert drills.ask([question(n=n) for n in range(4)]) == 1
+    assert ask([question(n=n) for n in range(4)]) == 1
     assert "1 of 1 right, 3 not asked" in capsys.readouterr().out
 
 
 def test_a_sheet_has_no_answers_and_its_key_has(tmp_path):
-    made = drills.questions("sectors", 3)
-    sheet, key = drills.sheet("sectors", 3, made, tmp_path / "test.md")
+    made = questions("sectors", 3)
+    sheet, key = sheets.sheet("sectors", 3, made, tmp_path / "test.md")
     assert (sheet.name, key.name) == ("test.md", "test.key.md")
     assert sheet.read_text().count("______") == 20 and not any(q.why in sheet.read_text() for q in made)
     assert all(q.answer in key.read_text() for q in made) and "--seed 3" in key.read_text()
     before = key.read_text()
     with pytest.raises(UserError, match="exists"):
-        drills.sheet("banks", 4, made, tmp_path / "test")
+        sheets.sheet("banks", 4, made, tmp_path / "test")
     assert key.read_text() == before
     with pytest.raises(UserError, match="cannot write"):
-        drills.sheet("banks", 4, made, tmp_path / "nowhere" / "test.md")
+        sheets.sheet("banks", 4, made, tmp_path / "nowhere" / "test.md")
     for folder in (tmp_path, Path("")):
         with pytest.raises(UserError, match="--sheet must be a file"):
-            drills.sheet("banks", 4, made, folder)
+            sheets.sheet("banks", 4, made, folder)
 
 
 def test_what_cannot_be_asked_is_refused(monkeypatch):
-    monkeypatch.setitem(drills.KINDS, "one", drills.Kind("one", "always the same", "junior", lambda _: question(n=1)))
+    monkeypatch.setitem(KINDS, "one", Kind("one", "always the same", "junior", lambda _: question(n=1)))
     with pytest.raises(UserError, match="no 2 different"):
-        drills.questions("one", 0, 2)
+        questions("one", 0, 2)
     with pytest.raises(UserError, match="Did you mean 'banks'"):
-        drills.questions("bank", 0)
+        questions("bank", 0)
 
 
 def test_in_a_notebook_answers_are_folded_and_judged(capsys):
     shown = notebook.drill("banks", seed=2).data
     assert shown.count("<details>") == 10
-    made = drills.questions("banks", 2)
+    made = questions("banks", 2)
     answers = [str(made[0].parts["bank"]), str(made[1].parts["bank"] + 1)]
     assert notebook.drill("banks", answers, seed=2).data == "**1 of 2 right.**"
     with pytest.raises(UserError, match="at most 1"):
@@ -654,6 +657,6 @@ def test_in_a_notebook_answers_are_folded_and_judged(capsys):
 
 def test_strips_show_what_is_counted():
     lane = np.arange(32)
-    strip = drills.bank_strip(layout.wavefronts(lane * 8, 4))
+    strip = threads.bank_strip(layout.wavefronts(lane * 8, 4))
     assert strip.count("wavefront ") == 2 and strip.count("·") == 32
-    assert drills.sector_strip(lane * 128, 4).count("line ") == drills.SHOWN
+    assert threads.sector_strip(lane * 128, 4).count("line ") == threads.SHOWN

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from common import cli, course
-from common.practice import drills, interview
+from common.practice import interview
+from common.practice.drills.question import KINDS
 from common.results.runs import ROOT
 from common.stage import macros
 from cudaemu.errors import UserError
@@ -83,7 +84,7 @@ def test_commands_are_understood(command):
     if words[0] == "cudaemu":
         assert (ROOT / words[-1]).is_file()
     elif words[2] == "kernels":
-        assert words[3:5] == ["practice", "drill"] and words[5] in drills.KINDS
+        assert words[3:5] == ["practice", "drill"] and words[5] in KINDS
     elif words[2].startswith("kernels."):
         stage = course.load(words[2].removeprefix("kernels."))
         assert stage.package == words[2] and words[3] in cli.VERBS

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import terminal
-from common.practice import exercises, handout
+from common.classroom import repository
+from common.practice import exercises
 from common.practice.folder import shown
 from common.stage import Stage
 
@@ -24,9 +25,9 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     chosen = list({found.name: found for found in map(exercises.find, args.exercises)}.values())
-    begins = handout.beginnings(chosen)
+    begins = repository.beginnings(chosen)
     with terminal.progress("writing the handout"):
-        handout.handout(chosen, args.to)
+        repository.handout(chosen, args.to)
     for name, before in begins.items():
         terminal.out.print(f"{name} begins with the student's own {before}", markup=False, soft_wrap=True)
     place = shown(args.to.resolve())

@@ -1,13 +1,13 @@
 """What a GPU and NVIDIA's own tools say of the programs that the emulator is held against.
 
-    python -m tests.cudaemu.hardware            # on a machine with a GPU: half a minute; writes hardware.json
-    python -m tests.cudaemu.hardware --table    # anywhere: the table of docs/emulator.md, made of DIFFERENCES
+    python -m docs.hardware.counters            # on a machine with a GPU: half a minute; writes counters.json
+    python -m docs.hardware.counters --table    # anywhere: the table of docs/emulator.md, made of DIFFERENCES
 
 - The examples under ncu: the counters that the emulator counts too, launch by launch.
 - What the real runtime answers to runtime_probe.cu.
 - With `--raw FILE`, the broken kernels under compute-sanitizer as well: see sanitizers.py, whose record that is.
 
-hardware.json is the record. The emulator's counters are equal to it, launch by launch, but for DIFFERENCES.
+counters.json is the record. The emulator's counters are equal to it, launch by launch, but for DIFFERENCES.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,13 +33,12 @@ from cudaemu.compiler import sass, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.report import INCLUDED
-from tests.cudaemu import sanitizers, suite
-from tests.cudaemu.sources import needed, target
+from docs.hardware import sanitizers
+from docs.hardware.programs import EXAMPLES, ROOT, executable, needed
 
 RECORD = Path(__file__).with_suffix(".json")
-EXAMPLES = sorted((suite.ROOT / "examples").glob("*.cu"))
 PROBE = Path(__file__).with_name("runtime_probe.cu")
-DOCUMENT = suite.ROOT / "docs" / "emulator.md"
+DOCUMENT = ROOT / "docs" / "emulator.md"
 PATIENCE = 60  # seconds for one program
 
 
@@ -288,15 +287,6 @@ DIFFERENCES = (
 )
 
 
-def executable(path: Path, folder: Path, name: str, defines: Mapping[str, str] = {}) -> Path:
-    """A program compiled for the GPU that is here. Include files are found beside it and in the repository."""
-    nvcc, out = toolchain.find_nvcc(), folder / name
-    flags = ["-std=c++17", "-lineinfo", target(needed(path), "-arch=native"), *toolchain.define_flags(defines)]
-    link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
-    toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, path, *link, "-o", out])
-    return out
-
-
 def run(words: Sequence[str | Path], patience: float = PATIENCE) -> tuple[int | None, str]:
     """Exit status, None if it had to be killed, and all that it printed."""
     command = ["timeout", "--signal=KILL", str(patience), *map(str, words)]
@@ -342,8 +332,11 @@ def measure(cores: int, folder: Path, say: Callable[[str], None]) -> dict[str, A
         say(f"{time.perf_counter() - started:6.1f} s  {text}")
 
     with ThreadPoolExecutor(cores) as pool:
-        examples = [pool.submit(executable, path, folder, path.stem) for path in EXAMPLES]
-        probe = pool.submit(executable, PROBE, folder, PROBE.stem)
+
+        def compiled(path: Path) -> Future[Path]:
+            return pool.submit(executable, path, folder / path.stem, needed(path), flags=["-lineinfo"])
+
+        examples, probe = list(map(compiled, EXAMPLES)), compiled(PROBE)
         answers = run([probe.result()])[1].splitlines()
         note("the runtime has been asked")
         programs = [example.result() for example in examples]
@@ -360,7 +353,7 @@ def measure(cores: int, folder: Path, say: Callable[[str], None]) -> dict[str, A
 
 
 def recorded() -> dict[str, Any]:
-    """hardware.json."""
+    """counters.json."""
     return json.loads(RECORD.read_text())
 
 
@@ -451,8 +444,8 @@ def gpu() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.cudaemu.hardware", description=__doc__)
-    parser.add_argument("--out", type=Path, default=RECORD, help="the record (default: hardware.json beside this file)")
+    parser = argparse.ArgumentParser(prog="python -m docs.hardware.counters", description=__doc__)
+    parser.add_argument("--out", type=Path, default=RECORD, help="the record (default: counters.json beside this file)")
     parser.add_argument("--raw", type=Path, help="run the broken kernels under compute-sanitizer too: their record")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="programs at a time")
     parser.add_argument("--table", action="store_true", help="run nothing: write the table of docs/emulator.md")

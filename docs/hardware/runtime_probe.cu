@@ -1,4 +1,4 @@
-// What the real runtime answers where the emulator's stand-in had to choose: run by `python -m tests.cudaemu.hardware`
+// What the real runtime answers where the emulator's stand-in had to choose: run by `python -m docs.hardware.counters`
 // on a GPU, and in the emulator by test_recorded_hardware.py.
 #include <cuda_runtime.h>
 

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
+from common.classroom import repository
 from common.cli import main
-from common.practice import exercises, handout
+from common.practice import exercises
 from common.practice.exercises import ROOT, START
 from cudaemu.errors import UserError
 
@@ -22,7 +23,7 @@ CHOSEN = [exercises.find(name) for name in NAMES]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class") / "students"
-    handout.handout(CHOSEN, folder)
+    repository.handout(CHOSEN, folder)
     return folder
 
 
@@ -40,13 +41,14 @@ def test_no_file_shows_a_solution(made):
     begun = {path for path in files if path.name.endswith(START) or path.parent.parent == made / "practice"}
     ours = "\n".join(path.read_text(encoding="utf-8") for path in files if path not in begun)
     for exercise in CHOSEN:
-        told = handout.declared(exercise) if exercise.stage else ""
-        secret = handout.solution_lines(exercise) - {line.strip() for line in told.splitlines()}
+        told = repository.declared(exercise) if exercise.stage else ""
+        secret = repository.solution_lines(exercise) - {line.strip() for line in told.splitlines()}
         assert secret, f"{exercise.name}: a check of nothing"
         found = secret & {line.lstrip("+-").strip() for line in ours.splitlines()}  # in a patch, too
         assert len(found) <= len(secret) // 8, (exercise.name, found)  # what an instruction looks like is no secret
         for path in begun:
-            assert handout.shows(path.read_text(encoding="utf-8"), exercise) < handout.SHOWN, (exercise.name, path)
+            shown = repository.shows(path.read_text(encoding="utf-8"), exercise)
+            assert shown < repository.SHOWN, (exercise.name, path)
 
 
 def test_git_has_the_files_and_no_history(made):
@@ -105,7 +107,7 @@ def test_there_are_hints_and_no_solution(made):
 
 
 def test_programs_alone_need_no_stage(tmp_path):
-    handout.handout([exercises.find("saxpy-bug-1")], tmp_path / "programs")
+    repository.handout([exercises.find("saxpy-bug-1")], tmp_path / "programs")
     for words in ((), ("practice",), ("grade", "--help")):
         status, said = there(tmp_path / "programs", *words)
         assert status == 0, said
@@ -115,15 +117,15 @@ def test_programs_alone_need_no_stage(tmp_path):
 def test_what_cannot_be_handed_out(tmp_path, monkeypatch, capsys):
     step, hole = exercises.find("06"), exercises.find("06-stores")
     with pytest.raises(UserError, match=f"{hole.name} .* {step.name}"):  # a hole shows the rest of its stage
-        handout.handout([step, hole], tmp_path / "new")
+        repository.handout([step, hole], tmp_path / "new")
     (tmp_path / "mine").write_text("kept")
     for place in (tmp_path, tmp_path / "mine", tmp_path / "mine" / "below"):
         with pytest.raises(UserError, match=place.name):
-            handout.handout(CHOSEN[:1], place)
+            repository.handout(CHOSEN[:1], place)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"] and (tmp_path / "mine").read_text() == "kept"
     with pytest.raises(SystemExit, match="2"):
         main("kernels", ["handout", "02", "nonsense", "--to", str(tmp_path / "new")])
     assert "nonsense" in capsys.readouterr().err
-    monkeypatch.setattr(handout, "ROOT", ROOT / "common")
+    monkeypatch.setattr(repository, "ROOT", ROOT / "common")
     with pytest.raises(UserError, match="checkout"):
-        handout.handout(CHOSEN[:1], tmp_path / "new")
+        repository.handout(CHOSEN[:1], tmp_path / "new")

@@ -1,5 +1,5 @@
 // What textures and surfaces give in a GPU: filters, address modes, formats, layers. It prints one line for each question;
-// tests/cudaemu/texture_probe.txt is what an H200 said, and the emulator has to say the same.
+// texture_probe.txt is what an H200 said, and the emulator has to say the same.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

@@ -1,6 +1,6 @@
 """docs/api.md, the reference of the package cudaemu, from its signatures and docstrings.
 
-python -m tests.cudaemu.reference    # writes it; a test holds the page to the code
+python -m docs.api    # writes it; a test holds the page to the code
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import cudaemu
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# cudaemu: the Python API
 
-`python -m tests.cudaemu.reference` makes this page from the docstrings. [emulator.md](emulator.md) shows how it is
+`python -m docs.api` makes this page from the docstrings. [emulator.md](emulator.md) shows how it is
 used. Errors that a user can fix are `cudaemu.UserError`, a `ValueError`.
 """
 FUNCTIONS = ("run", "load", "program", "run_ptx", "prepare", "executable_lines")

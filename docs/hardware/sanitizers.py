@@ -1,10 +1,10 @@
 """The broken kernels of broken/ under NVIDIA's compute-sanitizer, beside what the emulator finds.
 
-    python -m tests.cudaemu.sanitizers --unbroken --json raw.json   # on a machine with a GPU: runs them
-    python -m tests.cudaemu.sanitizers --from raw.json              # anywhere: sanitizers.json, and the table of
+    python -m docs.hardware.sanitizers --unbroken --json raw.json   # on a machine with a GPU: runs them
+    python -m docs.hardware.sanitizers --from raw.json              # anywhere: sanitizers.json, and the table of
                                                                      # docs/sanitizers.md made of it
 
-Each kernel becomes a program: an example has its main, a stage gets one of the drivers in broken/. Each program runs
+Each kernel becomes a program: an example has its main, a stage gets one of the drivers in drivers/. Each program runs
 under each tool. The record is written anew again and again, with what the tools printed: whatever fails, hangs or is
 not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken,
 too; `--rest` only what sanitizers.json, which has the verdicts without the printed lines, does not know yet.
@@ -31,9 +31,9 @@ from threading import Lock
 from typing import Any
 
 from cudaemu.compiler import toolchain
-from tests.cudaemu import suite
-from tests.cudaemu.sources import needed, target
-from tests.cudaemu.suite import ROOT, Broken
+from docs.hardware import suite
+from docs.hardware.programs import ROOT, executable, needed
+from docs.hardware.suite import Broken
 
 RECORD = Path(__file__).with_suffix(".json")
 DOCUMENT = ROOT / "docs" / "sanitizers.md"
@@ -107,14 +107,9 @@ def build(program: Program, folder: Path, arch: str) -> Path:
     place.mkdir()
     source, product = place / Path(program.broken.source).name, place / "program"
     source.write_text(text)
-    nvcc = toolchain.find_nvcc()
-    link = [f"-L{nvcc.lib}", f"-Xlinker=-rpath={nvcc.lib}"]
     original = ROOT / program.broken.source
     wanted = needed(original) if program.broken.is_program else program.broken.kernel(original).stage.min_arch
-    gpu = target(wanted, f"-arch={arch}")
-    flags = ["-O3", "-lineinfo", "-std=c++17", gpu, *toolchain.define_flags(defines)]
-    toolchain.run([nvcc.path, "-ccbin", toolchain.find_cxx(), *flags, source, *link, "-o", product])
-    return product
+    return executable(source, product, wanted, arch, ["-O3", "-lineinfo", *toolchain.define_flags(defines)])
 
 
 def execute(command: Sequence[object], folder: Path, seconds: float) -> tuple[int | None, str]:
@@ -424,7 +419,7 @@ def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
     rows = [["patch", "what is broken", "the emulator", *tools], ["---"] * (3 + len(tools))]
     for broken in entries:
         results = found[broken.name]
-        path = f"../tests/cudaemu/broken/{broken.name}.patch"
+        path = f"../examples/broken/{broken.name}.patch"
         cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
         rows.append(cells)
     if record:

@@ -6,7 +6,7 @@
     OUT/feedback/STUDENT.md           a page per student, in words
 
 The check is the one that students run (common/practice/check.py), with other inputs and one more shape, both drawn from
-a seed, and checks that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a row.
+a seed, and checks that the kernels do the work (common/classroom/honest.py). Whatever a submission does, it gets a row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.practice import exercises, honest, sandbox
+from common.classroom import honest, sandbox
+from common.classroom.sandbox import Limits
+from common.practice import exercises
 from common.practice.check import COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
 from common.practice.exercises import Exercise
 from common.practice.folder import command
 from common.practice.goals import Judged
-from common.practice.sandbox import Limits
 from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import build, calls, engine, process
@@ -138,7 +139,7 @@ def grade(
 
 def _tools() -> list[str]:
     """What a check may use of the cache: the compiled emulator, built now if need be, and no kernel."""
-    words = [sys.executable, "-m", "common.practice.grade", "tools"]
+    words = [sys.executable, "-m", "common.classroom.grading", "tools"]
     done = subprocess.run(words, cwd=exercises.ROOT, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"the emulator cannot be built: {done.stderr.strip()[-2000:]}")
@@ -179,7 +180,7 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
     if text.decode(errors="replace") == exercise.start:
         return replace(row, outcome=STARTER)
     given = {"file": str(source.resolve()), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
-    words = ["env", "-C", str(exercises.ROOT), sys.executable, "-m", "common.practice.grade", "check"]
+    words = ["env", "-C", str(exercises.ROOT), sys.executable, "-m", "common.classroom.grading", "check"]
     ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode())
     seconds = round(time.monotonic() - began, 1)
     if ran.late:

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from common.practice import exercises, grade, honest, sandbox
-from common.practice.grade import ADVICE, CHEAT, Row
-from common.practice.sandbox import Limits
+from common.classroom import grading, honest, sandbox
+from common.classroom.grading import ADVICE, CHEAT, Row
+from common.classroom.sandbox import Limits
+from common.practice import exercises
 from cudaemu import interrupts
 from cudaemu.errors import UserError
-from tests.practice import submissions
+from tests.classroom import submissions
 
 EXERCISE = submissions.EXERCISE
 RUN_HERE = ("right", "does-not-compile", "crash", "cheat-state", "starter", "empty", "missing", "cheat-host",
@@ -28,9 +29,9 @@ def test_every_kind_is_judged_right(tmp_path):
     chosen = [kind for kind in submissions.kinds() if kind.name in RUN_HERE]
     assert len(chosen) == len(RUN_HERE)
     expected = submissions.write(tmp_path / "class", chosen, len(chosen))
-    folders = grade.students(tmp_path / "class")
-    rows = grade.grade(folders, [EXERCISE], seed=3, jobs=2, limits=Limits(seconds=300))
-    grade.write(rows, tmp_path / "out", {"seed": 3})
+    folders = grading.students(tmp_path / "class")
+    rows = grading.grade(folders, [EXERCISE], seed=3, jobs=2, limits=Limits(seconds=300))
+    grading.write(rows, tmp_path / "out", {"seed": 3})
     found = json.loads((tmp_path / "out" / "grades.json").read_text())
     assert submissions.compared(expected, found["rows"]) == []
     with open(tmp_path / "out" / "grades.csv", newline="") as file:
@@ -134,18 +135,18 @@ def test_a_link_to_somebody_else_s_file_is_no_submission(tmp_path, linked):
     loop = tmp_path / "class" / "mallory" / "02_block_tile"
     loop.mkdir(parents=True)
     (loop / "kernel.cu").symlink_to("kernel.cu")
-    rows = grade.grade([student, loop.parent], [theirs], 7, 1, Limits())
-    assert [(row.outcome, row.points) for row in rows] == [(grade.MISSING, 0.0)] * 2
+    rows = grading.grade([student, loop.parent], [theirs], 7, 1, Limits())
+    assert [(row.outcome, row.points) for row in rows] == [(grading.MISSING, 0.0)] * 2
 
 
 def test_a_hidden_shape_is_one_that_the_check_does_not_try():
     kernel = EXERCISE.kernel(EXERCISE.solution)
-    drawn = {grade.hidden_shape(kernel, seed) for seed in range(6)}
+    drawn = {grading.hidden_shape(kernel, seed) for seed in range(6)}
     assert len(drawn) > 1 and not drawn & set(kernel.test_shapes().values())
 
 
 def test_a_page_says_what_helps():
-    page = grade.feedback("ann", [Row("ann", EXERCISE.name, CHEAT, report="the launcher launches no kernel")])
+    page = grading.feedback("ann", [Row("ann", EXERCISE.name, CHEAT, report="the launcher launches no kernel")])
     assert ADVICE[CHEAT] in page and "no kernel" in page and EXERCISE.hints[0] in page and "0 of 10" in page
 
 
@@ -159,7 +160,7 @@ def test_a_page_says_what_helps():
 )
 def test_what_would_fail_after_all_checks_is_refused_before_them(command, tmp_path, monkeypatch, words, said):
     monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
-    monkeypatch.setattr(grade, "grade", lambda *words: pytest.fail("it has begun"))
+    monkeypatch.setattr(grading, "grade", lambda *words: pytest.fail("it has begun"))
     (tmp_path / "class" / "ann" / "02_block_tile").mkdir(parents=True)
     done = command("kernels", "grade", tmp_path / "class", "--to", tmp_path / "grades", *words)
     assert done.status == 2 and said in done.err and not (tmp_path / "grades").exists()
@@ -167,14 +168,14 @@ def test_what_would_fail_after_all_checks_is_refused_before_them(command, tmp_pa
 
 def test_folders_that_are_none(tmp_path):
     with pytest.raises(UserError, match="folder"):
-        grade.students(tmp_path / "nowhere")
+        grading.students(tmp_path / "nowhere")
     with pytest.raises(UserError, match="student"):
-        grade.students(tmp_path)
+        grading.students(tmp_path)
     for name in (b"\xff", b"x" * 251):  # no page of feedback can be called so
         os.mkdir(odd := os.path.join(os.fsencode(tmp_path), name))
         with pytest.raises(UserError, match="must have a name of UTF-8, 250 bytes at most; rename '"):
-            grade.students(tmp_path)
+            grading.students(tmp_path)
         os.rmdir(odd)
     (tmp_path / "ann" / "unknown").mkdir(parents=True)
     with pytest.raises(UserError, match="exercise"):
-        grade.asked(grade.students(tmp_path))
+        grading.asked(grading.students(tmp_path))

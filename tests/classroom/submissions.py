@@ -1,6 +1,6 @@
 """Submissions of a class that nobody attended, for `grade`: right in several styles, broken, cheating, looping, empty.
 
-    python -m tests.practice.submissions DIR [--students 150]     then: python -m kernels grade DIR --seconds 60
+    python -m tests.classroom.submissions DIR [--students 150]     then: python -m kernels grade DIR --seconds 60
 
 Most are of the step to stage 02, some of other kinds of exercises. `expected.json` in DIR has the outcome of each; with
 --compare GRADES.json the two are compared.
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.classroom.grading import CHEAT, DIED, EMPTY, LARGEST, LATE, MISSED, MISSING, SOLVED, STARTER
 from common.practice import exercises
 from common.practice.check import COMPILE, RULE, RUN, WRONG
 from common.practice.exercises import Exercise
-from common.practice.grade import CHEAT, DIED, EMPTY, LARGEST, LATE, MISSED, MISSING, SOLVED, STARTER
 
 EXERCISE = exercises.find("02")
 OURS = EXERCISE.solution.read_text(encoding="utf-8")

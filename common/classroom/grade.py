@@ -11,10 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from common import terminal
-from common.practice import exercises, grade, sandbox
+from common.classroom import grading, sandbox
+from common.classroom.sandbox import Limits
+from common.practice import exercises
 from common.practice.check import POINTS
 from common.practice.folder import shown, version
-from common.practice.sandbox import Limits
 from common.stage import Stage
 from common.verbs import options
 from cudaemu.errors import UserError
@@ -49,17 +50,17 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
             raise UserError(f"--{name} must be a number above 0, got {value:g}")
     options.check_writable(args.to / "grades.csv", args.to / "grades.json", args.to / "feedback" / "STUDENT.md")
     places = [_workflow(name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")] if args.classroom else []
-    folders = grade.students(args.folder)
-    chosen = [exercises.find(name) for name in args.exercise] if args.exercise else grade.asked(folders)
+    folders = grading.students(args.folder)
+    chosen = [exercises.find(name) for name in args.exercise] if args.exercise else grading.asked(folders)
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
     limits = Limits(args.seconds, int(args.memory * 2**30), int(args.files * 2**30))
     terminal.out.print(sandbox.told(), markup=False, soft_wrap=True)
     with terminal.progress("grading", total=len(folders) * len(chosen)) as update:
-        rows = grade.grade(folders, chosen, seed, args.jobs, limits, lambda row: update(advance=1))
+        rows = grading.grade(folders, chosen, seed, args.jobs, limits, lambda row: update(advance=1))
     settings = {
         "version": version(), "seed": seed, "limits": asdict(limits), "walls": sandbox.walls(), "points": POINTS,
     }  # fmt: skip
-    grade.write(rows, args.to, settings)
+    grading.write(rows, args.to, settings)
     if places:
         _report(rows, *places)
     table = terminal.table()
@@ -83,11 +84,11 @@ def _workflow(variable: str) -> str:
     return path
 
 
-def _report(rows: Sequence[grade.Row], output: str, summary: str) -> None:
+def _report(rows: Sequence[grading.Row], output: str, summary: str) -> None:
     """For the workflow that this runs in: the output `result`, and the pages as its summary."""
     pages = "\n".join(
-        grade.feedback(name, [row for row in rows if row.student == name]) for name in {row.student for row in rows}
+        grading.feedback(name, [row for row in rows if row.student == name]) for name in {row.student for row in rows}
     )
-    for path, text in ((output, f"result={grade.classroom(rows)}\n"), (summary, pages)):
+    for path, text in ((output, f"result={grading.classroom(rows)}\n"), (summary, pages)):
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)

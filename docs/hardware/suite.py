@@ -1,4 +1,4 @@
-"""Kernels of the course, broken on purpose: each is a patch in broken/, made of a stage or of an example.
+"""Kernels of the course, broken on purpose: each is a patch in examples/broken/, made of a stage or of an example.
 
 The lines before a patch's first "---" say what was broken and what must come of it:
 
@@ -12,8 +12,8 @@ The lines before a patch's first "---" say what was broken and what must come of
 
 Exercise, Title, Level, Topic, three Hints and a symptom in prose make an exercise of it (common/practice/exercises.py).
 
-`git apply tests/cudaemu/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
-test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
+`git apply examples/broken/NAME.patch` breaks the kernel in the working tree; "git apply -R" mends it.
+tests/cudaemu/test_broken.py holds the emulator to the suite, sanitizers.py runs it under compute-sanitizer on a GPU.
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
-import cudaemu
 from common import course
 from common.dtypes import PRECISIONS
 from common.practice import patches
 from common.stage import Kernel
-from cudaemu.report import Report
-from tests.cudaemu.sources import source as kept
+from docs.hardware.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(__file__).with_name("broken")
+FOLDER = ROOT / "examples" / "broken"
+DRIVERS = Path(__file__).with_name("drivers")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
@@ -65,11 +62,6 @@ class Broken:
     def text(self) -> str:
         """The broken source. ValueError if the patch does not apply to today's."""
         return self.patch.apply((ROOT / self.source).read_text())
-
-    @property
-    def path(self) -> Path:
-        """The broken source as a file that stays: what is compiled from it is found in the cache the next time."""
-        return kept(self.text, f"broken_{self.name}")
 
     @property
     def lines(self) -> set[int]:
@@ -113,18 +105,6 @@ def _read(path: Path) -> Broken:
     )
 
 
-def emulate(broken: Broken) -> Report:
-    """Run it in the emulator: a stage's launcher with the problem's tensors, an example as a program."""
-    options: dict[str, Any] = {"counters": False} | ({"arch": broken.arch} if broken.arch else {})
-    if broken.is_program:
-        return cudaemu.program(broken.path, broken.run, timeout=60, leaks=True, **options)
-    kernel = broken.kernel(broken.path)
-    spec, shape = kernel.stage.spec, broken.shape
-    inputs = spec.inputs(shape, kernel.dtype, kernel.variants)
-    outputs = spec.outputs(shape, kernel.dtype, kernel.variants)
-    return kernel.emulate(inputs, outputs, refused_is_error=False, **options)
-
-
 def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, str]]:
     """`source`, the broken text or that of the kernel before, as a program with a main: its text, its arguments, and
     the macros that it is compiled with."""
@@ -136,5 +116,5 @@ def program(broken: Broken, source: str) -> tuple[str, Sequence[str], dict[str, 
     if spec.name == "sdpa":
         tensors = [make(shape, kernel.dtype, kernel.variants) for make in (spec.inputs, spec.outputs)]
         splits = (kernel.arguments(*tensors)["splits"],)
-    driver = "\n".join((FOLDER / f"{name}.cu").read_text() for name in ("data", spec.name))
+    driver = "\n".join((DRIVERS / f"{name}.cu").read_text() for name in ("data", spec.name))
     return source + "\n" + driver, [str(n) for n in (*shape, *splits)], dict(kernel.defines)

@@ -1,6 +1,6 @@
 """What shared memory does with a request, as ncu counts it on a GPU: patterns of addresses, and a program to measure.
 
-    python -m tests.cudaemu.banks        # on a machine with a GPU and ncu: measures all patterns, writes banks.json
+    python -m docs.hardware.banks        # on a machine with a GPU and ncu: measures all patterns, writes banks.json
 
 Each pattern is one request of one warp: `to`, a byte offset in shared memory per lane (-1: the lane is switched off),
 and for copies `source`, the byte offset in global memory (-1: the lane fills with zeros). test_banks.py holds the
