@@ -49,6 +49,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
             raise pytest.UsageError(f"--shard must be I/N with 1 <= I <= N, got {shard}")
         items[:] = items[int(number) - 1 :: int(parts)]
+    seen: Counter[object] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("core"):
+            if seen[of := getattr(item, "function", item)] % marker.kwargs["every"]:
+                item.add_marker(pytest.mark.full)
+            seen[of] += 1
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -40,6 +40,7 @@ def test_source_includes_only_cuda(stage: Stage):
     assert included and all(re.fullmatch(r"<(cuda\w*|mma|cooperative_groups)\.h>", name) for name in included)
 
 
+@pytest.mark.core(every=8)
 @every_stage
 def test_source_compiles_alone_without_a_warning(stage: Stage):
     text, nvcc, cxx = stage.source.read_text(), toolchain.find_nvcc(), toolchain.find_cxx()
@@ -112,6 +113,17 @@ def test_counters_of_the_stage_exist(stage: Stage):
     assert stage.counters and all(isinstance(Counters()[name], int) for name in stage.counters)
 
 
+@every_stage
+def test_the_kernel_is_right_and_keeps_the_rules(stage: Stage):
+    """In its first dtype and variant, at the first and the last test shape; the next test has them all."""
+    kernel = stage.kernel()
+    first, *_, last = kernel.test_shapes().values()
+    for shape in (first, last):
+        result = accuracy.check(kernel, shape, "emulator", counters=True)
+        assert result.ok, result.report
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     "stage, dtype",
     [pytest.param(stage, dtype, id=f"{stage.name} {dtype}") for stage in STAGES for dtype in stage.dtypes],
@@ -163,6 +175,7 @@ def test_the_ring_is_as_long_as_shared_memory_allows(arch: str, stages: int, rin
     assert report.launches[0].shared == ring * (48 << 10)  # A 128 × 64 and B 64 × 256, 16 bits each
 
 
+@pytest.mark.full
 def test_test_shapes_take_each_kernel_of_any_shape():
     """Whole tiles and ragged ones, small and large, the large ones also where a block has less shared memory."""
     kernel = kernels.load("11").kernel()
@@ -226,6 +239,7 @@ def test_a_loop_counter_that_would_overflow_is_refused():
         assert (report.error == "invalid argument") == bool(beyond) == (not report.launches)
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize(
     "pointer, scale",
     [

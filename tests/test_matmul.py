@@ -42,6 +42,7 @@ def assert_right(c: Tensor, want: Tensor, depth: int = 256) -> None:
     assert c.shape == want.shape and (c.double() - want).abs().max() <= 1.01 * unit * max(1.0, want.abs().max().item())
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
@@ -94,6 +95,7 @@ def test_addends_that_do_not_begin_at_pairs_are_copied():
         assert_right(matmul(a, b, **options), expected(a, b, **options))
 
 
+@pytest.mark.core(every=7)
 @pytest.mark.parametrize("choice", range(len(CHOICES)))
 def test_what_follows_a_product_with_every_tile(choice):
     """Each choice of the launcher adds to each column what belongs to it, at the edges too."""

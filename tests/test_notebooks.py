@@ -15,6 +15,7 @@ pytest.importorskip("nbclient", reason="jupyter is not installed: pip install nb
 
 import kernels  # noqa: E402
 from common import notebook  # noqa: E402
+from tests.tiers import core  # noqa: E402
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 60  # of processors, for each, once its kernels are in the cache
@@ -43,7 +44,12 @@ def test_there_is_one_per_stage_so_far():
     assert len(names) >= len(before) + 10
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+CORE = ("00_start_here", "02_block_tile")
+
+
+@pytest.mark.parametrize(
+    "path", core(PATHS, lambda path: path.stem if path.stem in CORE else None), ids=lambda path: path.stem
+)
 def test_runs_quickly_and_its_quotes_are_current(path: Path):
     for _ in range(2):  # the second run, if need be, finds what it compiles in the cache
         started = sum(os.times()[:4])  # of processors, for this process and those it has waited for

@@ -258,6 +258,7 @@ def test_keys_are_split_where_the_gpu_would_stay_empty():
 # ---- in the emulator -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=5)
 @every_stage
 @pytest.mark.parametrize("n", [1, 16, 17, 63, 64, 65, 129])
 def test_lengths_on_both_sides_of_a_tile(own, n):
@@ -265,6 +266,7 @@ def test_lengths_on_both_sides_of_a_tile(own, n):
         assert_emulated_right(own.plain, 1, 2, 2, n, n_kv)
 
 
+@pytest.mark.core(every=5)
 @every_stage
 @pytest.mark.parametrize(
     "n, n_kv", [(200, 200), (200, 70), (70, 200), (129, 1), (1, 129), (64, 64), (128, 65), (190, 127)]
@@ -274,6 +276,7 @@ def test_a_causal_mask_at_every_alignment_to_the_tiles(own, n, n_kv):
     assert_emulated_right(own.causal, 1, 1, 1, n, n_kv)
 
 
+@pytest.mark.core(every=6)
 @every_stage
 @pytest.mark.parametrize("n_kv", range(1, 66, 8))
 def test_a_causal_mask_and_an_end_of_the_keys(own, n_kv):
@@ -286,6 +289,7 @@ def test_sections_of_heads_that_a_causal_grid_is_ordered_by(own):
     assert_emulated_right(own.causal, 1, 6, 6, 140, 8192)
 
 
+@pytest.mark.core(every=5)
 @every_stage
 @pytest.mark.parametrize("group", range(1, 9))
 def test_groups_of_heads_of_every_size(own, group):
@@ -296,6 +300,7 @@ def test_groups_of_heads_of_every_size(own, group):
         assert_emulated_right(own.causal, 1, group, 1, 12, 9)
 
 
+@pytest.mark.core(every=3)
 @every_stage
 @pytest.mark.parametrize("n", [3, 65])
 def test_any_number_of_parts(own, n):
@@ -308,6 +313,7 @@ def test_any_number_of_parts(own, n):
             assert_right(own.plain, tensors, emulated(own.plain, tensors, {"splits": splits, **scratch}, with_lse))
 
 
+@pytest.mark.core(every=7)
 @every_stage
 @pytest.mark.parametrize("pattern", SPEC.patterns)
 def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(own, pattern):
@@ -316,6 +322,7 @@ def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(own, pattern):
     assert_emulated_right(own.bf16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
 
 
+@pytest.mark.core(every=4)
 @every_stage
 @pytest.mark.parametrize("scale", [1e7, 1e8, 1e9])
 def test_logits_that_fp32_has_no_fractions_of(own, scale):
@@ -338,6 +345,7 @@ def shape_scale(tensors: tuple[Tensor, ...]) -> float:
     return tensors[0].shape[-1] ** 0.5
 
 
+@pytest.mark.core(every=3)
 @every_stage
 @pytest.mark.parametrize("first", [0, 19_999])
 def test_many_small_weights_beside_a_large_one_are_not_lost(own, first):
@@ -352,6 +360,7 @@ def test_many_small_weights_beside_a_large_one_are_not_lost(own, first):
     assert ((o.double() / want - 1).abs() < 0.03).all()
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("number", ["12", "13", "14", "15"])
 def test_the_same_logits_in_the_stages_before(number):
     kernel = kernels.load(number).kernel("fp16", {"HEAD_DIM": 64})
@@ -371,6 +380,7 @@ def test_more_heads_than_a_grid_has_rows():
 INF, NAN = torch.inf, torch.nan
 
 
+@pytest.mark.core(every=9)
 @every_stage
 @pytest.mark.parametrize("which", ["plain", "causal"])
 @pytest.mark.parametrize("name", "qkv")
@@ -412,6 +422,7 @@ def test_hidden_keys_weigh_nothing_but_are_multiplied(own):
     assert torch.allclose(o[0, 0, :130].double(), want[0, 0, :130], atol=3e-3)
 
 
+@pytest.mark.core(every=3)
 @every_stage
 @pytest.mark.parametrize("splits", [1, 3])
 def test_rows_without_a_finite_score(own, splits):
@@ -484,6 +495,7 @@ def test_random_sizes_parts_and_patterns(own):
     each()
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize("multiprocessors", [1, 3])
 @pytest.mark.parametrize("which", ["plain", "causal", "bf16"])
 def test_blocks_that_compute_tile_after_tile(which, multiprocessors):
@@ -685,6 +697,7 @@ def test_threads_with_calls_of_many_kinds_on_the_gpu(built):
 # ---- what it is compared with ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("shape", [(2, 4, 4, 70, 70), (2, 4, 2, 50, 90), (1, 8, 2, 33, 33), (1, 8, 1, 1, 200)], ids=str)
 @pytest.mark.parametrize("causal", [0, 1])

@@ -23,6 +23,7 @@ from docs.hardware.programs import ROOT
 from docs.hardware.suite import Broken
 from tests.cudaemu.sources import broken_source
 from tests.cudaemu.sources import source as kept
+from tests.tiers import core
 
 SUITE = suite.suite()
 
@@ -70,7 +71,7 @@ def emulated(broken: Broken) -> Report:
     return kernel.emulate(inputs, outputs, refused_is_error=False, **options)
 
 
-@pytest.mark.parametrize("broken", SUITE, ids=lambda broken: broken.name)
+@pytest.mark.parametrize("broken", core(SUITE, lambda broken: broken.kind), ids=lambda broken: broken.name)
 def test_it_is_found(broken):
     report = emulated(broken)
     assert not report.ok

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cudaemu.__main__ import main
+from tests.tiers import core
 
 FOLDER = Path(__file__).with_name("programs")
 PROGRAMS = {
@@ -25,7 +26,20 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+CORE = (  # one of each kind
+    "async_copies",
+    "cub_block",
+    "driver_ptx",
+    "game_of_life",
+    "graph_nodes",
+    "locks_and_queues",
+    "managed_memory",
+    "sha256",
+    "textures_and_surfaces",
+)
+
+
+@pytest.mark.parametrize("name", core(PROGRAMS, lambda name: name if name in CORE else None))
 def test_program(name, monkeypatch, capfd):
     """With the sanitizer on: the status of success, nothing to find, the line that is expected."""
     words, prints = PROGRAMS[name]

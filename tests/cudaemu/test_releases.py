@@ -54,6 +54,7 @@ def nvcc(request, monkeypatch) -> toolchain.Nvcc:
     return nvcc
 
 
+@pytest.mark.full
 def test_a_stage_runs(nvcc, request):
     newer = "newer" in request.node.name
     assert (tuple(map(int, nvcc.release.split("."))) > (13, 0)) if newer else nvcc.release == OLDER
@@ -70,6 +71,7 @@ def test_a_stage_runs(nvcc, request):
     assert report.counters["instructions.fma"] == 128 * 256 * 32 // 32
 
 
+@pytest.mark.full
 def test_launch_code_is_this_releases(nvcc):
     """The PTX names the release that wrote it: the compiler asked for is the one that ran."""
     build = compile_host(ROOT / "kernels" / "01_naive" / "kernel.cu")

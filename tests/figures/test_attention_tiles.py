@@ -56,6 +56,7 @@ def test_a_buffer_that_is_filled_twice_is_refused():
         attention_tiles.read_by(trace.run(kernels.load("13"), (1, 1, 128, 128)))
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("number, head_dim", [("12", 64), ("13", 128), ("14", 128), ("15", 128)])
 def test_a_tile_costs_what_the_emulator_executes(number: str, head_dim: int):
     """Twice the keys of one head: what is added is tiles. The rates above make an mma 8 clocks of a scheduler, a
@@ -82,6 +83,7 @@ def test_a_tile_costs_what_the_emulator_executes(number: str, head_dim: int):
     assert 0 <= found.instructions["correction of O"] - of_o <= corrections
 
 
+@pytest.mark.full
 def test_what_a_warp_seldom_needs_can_be_left_out():
     """15: O's correction. 16: maxima, corrections and the second weights; what is left is an FMA and a power of two per
     score, the largest of 16 registers, three at a time, with two comparisons and a vote, and the larger of two maxima,

@@ -53,6 +53,7 @@ def test_other_problems_have_no_such_tiles():
         gemm_tiles.executed_order(kernel, (1, 1, 64, 128))
 
 
+@pytest.mark.full
 def test_the_blocks_of_a_cluster_store_columns_of_their_tile():
     """128 × 64 with K in 2: each block of a cluster adds the sums of half of the columns of each consumer."""
     stage = kernels.load("h5")

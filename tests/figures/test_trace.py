@@ -66,6 +66,7 @@ def one_block(stage) -> tuple[int, ...]:
     return stage.spec.parse(f"1x1x{kernel.multiples.get('N', 64)}", kernel.variants)
 
 
+@pytest.mark.core(every=9)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
@@ -251,6 +252,7 @@ def test_a_request_to_two_tensors_is_seen_in_both_and_a_second_launch_in_neither
     assert "each element of x once, each element of y once" in headline(traced.footprint())
 
 
+@pytest.mark.full
 def test_registers_are_those_of_the_first_output():
     """Attention under a causal mask, with scratch memory of its own: a thread's elements of O."""
     traced = trace.run(kernels.load("16").kernel("fp16", {"CAUSAL": 1}))

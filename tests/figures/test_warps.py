@@ -132,6 +132,7 @@ def attention() -> dict[tuple[int, int], warps.Run]:
 KINDS = {"n128k16": "scores", "n64k16": "values"}  # one line of the kernel, a call, starts both
 
 
+@pytest.mark.full
 def test_two_overlaps_of_attention(attention):
     """Ahead: next scores are there while a product with values goes on. Turns: one warpgroup starts after the other."""
     for (turns, ahead), run in attention.items():

@@ -213,6 +213,7 @@ def test_lines_that_are_read_alone_point_to_themselves():
     assert (made["clocks"] >= 0).all()
 
 
+@pytest.mark.full
 def test_chains_of_instructions_are_chains():
     links = 2 * levels.LINKS
     report, made = launch(levels.LATENCIES, "launch_shared", links=links, clocks=longs(), last=longs())

@@ -211,6 +211,7 @@ def test_merged_loads_are_foretold_to_the_last_one():
     assert merged == {"shared_load_wavefronts": 655360, "shared_load_conflicts": 0}
 
 
+@pytest.mark.core(every=9)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_a_wrong_model_would_be_seen(stage):
     """One more or one less is a difference, but for the counters with a caveat; those have limits, up and down."""

@@ -15,6 +15,7 @@ from common.practice.exercises import HINTS, KINDS, TOPICS, Exercise
 from common.practice.goals import Goal
 from cudaemu.errors import UserError
 from tests.practice import sources
+from tests.tiers import core
 
 ALL = exercises.catalogue()
 PATCHED = [each for each in ALL if each.patch.source]
@@ -82,7 +83,7 @@ def test_the_patch_is_one_that_git_takes_and_takes_back(exercise, tmp_path):
 # ---- begun and solved ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=named)
+@pytest.mark.parametrize("exercise", core(ALL, lambda each: (each.kind, each.topic)), ids=named)
 def test_the_beginning_has_no_points(exercise):
     """It compiles, and is wrong or misses every goal."""
     start = sources.start(exercise)
@@ -100,7 +101,7 @@ def counted(exercise: Exercise) -> bool:
     return bool(exercise.goals or exercise.keeps)
 
 
-@pytest.mark.parametrize("exercise", list(filter(counted, ALL)), ids=named)
+@pytest.mark.parametrize("exercise", core(filter(counted, ALL), lambda each: each.kind), ids=named)
 def test_our_solution_meets_the_goals(exercise):
     verdict = check(exercise.solution, exercise, shapes=few(exercise))
     assert verdict.ok and verdict.points == 10, verdict
