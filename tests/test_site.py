@@ -22,6 +22,8 @@ from urllib.request import urlopen
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+pytestmark = pytest.mark.full  # builds the whole site, and looks at it in a browser
+
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

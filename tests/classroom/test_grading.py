@@ -25,6 +25,7 @@ RUN_HERE = ("right", "does-not-compile", "crash", "cheat-state", "starter", "emp
             "cheat-includes-ours")  # fmt: skip
 
 
+@pytest.mark.full
 def test_every_kind_is_judged_right(tmp_path):
     chosen = [kind for kind in submissions.kinds() if kind.name in RUN_HERE]
     assert len(chosen) == len(RUN_HERE)

@@ -12,6 +12,8 @@ import cudaemu
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
+pytestmark = pytest.mark.full  # torch's headers take a compiler half a minute
+
 EXTENSION = r"""
 #include <torch/extension.h>
 #include <ATen/cuda/CUDAContext.h>

@@ -12,6 +12,8 @@ from cudaemu.link import link
 from tests.cudaemu.sources import source
 from tests.cudaemu.test_programs import command
 
+pytestmark = pytest.mark.full  # several compilers for each
+
 # Each file has a kernel, a variable and device functions of the other's names.
 MAIN = r"""
 #include <cstdio>

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cudaemu.sources import source
+
+pytestmark = pytest.mark.full  # Thrust and CUB take a compiler half a minute
 
 ROOT = Path(__file__).parents[2]
 

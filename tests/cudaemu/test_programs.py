@@ -420,6 +420,7 @@ def test_a_crash_in_a_constructor(monkeypatch):
     assert "SIGABRT" in str(report) and "it had not called CUDA" in str(report)
 
 
+@pytest.mark.full
 def test_an_endless_loop_on_the_host_is_ended():
     started = time.monotonic()
     report = cudaemu.run(source(TROUBLE, "trouble"), "trouble", [7], timeout=1)
@@ -465,12 +466,14 @@ def interrupted(path: Path, *arguments: str, after: float) -> tuple[int, str, fl
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_an_endless_loop_on_the_host():
     cudaemu.program(source(TROUBLE, "trouble"), ["0"])  # compiled
     status, said, _ = interrupted(source(TROUBLE, "trouble"), "7", after=2)
     assert status == 130 and "Traceback" not in said
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_long_kernel():
     text = r"""
 __global__ void k(volatile int *p) { for (int i = 0; i < 1000000; ++i) p[threadIdx.x] = i; }
@@ -481,6 +484,7 @@ int main() { int *p; cudaMalloc(&p, 128); k<<<100000, 32>>>(p); }
     assert status == 130 and "Traceback" not in said and seconds < 10
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "status"),
     [(["-m", "cudaemu", "x.cu"], 130), (["cudaemu", "x.cu"], 130), (["-c", "import cudaemu"], -signal.SIGINT)],
@@ -568,6 +572,7 @@ def test_several_threads_at_once():
     assert not wrong
 
 
+@pytest.mark.full
 def test_the_program_dies_with_the_one_that_runs_it():
     words = [sys.executable, "-m", "cudaemu", str(source(TROUBLE, "trouble")), "7"]
     process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -674,6 +679,7 @@ def test_a_program_that_closes_what_it_did_not_open_is_told():
     assert done.returncode == 125 and "the program has closed descriptor" in done.stderr
 
 
+@pytest.mark.full
 def test_a_child_in_the_background_is_not_waited_for():
     started = time.monotonic()
     done = _to_files("child")
@@ -798,6 +804,7 @@ def test_kernels_of_a_template_have_short_names_that_tell_them_apart():
     assert len(set(heads)) == 2 and all(len(head) < 80 for head in heads)
 
 
+@pytest.mark.full
 def test_a_long_launch_is_announced_where_no_terminal_shows_it(monkeypatch, capsys):
     from cudaemu import __main__ as main
 
@@ -890,6 +897,7 @@ int main() {
 """
 
 
+@pytest.mark.full
 def test_thrust_and_cub_are_clean():
     """They pass on values that nobody has set, and overwrite what other blocks have counted."""
     even = sum(i * 7919 % 10007 % 2 == 0 for i in range(3000))

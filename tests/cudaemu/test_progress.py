@@ -377,6 +377,7 @@ def test_grid_sync_without_a_cooperative_launch_traps():
     assert report.status == 719 and [finding.kind for finding in report.findings] == ["trap"]
 
 
+@pytest.mark.full
 def test_counters_do_not_depend_on_who_waits_for_whom():
     """A block that is put aside and goes on later counts once."""
     report, *_ = run("warp_chain", 1, 64, 1)

@@ -85,6 +85,7 @@ def test_a_count_that_is_one_off_is_told():
     assert "other launches" in counters.compare("reduce_shuffle", [{**ours, "kernel": "total"}], [theirs])[0]
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize("example", sorted({each.example for each in counters.DIFFERENCES if each.code}))
 def test_the_machine_code_has_what_explains_a_difference(example: str):
     if (release := toolchain.find_nvcc().release) != counters.recorded()["cuda"]:

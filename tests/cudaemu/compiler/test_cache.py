@@ -460,6 +460,7 @@ def quick(tmp_path):
     return script(tmp_path / "bin" / "g++", GXX.format(objects=folder))
 
 
+@pytest.mark.full
 def test_a_whole_build_in_a_path_with_a_space_twice_at_once(quick, cache_folder, tmp_path, monkeypatch):
     """Nothing is there yet: both build the runtime, the runner, the machine and the program, or wait for the other."""
     monkeypatch.setenv("CXX", str(quick))
