@@ -442,7 +442,7 @@ def test_notebooks_find_what_was_built_elsewhere(tmp_path):
 
 
 GXX = """
-for word; do case "$word" in */emulator/vm/*.cpp) object=$(basename "$word" .cpp).o;; esac; done
+for word; do case "$word" in */cudaemu/vm/*.cpp) object=$(basename "$word" .cpp).o;; esac; done
 [ -z "$object" ] && exec g++ "$@" -O0
 for out; do :; done
 exec cp "{objects}/$object" "$out"
