@@ -7,8 +7,8 @@
 //
 //   level     | tile of C (M × N) | tiles of A, B per K slice              | who
 //   ----------+-------------------+----------------------------------------+------------------------------
-//   block     | one or two at a   | STAGES × (A 128 × 64, B 64 × BLOCK_N)  | 384 threads = 3 warpgroups
-//   producer  | time              | boxes of 128 × 64 and 64 × 64          | 1 thread of the last one, and TMA
+//   block     | 1 or 2 at a time  | STAGES × (A 128 × 64, B 64 × BLOCK_N)  | 384 threads = 3 warpgroups
+//   producer  |                   | boxes of 128 × 64 and 64 × 64          | 1 thread of the last one, and TMA
 //   consumer  | 128 × 128         | none: operands stay in shared memory   | 2 warpgroups, 128 threads each
 //   wgmma     | 64 × 128          | A 64 × 16, B 16 × 128, by descriptor   | the tensor cores of the SM
 //

@@ -3,8 +3,8 @@
 // Problem   C[M, N] = activation(A[M, K] · B[K, N] + bias[N]) + residual[M, N], rows side by side or further apart; or
 //           B_TRANSPOSED, B[N, K]; 16-bit DTYPE in, DTYPE or fp32 out, fp32 accumulation. Bias and residual may be
 //           null.
-// Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, the
-//           largest: it reads shared memory and L2 least. TMA fills with zeros what lies beyond A and B, and clips C.
+// Idea      What paid so far, for any size. Persistent blocks whose two consumers share a tile of 128 × 256, which
+//           reads little from shared memory and L2. TMA fills with zeros what lies beyond A and B, and clips C.
 //           Products too small for that tile on every SM take a smaller one, and split K: over the blocks of a cluster,
 //           which add their sums through each other's shared memory; where K is deep, over blocks that are no cluster:
 //           the whole grid waits. What follows a product is done on accumulators. Little is done between one tensor

@@ -9,7 +9,7 @@
 //           V may not be far apart: the least is a 16th of the largest.
 //           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
 //           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
-//           shared out over its row (Shah et al., "FlashAttention-3", 2024).
+//           shared out over its row. (Scales, rotation, order of V's keys: Shah et al., "FlashAttention-3", 2024.)
 //           Sums of the rounded weights: eight rows below V, of ones, make them columns of P · V.
 //           And after the first tile no maximum before the weights: they are made with the m of the tiles before, and
 //           one that reaches 2^8 shows that m must rise.
