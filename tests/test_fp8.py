@@ -47,6 +47,7 @@ def test_keys_whose_values_are_0_have_their_weight(first, device):
     assert (attention(q, q, v) == 0.5).all()
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kernel", QUANTIZE, ids=lambda kernel: kernel.short)
 def test_the_kernel_that_quantizes(kernel, device):
@@ -55,6 +56,7 @@ def test_the_kernel_that_quantizes(kernel, device):
             assert not (found := accuracy.check(kernel, shape, device, pattern=pattern).report), found
 
 
+@pytest.mark.full
 def test_the_verb_checks_both_kernels(command, edited):
     """The second one alone would make right what the first one's keys, in another order, mean."""
     other_order = edited(STAGE, ("i % 4 / 2 * 8 + t * 2 + i % 2", "t * 4 + i % 4"))
@@ -92,6 +94,7 @@ def test_numbers_come_back():
     assert not v[:, :, :64].any()
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("d", STAGE.variants["HEAD_DIM"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

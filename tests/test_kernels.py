@@ -40,7 +40,7 @@ def test_source_includes_only_cuda(stage: Stage):
     assert included and all(re.fullmatch(r"<(cuda\w*|mma|cooperative_groups)\.h>", name) for name in included)
 
 
-@pytest.mark.core(every=8)
+@pytest.mark.core(every=12)
 @every_stage
 def test_source_compiles_alone_without_a_warning(stage: Stage):
     text, nvcc, cxx = stage.source.read_text(), toolchain.find_nvcc(), toolchain.find_cxx()
@@ -161,6 +161,7 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
                 unchecked.emulate(*launcher.tensors(unchecked, near, 0))
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize(
     "arch, stages, ring",
     [("8.0", 3, 3), ("8.6", 3, 2), ("8.0", 4, 2), ("9.0", 4, 4)],  # 163, 99 and 227 KB per block

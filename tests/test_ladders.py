@@ -50,6 +50,7 @@ def test_it_is_compiled_for_its_own_compute_capability(hopper):
     assert shared_loads.machine_code(kernel, "gemm_kernel", gpu.arch) == {}  # it compiles, and loads nothing from there
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("words", [("resources",), ("sass",), ("resources", "--arch", "9.0"), ("sass", "--arch", "90")])
 def test_verbs_that_compile_it(hopper, command, words):
     done = command("kernels.h9_registers", *words)

@@ -48,6 +48,7 @@ def test_a_status_that_nobody_looks_at(edited: Edited):
     assert "nobody looked (cudaGetLastError)" in report and "CUDA error 701: gemm_kernel: launch 1 is refused" in report
 
 
+@pytest.mark.full
 def test_a_status_of_one_of_two_launches_that_nobody_looks_at(edited: Edited):
     """h7's first launch, of the two that split keys take: other sizes take one, and look."""
     unseen = ("if (status != cudaSuccess || splits == 1) return status;", "if (splits == 1) return status;")
@@ -55,6 +56,7 @@ def test_a_status_of_one_of_two_launches_that_nobody_looks_at(edited: Edited):
     assert "nobody looked (cudaGetLastError)" in report and "attention_kernel<1>: launch 1 is refused" in report
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_pointers_that_are_none_or_not_aligned(stage: Stage):
     """Whoever copies a launcher out has no Python layer to check for him."""
@@ -116,6 +118,7 @@ def test_what_a_call_leaves_on_the_host(edited: Edited):
     assert "all test sizes launched in one process" in report and "2048 threads per block" in report
 
 
+@pytest.mark.full
 def test_a_call_that_does_not_wait_for_the_one_before(edited: Edited):
     """h5's launch may begin before the one ahead of it has ended."""
     waits = "  cudaGridDependencySynchronize();             // the launch before has written what we read"
@@ -126,6 +129,7 @@ def test_a_call_that_does_not_wait_for_the_one_before(edited: Edited):
 # ---- far away --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize(
     "number, wide, narrow, wrong",
     [
@@ -186,6 +190,7 @@ UNUSUAL = (
 )
 
 
+@pytest.mark.full
 def test_what_only_unusual_calls_show(edited: Edited):
     """A scale of its own, strides of Q and O where heads are packed, parts that come in several rounds: each has a
     mistake, and what is called as usual is right."""

@@ -42,7 +42,7 @@ def assert_right(c: Tensor, want: Tensor, depth: int = 256) -> None:
     assert c.shape == want.shape and (c.double() - want).abs().max() <= 1.01 * unit * max(1.0, want.abs().max().item())
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
@@ -59,6 +59,7 @@ def test_each_part_alone():
         assert_right(matmul(a, b, **options), expected(a, b, **options))
 
 
+@pytest.mark.full
 def test_the_weight_of_a_linear_layer_is_read_in_place(monkeypatch):
     a, weight = make(40, 72), make(64, 72)
     used = []
@@ -108,6 +109,7 @@ def test_what_follows_a_product_with_every_tile(choice):
     assert_right(c, expected(a, b, bias, "gelu", residual))
 
 
+@pytest.mark.full
 def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     """Each has memory for its own sums; once all have written theirs, each adds a share, with what follows."""
     a, b, bias, residual = make(392, 16392), make(16392, 520), make(520), make(392, 520)
@@ -117,6 +119,7 @@ def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     assert report.launches[0].grid[0] == 4 * 3 * 11  # of 128 × 256, in 11 parts
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize(
     ("shape", "old", "new"),
     [
@@ -175,6 +178,7 @@ def test_the_notebook_estimates_as_the_launcher_does(shape, monkeypatch):
     assert ran[0] == ran[1]
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize(("k", "n", "sharers"), [(256, 3008, 1), (264, 3000, 2)])
 def test_copies_are_shared_where_rows_straddle_lines(k, n, sharers):
     """Of 128 bytes: by the launcher's estimate a row then takes as long as two lines."""

@@ -136,6 +136,7 @@ SOLUTIONS = {  # notebook, cell -> what a reader has to change
 }
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("place", SOLUTIONS, ids=lambda place: place[1])
 def test_an_exercise_is_open_until_it_is_solved(place):
     name, cell = place
@@ -189,6 +190,7 @@ def test_the_glossary_has_every_term_once():
     assert {"stmatrix", "named-barrier", "stream-k", "intra-warpgroup-overlap"} <= set(names)
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("directory", [notebook.ROOT, notebook.NOTEBOOKS], ids=["root", "notebooks"])
 def test_first_cell_finds_the_course_from(directory: Path):
     """jupyter starts kernels in the notebook's directory, other tools in the root."""

@@ -202,6 +202,7 @@ def test_a_check_launches_with_another_scale_as_well():
     assert torch.equal(scaled["Q"], tensors[0] / 2) and scaled["scale"] == 2 / 8
 
 
+@pytest.mark.full
 def test_a_check_sees_heads_packed_that_have_too_many_queries_for_it(edited):
     """100 queries, where the tile of packed heads has 64 rows."""
     more = ("(long long)(H / H_KV) <= WGMMA_M ?", "(long long)(H / H_KV) <= 2 * WGMMA_M ?")
@@ -211,6 +212,7 @@ def test_a_check_sees_heads_packed_that_have_too_many_queries_for_it(edited):
     assert not accuracy.check(kernel, shape, "emulator").ok
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_check_sees_a_vote_that_asks_half_of_the_rows(edited, half):
     stage = kernels.load("h7")
@@ -471,6 +473,7 @@ def test_few_queries_of_grouped_heads_with_strides(own, which):
     assert_right(kernel, tensors, emulated(kernel, tensors))
 
 
+@pytest.mark.full
 @every_stage
 def test_random_sizes_parts_and_patterns(own):
     hypothesis = pytest.importorskip("hypothesis")

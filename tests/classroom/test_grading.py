@@ -125,6 +125,7 @@ def test_a_repair_may_free_memory_elsewhere_in_main(tmp_path):
     assert "main" in honest.read(source, exercise)
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("linked", ["02_block_tile/kernel.cu", "02_block_tile", "practice"])
 def test_a_link_to_somebody_else_s_file_is_no_submission(tmp_path, linked):
     theirs, student = exercises.find("02"), tmp_path / "class" / "eve"

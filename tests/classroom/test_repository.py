@@ -58,6 +58,7 @@ def test_git_has_the_files_and_no_history(made):
     assert git("rev-list", "--count", "--all").strip() == "1" and not git("status", "--porcelain")
 
 
+@pytest.mark.full
 def test_points_reach_github_classroom(made, tmp_path):
     exercise, other = exercises.find("02"), exercises.find("transpose")
     mine = made / "practice" / exercise.name / exercise.file
@@ -85,6 +86,7 @@ def test_points_reach_github_classroom(made, tmp_path):
     assert other.title in summary.read_text()
 
 
+@pytest.mark.full
 def test_a_step_begins_with_the_students_own(made):
     before, after = (made / "practice" / exercises.find(name).name / "kernel.cu" for name in ("05", "06"))
     begun = before.read_text()
@@ -98,6 +100,7 @@ def test_a_step_begins_with_the_students_own(made):
         before.write_text(begun)
 
 
+@pytest.mark.full
 def test_there_are_hints_and_no_solution(made):
     status, said = there(made, "practice")
     assert status == 0 and all(exercise.name in said for exercise in CHOSEN)
@@ -106,6 +109,7 @@ def test_there_are_hints_and_no_solution(made):
     assert told[1] == told[2] != told[0] and CHOSEN[3].hints[-1] not in "".join(told)
 
 
+@pytest.mark.full
 def test_programs_alone_need_no_stage(tmp_path):
     repository.handout([exercises.find("saxpy-bug-1")], tmp_path / "programs")
     for words in ((), ("practice",), ("grade", "--help")):

@@ -61,6 +61,7 @@ def test_every_pattern_is_recorded():
     assert list(recorded()) == list(PATTERNS), f"measure again: python -m docs.hardware.banks writes {RECORD.name}"
 
 
+@pytest.mark.full
 def test_the_emulator_counts_what_the_gpu_counted(emulated):
     wrong = {name: (emulated[name], found) for name, found in recorded().items() if emulated[name] != found}
     assert not wrong, "pattern: (emulator, GPU)"

@@ -184,6 +184,7 @@ def test_a_patch_that_applies_no_more(tmp_path):
 # ---- as programs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize(
     "name", ["02-no-trailing-barrier", "13-tile-too-far-ahead", "16-parts-overlap", "h8-sums-read-early"]
 )

@@ -484,6 +484,7 @@ extern "C" cudaError_t launch(void *tensor, const void *box, int type, int rows,
 """
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize(
     ("operation", "type_", "dtype", "by"),
     [
@@ -720,6 +721,7 @@ def shifted():
     return cudaemu.load(SHIFTED, arch="9.0a", flags=["-lcuda"])
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize(
     ("shift", "read", "multiply", "base", "right", "words"),
     [
@@ -771,6 +773,7 @@ __global__ void load(const float *from, float *to) {{
 INIT_FENCE, PROXY_FENCE = 'asm volatile("fence.mbarrier_init.release.cluster;");', 'asm volatile("fence.proxy.async;");'
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize(
     "one, each, who, noted",
     [

@@ -335,6 +335,7 @@ int main() {
 """
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize(
     ("own", "size", "asked", "large", "arch", "says"),
     [

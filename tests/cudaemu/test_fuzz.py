@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize(
     ("stage", "mutants"),
     [

@@ -168,6 +168,7 @@ extern "C" cudaError_t launch(int *out, const int *labels) {
 """
 
 
+@pytest.mark.full
 def test_cooperative_groups():
     labels = torch.arange(64, dtype=torch.int32) * 7 % 5
     out = torch.full((6, 64), -1, dtype=torch.int32)

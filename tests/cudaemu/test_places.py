@@ -334,6 +334,7 @@ int main() {
 """
 
 
+@pytest.mark.full
 def test_a_finding_in_a_library_names_the_line_that_called_it():
     path = sources.source(LIBRARY, "library_call")
     report = cudaemu.program(path)

@@ -214,6 +214,7 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
     assert command(path, options=("--flags=-DVALUE=3",)).stdout == "3\n"
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize(
     ("options", "text", "said"),
     [

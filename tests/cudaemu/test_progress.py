@@ -244,6 +244,7 @@ def run(name: str, blocks: int, threads: int, cores: int | None = None, multipro
     return report, *(array.numpy() for array in arrays)
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(
     ("name", "blocks", "threads", "turns"),

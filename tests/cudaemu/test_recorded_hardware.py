@@ -52,6 +52,7 @@ def test_what_an_ncu_says_that_cannot_is_told(fake_ncu, tmp_path):
 # ---- the examples' counters ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("path", programs.EXAMPLES, ids=lambda path: path.stem)
 def test_the_emulator_counts_what_the_hardware_counts(path: Path):
     if (counts := counters.recorded()["counts"].get(path.stem)) is None:

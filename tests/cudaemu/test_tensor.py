@@ -573,6 +573,7 @@ __global__ void product(const double *a, const double *b, const double *c, doubl
 """
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("rows", ["row", "col"])
 @pytest.mark.parametrize("columns", ["row", "col"])
 def test_wmma_of_doubles(rows, columns):

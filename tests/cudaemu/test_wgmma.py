@@ -502,6 +502,7 @@ def test_what_it_traces():
 # ---- recorded on an H200 ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize(("probe", "lines"), [("wgmma_layouts", 326), ("wgmma_rounding", 660), ("stmatrix_elect", 8)])
 def test_as_on_an_h200(probe, lines):
     """Where descriptors point, swizzled, transposed, with base offsets; the last bit of sums of all types; stmatrix."""

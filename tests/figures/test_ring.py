@@ -22,6 +22,7 @@ def rings() -> dict[int, list[ring.Slice]]:
     return {1: ring.slices(traced(7))} | {n: ring.slices(traced(8, STAGES=n)) for n in (2, 3, 5)}
 
 
+@pytest.mark.core(every=4)
 @pytest.mark.parametrize("buffers", [1, 2, 3, 5])
 def test_slices_go_round_the_ring(rings, buffers):
     """Both operands come in every group: together they are a slice."""

@@ -66,7 +66,7 @@ def one_block(stage) -> tuple[int, ...]:
     return stage.spec.parse(f"1x1x{kernel.multiples.get('N', 64)}", kernel.variants)
 
 
-@pytest.mark.core(every=9)
+@pytest.mark.core(every=12)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
@@ -156,6 +156,7 @@ def test_headlines_say_what_was_executed(naive, thread_tile, snippet):
     assert "1 wavefront, no bank conflict" in headline(snippet.banks(snippet.patterns(verb="store")[0]))
 
 
+@pytest.mark.full
 def test_every_figure_draws_and_is_small(thread_tile):
     stems = []
     for stem, picture in thread_tile.all():

@@ -149,6 +149,7 @@ def test_two_overlaps_of_attention(attention):
     assert idle[0, 0] > idle[2, 0] > idle[0, 1] > idle[2, 1] > 0
 
 
+@pytest.mark.full
 def test_a_picture_of_the_overlaps(attention):
     figure = warps.overlaps(attention[0, 0], attention[2, 1], kinds=KINDS)
     shown = [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]

@@ -18,7 +18,7 @@ SETTINGS = [(each, warps) for each in ceiling.ALL for warps in each.warps]
 NAMES = [f"{each.key}, {warps} warps" for each, warps in SETTINGS]
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=13)
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
 def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
     """In SASS: one tensor instruction per tile, ldmatrix only if asked for, and nothing in local memory."""
@@ -50,7 +50,7 @@ def test_the_inner_loop_is_nothing_but_arithmetic(setting, warps):
         assert others <= 8, loop
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=13)
 @pytest.mark.parametrize(("setting", "warps"), SETTINGS, ids=NAMES)
 def test_the_operations_are_those_that_are_claimed(setting, warps):
     """In the emulator: what two more steps execute is what is claimed of them; sums stay finite."""

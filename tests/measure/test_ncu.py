@@ -211,7 +211,7 @@ def test_merged_loads_are_foretold_to_the_last_one():
     assert merged == {"shared_load_wavefronts": 655360, "shared_load_conflicts": 0}
 
 
-@pytest.mark.core(every=9)
+@pytest.mark.core(every=12)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_a_wrong_model_would_be_seen(stage):
     """One more or one less is a difference, but for the counters with a caveat; those have limits, up and down."""
@@ -231,6 +231,7 @@ def test_a_wrong_model_would_be_seen(stage):
 RECORDED = [Record(run, row) for run in runs.runs(kind="profile") for row in run["rows"]]
 
 
+@pytest.mark.core(every=150)
 @pytest.mark.parametrize("record", RECORDED, ids=lambda r: f"{r.row['label']} {r.row['size']}, {r.run['gpu']}")
 def test_recorded_counters_are_what_the_kernels_of_today_should_count(record: Record):
     """Of a kernel that has changed since, nothing can be said."""

@@ -558,6 +558,7 @@ def test_every_kind_has_ten_questions_of_its_own_and_they_come_again():
         assert {KINDS[kind].level for kind in KINDS} == set(LEVELS)
 
 
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_figures_are_drawn(kind):
     for question in questions(kind, 1, 2):

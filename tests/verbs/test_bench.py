@@ -333,6 +333,7 @@ def test_a_stage_is_compared_only_with_one_that_computes_the_same(parse):
         assert said in text and ("65" in text) == (number == "h1")
 
 
+@pytest.mark.full
 @without_gpu
 def test_the_ladder_on_hopper_ends_on_a_gain(command):
     """Counted where the last stage takes its large tile, and the first one beside the stage of Part I it follows."""

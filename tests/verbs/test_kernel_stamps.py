@@ -78,6 +78,7 @@ def complete(name: str, record: dict) -> None:
         assert {event: n for (each, event), n in counted.items() if each == group} == {"block": 1, **events}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", STAGES)
 def test_nothing_is_missing(name, records):
     complete(name, records[name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import kernels
 from common.verbs import resources
 from cudaemu import hardware
@@ -37,6 +39,7 @@ def test_the_command_says_what_each_gpu_holds(command):
     assert rtx[-1] == hopper[-1] == "warps"  # and registers, where the kernel takes 32
 
 
+@pytest.mark.full
 def test_tables_are_whole_at_eighty_columns(command):
     status, out, _ = command("kernels.09_swizzle", "resources", "--arch", "8.6", "12.0")
     assert status == 0 and max(map(len, out.splitlines())) <= 80 and "…" not in out

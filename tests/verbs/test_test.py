@@ -80,6 +80,7 @@ def test_who_writes_to_an_input_does_not_get_through_with_a_right_result(command
     assert "the kernel writes to its input B: 1 element changed, the first B[0, 5]" in out and "wrong result" not in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "edit",
     [
@@ -105,6 +106,7 @@ def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited
     assert verdicts.count("ok") == 16 and verdicts.index("stopped") == 2
 
 
+@pytest.mark.full
 def test_a_launcher_that_asks_for_more_than_some_gpus_have_fails_there(command, edited):
     source = edited(DOUBLE_BUFFER, ("= STAGES * sizeof(Tiles)", "= (STAGES + 1) * sizeof(Tiles)"))
     status, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=4")
@@ -145,6 +147,7 @@ def test_a_source_without_dtype_is_tested_in_its_one_type(command, edited):
     assert (status, err) == (0, "") and "1 of 1 checks passed" in out
 
 
+@pytest.mark.full
 def test_coverage_names_the_lines_that_no_check_executed(command, edited):
     """Only the edges of C need the guard's return; and a branch that no size takes is named with its line."""
     odd = "  if (K == 77) {\n    C[0] = Element(0.0f);\n  }\n"

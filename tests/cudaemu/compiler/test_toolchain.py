@@ -225,6 +225,7 @@ def test_an_edited_header_is_noticed_however_it_is_found(way, header, tmp_path):
     assert len(list(cache.folder().glob("program-*/*/program"))) == 2, "the first was found again"
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("way", ["-I", "CPLUS_INCLUDE_PATH", "-include"])
 def test_an_edited_header_is_noticed_in_a_cuda_source(way, header, tmp_path, monkeypatch):
     path, flags = header(way)
