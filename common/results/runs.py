@@ -64,12 +64,19 @@ def validate(run: object, where: str = "run") -> dict:
     return run
 
 
+def as_text(run: dict) -> str:
+    """A run as its file holds it: its head in a line, then a row per line, so that a diff shows which row is another."""
+    head = json.dumps({name: value for name, value in run.items() if name != "rows"}, ensure_ascii=False)
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in run["rows"])
+    return f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'
+
+
 def save(run: dict, path: Path | str) -> Path:
     """Write a validated run; UserError where the file cannot be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(validate(run, str(path)), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(as_text(validate(run, str(path))), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     return path

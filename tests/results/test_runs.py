@@ -148,5 +148,10 @@ def test_metadata_heads_a_valid_run(monkeypatch):
     assert made["command"].startswith("python ")
 
 
-def test_what_is_recorded_in_the_project_is_valid():
+def test_what_is_recorded_in_the_project_is_valid_and_has_a_row_per_line():
     assert runs.runs()
+    for path in runs.RESULTS.glob("*.json"):
+        made = runs.load(path)
+        text = path.read_text(encoding="utf-8")
+        assert text == runs.as_text(made), f"{path.name} must be written by runs.save"
+        assert text.count("\n") == len(made["rows"]) + 2
