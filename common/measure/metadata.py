@@ -7,13 +7,17 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
 import torch
 
 from common.measure import nvml
 from common.packages import CUTE, version
 from common.results.runs import ROOT, SCHEMA
+
+WRITTEN = ("--json", "--plot", "--trace-events")  # options that name a file which the command writes
 
 
 def metadata(kind: str) -> dict:
@@ -25,7 +29,7 @@ def metadata(kind: str) -> dict:
     return {
         "schema": SCHEMA,
         "kind": kind,
-        "command": _command(),
+        "command": command(sys.orig_argv),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
@@ -39,10 +43,11 @@ def metadata(kind: str) -> dict:
     }
 
 
-def _command() -> str:
-    """The command line as one would type it: `python -m kernels.NN_name bench …`."""
-    words = list(sys.orig_argv)
-    return shlex.join(["python", *words[1:]]) if words else ""
+def command(words: Sequence[str]) -> str:
+    """A command line as one would type it: `python -m kernels.NN_name bench …`. Of a file that it writes only the name:
+    the folder was of that day and machine."""
+    typed = [Path(word).name if before in WRITTEN else word for before, word in zip(words, words[1:])]
+    return shlex.join(["python", *typed]) if words else ""
 
 
 def _commit() -> tuple[str, bool | None]:

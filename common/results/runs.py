@@ -65,7 +65,7 @@ def validate(run: object, where: str = "run") -> dict:
 
 
 def as_text(run: dict) -> str:
-    """A run as its file holds it: its head in a line, then a row per line, so that a diff shows which row is another."""
+    """A run as its file holds it: its head in a line, then a row per line, so that a diff shows which one changed."""
     head = json.dumps({name: value for name, value in run.items() if name != "rows"}, ensure_ascii=False)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in run["rows"])
     return f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'

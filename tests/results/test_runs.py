@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from common.measure.metadata import metadata
+from common.measure.metadata import command, metadata
 from common.results import runs
 from common.results.runs import Record
 from cudaemu.errors import UserError
@@ -139,6 +139,12 @@ def test_sizes_go_by_the_work_in_them():
     shapes = {"16x8": {"N": 16, "D": 8}, "9x9": {"N": 9, "D": 9}, "4096": {"M": 4096, "N": 4096, "K": 4096}}
     found = [Record({}, row("x", 1.0, shape=shape) | {"size": size}) for size, shape in shapes.items()]
     assert runs.sizes(found) == ["9x9", "16x8", "4096"]
+
+
+def test_a_command_names_no_folder_that_it_wrote_to():
+    words = ["python3", "-m", "kernels.01_naive", "bench", "--source", "a/b.cu", "--json", "/tmp/x y.json", "--quick"]
+    said = "python -m kernels.01_naive bench --source a/b.cu --json 'x y.json' --quick"
+    assert command(words) == said and command([]) == ""
 
 
 def test_metadata_heads_a_valid_run(monkeypatch):
