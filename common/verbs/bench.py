@@ -353,7 +353,7 @@ def recorded(kernel: Kernel, sizes: Sequence[str] | None) -> list[Record]:
     """The recorded times of a kernel's stage from the run of its ladder, with the stage that it follows and the peers,
     all of the same computation."""
     stage = kernel.stage
-    found = runs.rungs(stage.ladder, kernel.dtype, None, **kernel.settings)
+    found = runs.rungs(stage.ladder, kernel.dtype, runs.ANY, **kernel.settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
@@ -424,7 +424,7 @@ def _ladder_table(
     something else); recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
-    found = runs.rungs(stages[0].ladder, dtype, None, **settings)
+    found = runs.rungs(stages[0].ladder, dtype, runs.ANY, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}

@@ -26,7 +26,7 @@ mkdir -p "$folder"
 
 group=ceilings
 run ceiling common.measure.ceiling
-run first-kernels common.measure.first
+run first-kernels common.measure.first_kernels
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
@@ -35,7 +35,6 @@ run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512
 run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 2048 4096 8192 16384
 
 run sustained-hopper kernels.h5_final bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
-run sustained-hopper-attention kernels bench h7 h8 --variant HEAD_DIM=128 --sizes 1024 4096 16384 --repeat 2 --sustained 1
 run sustained-h7 kernels.h7_flash_attention_3 bench --variant HEAD_DIM=all --variant CAUSAL=all --sizes 1024 4096 16384 --sustained 1
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too

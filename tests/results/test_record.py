@@ -1,5 +1,6 @@
-"""The commands of docs/results/record.sh, and those that recorded runs name: the command line takes each of them; and all
-stages and all changes that were tried are in the script."""
+"""The commands of docs/results/record.sh, and those that recorded runs name: the command line takes each of them.
+
+All stages, and all changes that were tried, are in the script."""
 
 from __future__ import annotations
 

@@ -68,8 +68,10 @@ def test_runs_of_one_gpu_are_asked_for_by_a_word_of_its_name(record):
     record("two", run(row("01_naive", 3.0), gpu="NVIDIA H200 NVL", date="2026-11-22T10:00:00+00:00"))
     record("three", run(row("01_naive", 2.0), gpu="NVIDIA H20", date="2026-11-23T10:00:00+00:00"))
     assert [found["gpu"] for found in runs.runs()] == ["NVIDIA H20", "NVIDIA H200 NVL", "NVIDIA H200"]
-    assert [found["gpu"] for found in runs.runs(gpu="H200")] == ["NVIDIA H200 NVL", "NVIDIA H200"]
-    assert [r.row["tflops"] for r in runs.recorded(gpu="H20")] == [2.0] and runs.runs(gpu="A100") == []
+    assert [found["gpu"] for found in runs.runs(only=runs.Only("H200"))] == ["NVIDIA H200 NVL", "NVIDIA H200"]
+    assert [r.row["tflops"] for r in runs.recorded(only=runs.Only("H20"))] == [2.0] and runs.runs(
+        only=runs.Only("A100")
+    ) == []
 
 
 def test_who_names_no_gpu_means_the_one_that_most_runs_are_of(record):
@@ -78,7 +80,7 @@ def test_who_names_no_gpu_means_the_one_that_most_runs_are_of(record):
     record("three", run(row("01_naive", 2.0), gpu="NVIDIA H100 80GB HBM3", date="2026-11-23T10:00:00+00:00"))
     assert [found["file"] for found in runs.runs()] == ["two.json", "one.json", "three.json"]
     assert [r.row["tflops"] for r in runs.recorded()] == [6.0]
-    assert [r.row["tflops"] for r in runs.recorded(gpu="H100")] == [2.0]
+    assert [r.row["tflops"] for r in runs.recorded(only=runs.Only("H100"))] == [2.0]
 
 
 # ---- a case ----
