@@ -25,7 +25,7 @@ from IPython.display import Markdown, display
 
 import cudaemu
 from common import accuracy, counts, course
-from common.figures import attention_tiles, trace
+from common.figures import accesses, attention_tiles
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
 from common.practice import exercises, folder
@@ -270,7 +270,7 @@ def timeline(stage: Stage, emulated: Sequence[int] = ()) -> Picture | Markdown:
         return Markdown(markdown.NOTHING)
     row = found[0].row
     kernel = stage.kernel(row["dtype"], row["settings"])
-    here = [timelines.emulated(kernel, timelines.stamped(kernel), tuple(emulated))] if emulated else []
+    here = [timelines.emulated(kernel, timelines.with_stamps(kernel), tuple(emulated))] if emulated else []
     return timelines.figure(*here, found[0].run)
 
 
@@ -321,7 +321,7 @@ def exercise(
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
     the most that each may be, shown once all else is right. `arch`: the compute capability that the code needs."""
-    source = trace.write(code, "yours.cu")
+    source = accesses.write(code, "yours.cu")
     try:
         report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
     except UserError as error:
@@ -373,7 +373,7 @@ def banks(stage: Stage, source: Path | None = None, *, verb: str | None = None) 
     chosen = source or folder.Folder(exercises.find(stage.name)).existing()
     pictures = []
     for kernel in (stage.kernel(source=chosen), stage.kernel()):
-        traced = trace.run(kernel)
+        traced = accesses.run(kernel)
         requests = traced.patterns(verb=verb)
         if not requests:
             raise UserError(f"{kernel.label}: warp 0 makes no request of shared memory" + (f", {verb}" if verb else ""))
@@ -493,7 +493,7 @@ def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Fig
 
 def program(code: str, name: str = "program.cu") -> Markdown:
     """A whole CUDA program, with its main: what it prints, and below that the emulator's report."""
-    source = trace.write(code, name)
+    source = accesses.write(code, name)
     line = [sys.executable, "-m", "cudaemu", str(source)]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
@@ -502,7 +502,7 @@ def program(code: str, name: str = "program.cu") -> Markdown:
 
 def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
     """The PTX of kernels, without declarations and line information, and their SASS for a compute capability."""
-    source = trace.write(code, "assembly.cu")
+    source = accesses.write(code, "assembly.cu")
     body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
     functions = sass.functions(source, {}, capability).items()

@@ -105,7 +105,7 @@ def trials(stage: Stage) -> dict[str, patches.Patch]:
 def write_trial(stage: Stage, name: str) -> Path:
     """The file that --trial stands for: the stage's kernel.cu with that change. UserError if there is no such trial, or
     if the change does not fit the file."""
-    from common.figures import trace
+    from common.figures import accesses
 
     known = trials(stage)
     patch = known[pick(name, tuple(known), "trial", stage.name)]
@@ -113,7 +113,7 @@ def write_trial(stage: Stage, name: str) -> Path:
         changed = patch.apply(stage.source.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"trials/{error}") from None
-    return trace.write(changed, f"{name}.cu")
+    return accesses.write(changed, f"{name}.cu")
 
 
 def named(kernels: Sequence[Kernel], args: argparse.Namespace) -> list[Kernel]:

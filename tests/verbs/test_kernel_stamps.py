@@ -14,7 +14,7 @@ import torch
 import kernels
 from common import gpu, notebook
 from common.measure import contest, timing
-from common.measure.timeline import EVENTS, NS, STEPS, room, rows, write
+from common.measure.stamped import EVENTS, NS, STEPS, room, rows, write
 from common.results import runs
 from common.results.runs import Record
 from common.stage import Kernel
@@ -53,7 +53,7 @@ def emulated(name: str, source=None) -> dict:
     """A run in the emulator at the size that the patch names."""
     kernel = kernels.load(name).kernel()
     shape = kernel.stage.spec.parse(timeline.read(kernel.stage).first("Emulator"), kernel.variants)
-    return timeline.emulated(kernel, source or timeline.stamped(kernel), shape, 0, 0)
+    return timeline.emulated(kernel, source or timeline.with_stamps(kernel), shape, 0, 0)
 
 
 @pytest.fixture(scope="module")
