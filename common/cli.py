@@ -30,6 +30,7 @@ from rich.text import Text
 
 from common import course, terminal, tiles
 from common.stage import Stage, macros
+from common.verbs import options
 from cudaemu.errors import UserError, pick
 
 VERBS = {
@@ -92,11 +93,12 @@ def _dispatch(package: str, argv: list[str]) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv[1:])
     if not ladder:
+        if getattr(args, "trial", None):
+            args.source = options.write_trial(stages[0], args.trial)
         return module.run(stages[0], args)
-    if getattr(args, "source", None):
-        raise UserError("--source must be given to one stage: python -m kernels.NN_name " + verb)
-    if getattr(args, "watch", False):
-        raise UserError("--watch must be given to one stage: python -m kernels.NN_name " + verb)
+    for option in ("source", "trial", "watch"):
+        if getattr(args, option, None):
+            raise UserError(f"--{option} must be given to one stage: python -m kernels.NN_name {verb}")
     chosen = [course.load(text) for text in args.stages] or stages
     if not chosen:
         raise UserError("there is no stage here: python -m kernels practice lists the exercises")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,21 +25,21 @@ from IPython.display import Markdown, display
 
 import cudaemu
 from common import accuracy, counts, course
-from common.figures import attention_tiles, trace
+from common.figures import accesses, attention_tiles
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
 from common.practice import exercises, folder
 from common.practice.drills import sheets
 from common.practice.drills.question import COUNT, questions
 from common.results import bound as bound_of
-from common.results import clocks, ladders, markdown, measured, plot, runs
+from common.results import documents, ladders, markdown, measured, plot, runs
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
 from common.verbs import timeline as timelines
 from cudaemu import Trace, build, engine
 from cudaemu.compiler import sass, toolchain
-from cudaemu.errors import UserError
+from cudaemu.errors import UserError, pick
 from cudaemu.hardware import GPUS, Arch
 
 if TYPE_CHECKING:
@@ -200,33 +201,15 @@ def check(
     return Markdown("\n\n".join([f"{stage.spec.format(tuple(shape))}:", made.data, *reports]))
 
 
-def speed(stage: Stage, *dtypes: str, **settings: int) -> Markdown:
-    """The stage's recorded speed beside that of the stage before and of the library, with GPU and date.
+def recorded(name: str, *words: Stage | str | Mapping[str, int], **options: object) -> Markdown:
+    """A table of recorded runs: `python -m common.results --help` lists them, with what each takes. A stage stands for
+    its name. `options`: settings of the problem (HEAD_DIM=64), `dtype`, `size`, `run`, as documents give them.
 
-    `dtypes`: by default the stage's first. `settings`: what is computed, where the default does not hold (HEAD_DIM)."""
-    chosen = dtypes or stage.dtypes[:1]
-    shown = {name: str(value) for name, value in stage.kernel(chosen[0], settings).settings.items()}
-    return _recorded(ladders.speed_table(stage.ladder, stage.name, *chosen, **shown))
-
-
-def verdict(stage: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What binds the stage: its need of each resource, the fewest clocks for that, the measured clocks, and what its
-    warps wait for, all from recorded runs. `size`: by default the one that a profile has by default."""
-    kernel = stage.kernel(dtype, settings)
-    shapes = stage.spec.bench_shapes(kernel.variants)
-    size = size or stage.spec.format(shapes[len(shapes) // 2])
-    return _recorded(clocks.verdict(stage.ladder, stage.name, dtype, size, settings=kernel.settings))
-
-
-def needs(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """The fewest clocks that stages need of each resource, and the measured ones of all but the last: what the last
-    one's can be predicted from. `size` as in `verdict`."""
-    return _recorded(clocks.needs(*_compared(stages, dtype, size, settings)))
-
-
-def waits(*stages: Stage, dtype: str = "fp16", size: str | None = None, **settings: int) -> Markdown:
-    """What the warps of stages wait for, as shares of their time, side by side. `size` as in `verdict`."""
-    return _recorded(clocks.waits(*_compared(stages, dtype, size, settings)))
+    UserError for a table that is not there, or a setting that the stage lacks."""
+    given = [word.name if isinstance(word, Stage) else word for word in words]
+    made = documents.TABLES[pick(name, tuple(documents.TABLES), "table", "common.results")]
+    text = made(*given, **{key: str(value) for key, value in options.items()})
+    return Markdown(re.sub(r"\[([\w.-]+\.json)\]", r"`docs/results/\1`", text))
 
 
 def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) -> Markdown:
@@ -247,40 +230,9 @@ def busy(*stages: Stage, dtype: str = "fp16", sizes: Sequence[str] = ("4096",)) 
             body.append([f"{stage.name}, {size}", f"{clocks:,.0f}", f"{share:.0f}%", told])
             sources[f"*{each.source}, `docs/results/{each.run['file']}`*"] = None
     if not body:
-        return _recorded(markdown.NOTHING)
+        return Markdown(markdown.NOTHING)
     head = [f"{dtype}, ncu", "clocks of an SM", "tensor pipe busy", "of a warp's time, longest waits"]
     return Markdown("\n\n".join([str(table(head, body).data), *sources]))
-
-
-def in_clocks(*stages: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
-    """How many clocks stages take, how near that is to their bounds, and the SM clock of the timed launches, with what
-    limited it; `settings` as in `speed`."""
-    shown = stages[-1].kernel(dtype, settings).settings
-    names = [stage.name for stage in stages]
-    return _recorded(clocks.in_clocks(stages[-1].ladder, names, dtype, settings=shown))
-
-
-def predicted(before: Stage, stage: Stage, dtype: str = "fp16", **settings: int) -> Markdown:
-    """Recorded clocks of two stages, and what the second one's would be if it exceeded its bound by as many clocks as
-    the first one does; `settings` as in `speed`."""
-    shown = stage.kernel(dtype, settings).settings
-    return _recorded(clocks.predicted(stage.ladder, [before.name, stage.name], dtype, settings=shown))
-
-
-def together(stage: Stage, *sizes: str) -> Markdown:
-    """Precisions and settings of a stage, beside the library, that one recorded run timed in the same rounds."""
-    return _recorded(ladders.together_table(stage.name, *sizes))
-
-
-def _compared(
-    stages: Sequence[Stage], dtype: str, size: str | None, settings: Mapping[str, int]
-) -> tuple[str, list[str], str, str, None, Mapping[str, int]]:
-    """The arguments of a table that compares stages: ladder, names, dtype, size, any GPU, settings."""
-    kernel = stages[-1].kernel(dtype, settings)
-    spec = stages[-1].spec
-    shapes = spec.bench_shapes(kernel.variants)
-    size = size or spec.format(shapes[len(shapes) // 2])
-    return stages[-1].ladder, [stage.name for stage in stages], dtype, size, None, kernel.settings
 
 
 def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
@@ -313,12 +265,12 @@ def timeline(stage: Stage, emulated: Sequence[int] = ()) -> Picture | Markdown:
     """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
     recorded it for the default kernel. `emulated`: a shape at which the same kernel also runs in the emulator now, with
     the same stamps; that is above it, in steps."""
-    found = runs.recorded(kind="timeline", name=stage.name, default=True)
+    found = runs.recorded("timeline", name=stage.name, default=True)
     if not found:
         return Markdown(markdown.NOTHING)
     row = found[0].row
     kernel = stage.kernel(row["dtype"], row["settings"])
-    here = [timelines.emulated(kernel, timelines.stamped(kernel), tuple(emulated))] if emulated else []
+    here = [timelines.emulated(kernel, timelines.with_stamps(kernel), tuple(emulated))] if emulated else []
     return timelines.figure(*here, found[0].run)
 
 
@@ -369,7 +321,7 @@ def exercise(
     `code` exports `extern "C" cudaError_t launch(...)`; `arguments` are its arguments in order. `expected`: what
     some tensors must hold afterwards; filled with NaN before, they show what was not written. `goals`: counters and
     the most that each may be, shown once all else is right. `arch`: the compute capability that the code needs."""
-    source = trace.write(code, "yours.cu")
+    source = accesses.write(code, "yours.cu")
     try:
         report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
     except UserError as error:
@@ -421,7 +373,7 @@ def banks(stage: Stage, source: Path | None = None, *, verb: str | None = None) 
     chosen = source or folder.Folder(exercises.find(stage.name)).existing()
     pictures = []
     for kernel in (stage.kernel(source=chosen), stage.kernel()):
-        traced = trace.run(kernel)
+        traced = accesses.run(kernel)
         requests = traced.patterns(verb=verb)
         if not requests:
             raise UserError(f"{kernel.label}: warp 0 makes no request of shared memory" + (f", {verb}" if verb else ""))
@@ -451,38 +403,14 @@ def drill(kind: str, answers: Sequence[str] = (), *, seed: int = 0, count: int =
     return Markdown(f"**{right} of {len(answers)} right.**")
 
 
-def variants(stage: Stage, macro: str, *sizes: str, **settings: int) -> Markdown:
-    """The recorded speed of the values of one macro, all of one run; `settings`, if given, of the problem."""
-    shown = {name: str(value) for name, value in settings.items()}
-    return _recorded(ladders.variants_table(stage.name, macro, *sizes, **shown))
-
-
-def uses(stage: Stage, *sizes: str, dtype: str = "fp16", **settings: int) -> Markdown:
-    """The recorded time and rate of a stage at sizes outside the ladder, × each library; `settings` as in
-    `speed`."""
-    shown = {name: str(value) for name, value in stage.kernel(dtype, settings).settings.items()}
-    return _recorded(ladders.uses_table(stage.name, dtype, *sizes, **shown))
-
-
-def ragged(stage: Stage, *groups: str, dtype: str = "fp16") -> Markdown:
-    """The recorded times at sizes that tiles do not divide, × those at the whole size that comes first in each group:
-    "2048,2040,2047x2047x2040"."""
-    return _recorded(ladders.ragged_table(stage.name, dtype, *groups))
-
-
-def steps(stage: Stage, *chosen: Mapping[str, int], sizes: Sequence[str] = ()) -> Markdown:
-    """The recorded speed of variants that differ in several macros, each × the row above, below the stage before; all
-    of one run. `chosen`: of each the macros that are not as by default."""
-    return _recorded(ladders.steps(stage.name, chosen, *sizes))
-
-
 def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
     """How far the times of a stage's default kernel lie apart in all recorded runs on one GPU, and the clocks of those
     that counted them."""
-    home, body = runs.runs(kind="bench")[:1], []
+    home, body = runs.runs("bench")[:1], []
+    made = runs.runs("bench", runs.Only(home[0]["gpu"].split()[-1])) if home else []
     for size in sizes:
-        made = runs.runs(kind="bench", gpu=home[0]["gpu"].split()[-1]) if home else []
-        rows = [r.row for run in made for r in runs.records(run, name=stage.name, dtype=dtype, size=size, default=True)]
+        found = runs.every(made, partial(runs.records, name=stage.name, dtype=dtype, size=size, default=True))
+        rows = [record.row for _, records in found for record in records]
         times = [row["ms"]["median"] for row in rows]
         counted = [row["clock"]["clocks"] for row in rows if "clock" in row]
         if times:
@@ -535,11 +463,6 @@ def timed(
     return Markdown(f"{made.data}\n\nRecorded: {recorded['gpu']}, {recorded['date'][:10]}, `docs/results/{run}.json`.")
 
 
-def profile(stage: Stage, **settings: int) -> Markdown:
-    """The hardware's counters beside the emulator's, as recorded; `settings` as in `variants`."""
-    return _recorded(clocks.profile_table(stage.name, **{name: str(value) for name, value in settings.items()}))
-
-
 def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
     """What ncu measured besides counters, as recorded; names are those of common/measure/ncu.py: "stall: barrier"."""
     found = [
@@ -556,33 +479,6 @@ def hardware(stage: Stage, *names: str, dtype: str = "fp16") -> Markdown:
     return Markdown(f"{table(['size', *names], body).data}\n\n*{found[0].source}*")
 
 
-def ladder(name: str, dtype: str, *sizes: str, **settings: int) -> Markdown:
-    """The recorded speed of all stages of a ladder and of the libraries, in one dtype; `settings` as in `speed`."""
-    return _recorded(
-        ladders.ladder_table(name, dtype, *sizes, **{name: str(value) for name, value in settings.items()})
-    )
-
-
-def fused() -> Markdown:
-    """What it saves that a product and what follows it are one kernel, as recorded."""
-    return _recorded(measured.fused_table())
-
-
-def levels() -> Markdown:
-    """The memory levels of the GPU that was recorded: size, latency, bandwidth."""
-    return _recorded(measured.levels_table())
-
-
-def latencies() -> Markdown:
-    """What waiting for one thing takes on the GPU that was recorded."""
-    return _recorded(measured.latencies_table())
-
-
-def in_flight() -> Markdown:
-    """What must be in flight for each memory level of the recorded GPU to deliver all that it can."""
-    return _recorded(measured.flight_table())
-
-
 def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Figure | Markdown:
     """The recorded stages of a ladder under the rooflines of their GPU; a sentence where nothing is recorded."""
     bounds = Bounds()
@@ -597,7 +493,7 @@ def roofline(name: str = "gemm", dtype: str = "fp16", size: str = "4096") -> Fig
 
 def program(code: str, name: str = "program.cu") -> Markdown:
     """A whole CUDA program, with its main: what it prints, and below that the emulator's report."""
-    source = trace.write(code, name)
+    source = accesses.write(code, name)
     line = [sys.executable, "-m", "cudaemu", str(source)]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | PLAIN, capture_output=True, text=True)
     said = done.stderr.replace(f"{source.parent}{os.sep}", "").strip()
@@ -606,22 +502,13 @@ def program(code: str, name: str = "program.cu") -> Markdown:
 
 def assembly(code: str, capability: str | Arch = "9.0") -> Markdown:
     """The PTX of kernels, without declarations and line information, and their SASS for a compute capability."""
-    source = trace.write(code, "assembly.cu")
+    source = accesses.write(code, "assembly.cu")
     body = build.compile_host(source, {}, capability).ptx.partition("{")[2].rpartition("}")[0]
     ptx = [line.strip() for line in body.splitlines() if line.strip() and not re.match(r"\s*\.(loc|reg|param)\b", line)]
     functions = sass.functions(source, {}, capability).items()
     machine_code = [line for name, lines in functions for line in (f"{name}:", *(each.text for each in lines))]
     shown = [_fence("\n".join(lines), "text", what).data for what, lines in (("PTX:", ptx), ("SASS:", machine_code))]
     return Markdown("\n\n".join(shown))
-
-
-def peaks() -> Markdown:
-    """What the arithmetic units of the GPU that was recorded do."""
-    return _recorded(measured.limits_table())
-
-
-def _recorded(text: str) -> Markdown:
-    return Markdown(re.sub(r"\[([\w.-]+\.json)\]", r"`docs/results/\1`", text))
 
 
 def live(stage: Stage, *arguments: str) -> Markdown:
@@ -671,17 +558,21 @@ NOTEBOOKS = ROOT / "notebooks"
 def execute(path: Path, timeout: int = 600) -> NotebookNode:
     """The notebook, run from its first cell in a fresh kernel, without what differs from machine to machine.
 
+    Its metadata name the recorded runs that it read, as "runs".
     nbclient.exceptions.CellExecutionError if a cell fails."""
     import nbformat
     from nbclient import NotebookClient
 
     book = nbformat.read(path, as_version=4)
+    book.cells.append(nbformat.v4.new_code_cell(USED))
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(book, timeout=timeout, kernel_name="python3", record_timing=False, resources=resources).execute()
-    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    files = [file for output in book.cells.pop().outputs for file in output.text.split()]
+    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}, "runs": files})
     return book
 
 
+USED = "from common.results import runs\nprint(*sorted(runs.used))"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 

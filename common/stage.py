@@ -373,6 +373,12 @@ class Kernel:
     variants: Mapping[str, int]  # every macro of the stage that the source declares
     defaults: Mapping[str, int]  # their values in the source
     source: Path
+    trial: str = ""  # "trials/NAME.patch", if that made the source of the stage's own
+
+    @property
+    def origin(self) -> str | None:
+        """What names a source that is not the stage's own: a trial's patch, in the stage's folder, or the file."""
+        return None if self.source == self.stage.source else self.trial or str(self.source)
 
     @property
     def changed(self) -> dict[str, int]:
@@ -407,8 +413,7 @@ class Kernel:
     @property
     def label(self) -> str:
         """In words, "NN_name fp16 MACRO=0": with variants that are not the default, and the file if not ours."""
-        words = [self.stage.name, self.short]
-        return " ".join(words if self.source == self.stage.source else [*words, f"({self.source})"])
+        return " ".join([self.stage.name, self.short, *([f"({self.origin})"] if self.origin else [])])
 
     @property
     def short(self) -> str:

@@ -88,42 +88,47 @@ def test_a_check_says_what_is_right_and_what_is_not(edited):
 
 
 def test_recorded_tables_name_their_files_as_such():
-    text = notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=64).data
+    text = notebook.recorded("uses", kernels.load("16"), "fp16", "1024", "4096", HEAD_DIM=64).data
     assert text.startswith("| size | time |") and "| × FA2 |" in text and "| 1024 |" in text
-    assert text != notebook.uses(kernels.load("16"), "1024", "4096", HEAD_DIM=128).data
-    text = notebook.ladder("attention", "fp16", "4096", HEAD_DIM=64).data
+    assert text != notebook.recorded("uses", kernels.load("16"), "fp16", "1024", "4096", HEAD_DIM=128).data
+    text = notebook.recorded("ladder", "attention", "fp16", "4096", HEAD_DIM=64).data
     assert "| 13_split_q |" in text and "| FA2 |" in text
-    text = notebook.ladder("gemm", "fp16", "4096").data
+    text = notebook.recorded("ladder", "gemm", "fp16", "4096").data
     assert "| 01_naive |" in text and "`docs/results/" in text and "](" not in text
-    assert "COALESCED=0" in notebook.variants(kernels.load("01"), "COALESCED", "4096").data
-    text = notebook.variants(kernels.load("11"), "SLICE_BYTES", "2048", B_TRANSPOSED=0).data
+    assert "COALESCED=0" in notebook.recorded("variants", kernels.load("01"), "COALESCED", "4096").data
+    text = notebook.recorded("variants", kernels.load("11"), "SLICE_BYTES", "2048", B_TRANSPOSED=0).data
     assert "| `SLICE_BYTES=64` |" in text and "B_TRANSPOSED" not in text
-    text = notebook.ragged(kernels.load("11"), "2048,2040,2047x2047x2040").data
+    text = notebook.recorded("ragged", kernels.load("11"), "fp16", "2048,2040,2047x2047x2040").data
     assert "| 2040 |" in text and "| 11_any_shape |" in text and "`docs/results/ragged.json`" in text
-    assert "| counter, size |" in notebook.profile(kernels.load("01")).data
-    assert "| 13_split_q, fp16 |" in notebook.speed(kernels.load("13"), HEAD_DIM=64).data
-    assert notebook.speed(kernels.load("13"), HEAD_DIM=64).data != notebook.speed(kernels.load("13")).data
-    text = notebook.speed(kernels.load("03"), "fp32").data
+    assert "| counter, size |" in notebook.recorded("profile", kernels.load("01")).data
+    assert "| 13_split_q, fp16 |" in notebook.recorded("speed", kernels.load("13"), HEAD_DIM=64).data
+    assert (
+        notebook.recorded("speed", kernels.load("13"), HEAD_DIM=64).data
+        != notebook.recorded("speed", kernels.load("13")).data
+    )
+    text = notebook.recorded("speed", kernels.load("03"), "fp32").data
     assert "| 02_block_tile, fp32 |" in text and "| cuBLAS, fp32 |" in text and "| × previous, fp32 |" in text
 
 
 def test_recorded_comparisons_are_of_the_stages_asked_for():
     before, stage = kernels.load("09"), kernels.load("10")
-    text = notebook.needs(before, stage).data
+    text = notebook.recorded("needs", before, stage).data
     assert f"| fewest clocks, fp16, 4096 | {before.name} | {stage.name} |" in text and text.count("| below |") == 1
-    text = notebook.waits(before, stage, size="2048").data
+    text = notebook.recorded("waits", before, stage, size="2048").data
     assert f"| of a warp's time, fp16, 2048 | {before.name} | {stage.name} |" in text and "**tensor pipe busy**" in text
-    text = notebook.in_clocks(before, stage).data
+    text = notebook.recorded("in_clocks", before, stage).data
     assert text.index(f"| {stage.name}, 2048 |") < text.index(f"| {before.name}, 8192 |") and "08_" not in text
-    text = notebook.in_clocks(kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
+    text = notebook.recorded("in_clocks", kernels.load("13"), kernels.load("14"), HEAD_DIM=64).data
     assert "| fp16 HEAD_DIM=64 |" in text and "| 14_shared_qkv, 4096 |" in text
     for row in (
-        notebook.predicted(kernels.load("12"), kernels.load("13"), HEAD_DIM=64).data.split("\n\n")[0].splitlines()[2:]
+        notebook.recorded("predicted", kernels.load("12"), kernels.load("13"), HEAD_DIM=64)
+        .data.split("\n\n")[0]
+        .splitlines()[2:]
     ):
         took, bound, gap, bound_after, prediction, took_after = (int(x.replace(",", "")) for x in row.split("|")[2:8])
         assert abs(took - bound - gap) <= 1 and abs(bound_after + gap - prediction) <= 1
         assert bound > bound_after and f"{took_after / prediction:.2f} |" in row
-    text = notebook.steps(stage, {"GROUP_M": 1}, {}, sizes=("4096",)).data
+    text = notebook.recorded("steps", stage, {"GROUP_M": 1}, {}, "4096").data
     assert text.index(f"| {before.name} |") < text.index("| `GROUP_M=1` |") < text.index("| (default) |")
     assert "`docs/results/" in text and "](" not in text
 

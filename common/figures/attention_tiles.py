@@ -32,7 +32,7 @@ from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
-    from common.figures.trace import Traced
+    from common.figures.accesses import Traced
     from common.stage import Kernel
     from cudaemu.compiler.sass import Instruction
 

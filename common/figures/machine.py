@@ -14,7 +14,7 @@ from cudaemu import hardware
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
-    from common.figures.trace import Request
+    from common.figures.accesses import Request
     from cudaemu.hardware import Gpu
 
 

@@ -23,7 +23,7 @@ from common.figures.draw import INK, Picture, picture, plural, styled
 from cudaemu.errors import UserError
 
 if TYPE_CHECKING:
-    from common.figures.trace import Request, Traced
+    from common.figures.accesses import Request, Traced
 
 FLYING, READ, ISSUE, FREE = "#BFE3F7", "#8FCFA0", "#1F5F99", "#F1F1F1"
 

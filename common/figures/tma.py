@@ -10,8 +10,8 @@ from matplotlib.patches import Patch, Rectangle
 
 import cudaemu
 from common.figures import layout
+from common.figures.accesses import write
 from common.figures.draw import FAINT, HUES, INK, WASTED, Picture, bare, picture, rectangles, styled
-from common.figures.trace import write
 from common.figures.warpgroup import CHUNK, memory
 from cudaemu.errors import UserError
 

@@ -17,8 +17,8 @@ from matplotlib.patches import Patch
 
 import cudaemu
 from common.figures import fragments, layout
+from common.figures.accesses import Traced
 from common.figures.draw import FAINT, GRID, HUES, INK, Picture, bare, picture, rectangles, styled
-from common.figures.trace import Traced
 from cudaemu.errors import UserError
 from cudaemu.trace import Access
 

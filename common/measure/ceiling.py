@@ -26,7 +26,7 @@ from rich.console import Group
 from common import gpu, terminal
 from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, stamps, timing
-from common.measure.metadata import metadata
+from common.measure.metadata import metadata, record
 from common.results import runs
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
@@ -268,30 +268,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="also run the arithmetic units for this long without a pause (default 1; 0: do not)",
     )
-    parser.add_argument("--json", metavar="FILE", help="save the run")
-    options = parser.parse_args(arguments)
-    try:
-        if not torch.cuda.is_available():
-            raise UserError("ceilings are times: they need a GPU. Recorded ones are in docs/results/")
-        run = head()
-        with terminal.progress("building"):
-            build()
-        with terminal.progress("ceilings", total=len(here()) + levels.COUNT) as update:
-            for ceiling in here():
-                update(ceiling.label)
-                run["rows"].append(measure(ceiling, options.sustained))
-                update(advance=1)
-            for row in levels.Levels().rows():
-                run["rows"].append(row)
-                update(row["name"], advance=1)
-        runs.save(run | {"rows": [row for row in run["rows"] if row["key"] in LIMITS]}, _cache())
-        if options.json:
-            runs.save(run, options.json)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    terminal.out.print(table(run))
-    return 0
+    return record(parser, lambda options: measure_all(options.sustained), table, arguments, "ceilings")
+
+
+def measure_all(sustained: float) -> dict:
+    """A run of all ceilings of the current GPU, and its levels of memory."""
+    run = head()
+    with terminal.progress("building"):
+        build()
+    with terminal.progress("ceilings", total=len(here()) + levels.COUNT) as update:
+        for ceiling in here():
+            update(ceiling.label)
+            run["rows"].append(measure(ceiling, sustained))
+            update(advance=1)
+        for row in levels.Levels().rows():
+            run["rows"].append(row)
+            update(row["name"], advance=1)
+    runs.save(run | {"rows": [row for row in run["rows"] if row["key"] in LIMITS]}, _cache())
+    return run
 
 
 def table(run: dict) -> Group:

@@ -230,7 +230,7 @@ def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Seq
         "variants": dict(kernel.variants),
         "defaults": dict(kernel.defaults),
         "default": kernel.default,
-        "source": None if kernel.source == stage.source else str(kernel.source),
+        "source": kernel.origin,
         "limit": kernel.ceiling,
         **_case(kernel, shape, size),
         "check": {"error": max(a.error for a in accuracies), "limit": min(a.limit for a in accuracies)},

@@ -20,8 +20,8 @@ from torch.nn.functional import gelu
 
 from common import terminal
 from common.measure import timing
-from common.measure.metadata import metadata
-from common.results import measured, runs
+from common.measure.metadata import metadata, record
+from common.results import measured
 from cudaemu.errors import UserError
 
 SIZES = (1024, 2048, 4096, 8192)  # M = N = K
@@ -69,25 +69,19 @@ def measure(size: int, second: Callable[..., Tensor]) -> list[dict]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m common.measure.fused", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="save the run")
-    options = parser.parse_args(arguments)
-    try:
-        if not torch.cuda.is_available():
-            raise UserError("these are times: they need a GPU. Recorded ones are in docs/results/")
-        run = metadata("fused")
-        second = torch.compile(after, dynamic=False)
-        with terminal.progress("fused", total=len(SIZES)) as update:
-            for size in SIZES:
-                run["rows"] += measure(size, second)
-                update(advance=1)
-        if options.json:
-            runs.save(run, options.json)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    terminal.out.print(table(run))
-    return 0
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m common.measure.fused", description=about)
+    return record(parser, lambda _: measure_all(), table, arguments)
+
+
+def measure_all() -> dict:
+    """A run of all sizes."""
+    run, second = metadata("fused"), torch.compile(after, dynamic=False)
+    with terminal.progress("fused", total=len(SIZES)) as update:
+        for size in SIZES:
+            run["rows"] += measure(size, second)
+            update(advance=1)
+    return run
 
 
 def table(run: dict) -> Group:

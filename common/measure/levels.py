@@ -1,5 +1,5 @@
-"""The memory levels of the GPU at hand, measured with memory.cu, latency.cu and, where it has TMA, hopper.cu: bytes per
-clock, clocks of latency.
+"""The memory levels of the GPU at hand: bytes per clock (bandwidth.cu and, where it has TMA, hopper.cu), and clocks of
+latency (latency.cu).
 
 `python -m common.measure.ceiling` measures them beside the arithmetic units. Rates and latencies are taken inside the
 kernels, by the clock of each SM, so that the frequency of that clock cancels out.
@@ -22,14 +22,14 @@ from common.measure import nvml, timing
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 
-RATES = Path(__file__).with_name("memory.cu")
+RATES = Path(__file__).with_name("bandwidth.cu")
 LATENCIES = Path(__file__).with_name("latency.cu")
 HOPPER = Path(__file__).with_name("hopper.cu")
 HOPPER_ARCH = Arch.of("9.0a")
 DEVICE = "cuda"
 RUNS = 9  # of each kernel, after one that warms up
 
-# What memory.cu, latency.cu and hopper.cu have as constants.
+# What bandwidth.cu, latency.cu and hopper.cu have as constants.
 THREADS = 1024
 STAMP = 5  # 64-bit words: SM, clock before and after, nanoseconds before and after
 WORD = 16  # bytes of what a lane reads at once

@@ -1,16 +1,22 @@
 """What NVML (the library of nvidia-smi) says about a GPU: driver, SM clock and what limits it, power. Nothing is set.
 
+Asked by NVIDIA's package nvidia-ml-py; without it, or without a driver, nothing is known, and runs lack these fields.
 Its SM clock is a set-point that is read every few milliseconds: stamps.py measures the clock of a launch."""
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 import threading
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
 CLOCK_SM = 1  # nvmlClockType_t
+MILLI = 1000
 POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; nvmlDeviceGetPowerUsage is a one-second average since Ampere
 REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons
     0x1: "idle",
@@ -25,91 +31,68 @@ REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons
 }
 
 
-class _FieldValue(ctypes.Structure):
-    """nvmlFieldValue_t; `value` is a union of 8 bytes."""
-
-    _fields_ = [
-        ("field", ctypes.c_uint),
-        ("scope", ctypes.c_uint),
-        ("timestamp", ctypes.c_longlong),
-        ("latency", ctypes.c_longlong),
-        ("type", ctypes.c_int),
-        ("status", ctypes.c_int),
-        ("value", ctypes.c_ulonglong),
-    ]
-
-
 @lru_cache
-def _library() -> ctypes.CDLL | None:
-    """libnvidia-ml, initialised; None where there is no driver."""
+def _ready() -> bool:
+    """Whether there are the package and a driver."""
+    if pynvml is None:
+        return False
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def _ask(function: str, *arguments: Any) -> Any:
+    """What that function of NVML answers; None if it does not, or nobody is there to ask."""
+    if not _ready() or None in arguments:
         return None
-    return library if library.nvmlInit_v2() == 0 else None
+    try:
+        return getattr(pynvml, function)(*arguments)
+    except (AttributeError, pynvml.NVMLError):  # a package or a driver of before there was that function
+        return None
 
 
 def driver_version() -> str | None:
     """The driver's version ("580.159.04"), None without a driver."""
-    library, text = _library(), ctypes.create_string_buffer(96)
-    if library is None or library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) != 0:
-        return None
-    return text.value.decode()
+    return _ask("nvmlSystemGetDriverVersion")
 
 
 class Device:
     """One GPU, found by its UUID (torch.cuda.get_device_properties().uuid, with or without "GPU-")."""
 
     def __init__(self, uuid: str):
-        self.library, self.handle = _library(), ctypes.c_void_p()
-        name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-        found = self.library and self.library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(self.handle)) == 0
-        if not found:
-            self.library = None
+        self.handle = _ask("nvmlDeviceGetHandleByUUID", uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def sm_clock(self) -> float | None:
         """SM clock now, MHz."""
-        value = ctypes.c_uint()
-        if self.library and self.library.nvmlDeviceGetClockInfo(self.handle, CLOCK_SM, ctypes.byref(value)) == 0:
-            return float(value.value)
-        return None
+        return _float(_ask("nvmlDeviceGetClockInfo", self.handle, CLOCK_SM))
 
     def highest_sm_clock(self) -> float | None:
         """The highest SM clock that the GPU allows, MHz."""
-        value = ctypes.c_uint()
-        if self.library and self.library.nvmlDeviceGetMaxClockInfo(self.handle, CLOCK_SM, ctypes.byref(value)) == 0:
-            return float(value.value)
-        return None
+        return _float(_ask("nvmlDeviceGetMaxClockInfo", self.handle, CLOCK_SM))
 
     def reasons(self) -> tuple[str, ...] | None:
         """Why the driver holds the clocks below the highest now: of REASONS; None if it does not say."""
-        if not self.library:
-            return None
-        bits = ctypes.c_ulonglong()
-        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            function = getattr(self.library, name, None)  # drivers before R535 have the second name only
-            if function and function(self.handle, ctypes.byref(bits)) == 0:
-                return tuple(reason for bit, reason in REASONS.items() if bits.value & bit)
+        for name in ("Event", "Throttle"):  # drivers before R535 have the second name only
+            if (bits := _ask(f"nvmlDeviceGetCurrentClocks{name}Reasons", self.handle)) is not None:
+                return tuple(reason for bit, reason in REASONS.items() if bits & bit)
         return None
 
     def power_limit(self) -> float | None:
         """The power that the driver holds the GPU to, W: on an average, which single readings may exceed."""
-        value = ctypes.c_uint()
-        if self.library and self.library.nvmlDeviceGetEnforcedPowerLimit(self.handle, ctypes.byref(value)) == 0:
-            return value.value / 1000.0
-        return None
+        return _float(_ask("nvmlDeviceGetEnforcedPowerLimit", self.handle), MILLI)
 
     def power(self) -> float | None:
         """Power drawn now, W."""
-        if not self.library:
-            return None
-        field = _FieldValue(field=POWER_INSTANT)
-        if self.library.nvmlDeviceGetFieldValues(self.handle, 1, ctypes.byref(field)) == 0 and field.status == 0:
-            return (field.value & 0xFFFFFFFF) / 1000.0
-        value = ctypes.c_uint()
-        if self.library.nvmlDeviceGetPowerUsage(self.handle, ctypes.byref(value)) == 0:
-            return value.value / 1000.0
-        return None
+        for field in _ask("nvmlDeviceGetFieldValues", self.handle, [POWER_INSTANT]) or ():
+            if field.nvmlReturn == 0:
+                return _float(field.value.uiVal, MILLI)
+        return _float(_ask("nvmlDeviceGetPowerUsage", self.handle), MILLI)
+
+
+def _float(value: int | None, units: int = 1) -> float | None:
+    return None if value is None else value / units
 
 
 def current() -> Device:

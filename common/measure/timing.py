@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -185,8 +185,3 @@ def sustain(call: Call, ms_per_run: float, seconds: float) -> dict:
         "clock": clock([Round(ms, *stamps.counted())]),
         **monitor.summary(),
     }
-
-
-def total_ms(estimates: Iterable[float], rounds: int = ROUNDS, round_ms: float = ROUND_MS) -> float:
-    """About how long `interleave` takes, in ms."""
-    return sum(rounds_for(e, rounds) * max(e, round_ms + WARMUP_MS) for e in estimates)

@@ -1,4 +1,5 @@
-"""Patches whose first lines say what they are for: a kernel broken on purpose, a kernel with a hole.
+"""Patches whose first lines say what they are for: a kernel broken on purpose, a kernel with a hole, a
+change that was tried and timed.
 
     Key: value              lines of this kind, each key once unless the reader of the file lets it repeat
     (a blank line)

@@ -11,11 +11,17 @@ import sys
 from collections.abc import Sequence
 
 from common.results import documents, runs
+from common.results.markdown import usage
 from cudaemu.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m common.results", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m common.results",
+        description=(__doc__ or "").splitlines()[0],
+        epilog=f"tables, in documents as <!-- results:NAME ... -->:\n{usage()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something is out of date")
     options = parser.parse_args(arguments)
     try:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from common import problem
 from common.dtypes import PRECISIONS
-from common.results.runs import Record, not_zero, records, runs
+from common.results.runs import ANY, Only, Record, choose, not_zero, records, runs
 from common.stage import Kernel
 
 Row = Mapping
@@ -121,10 +120,9 @@ def rates(ceilings: Mapping) -> dict[str, Row]:
     return {row["key"]: row for row in ceilings["rows"]}
 
 
-def newest_ceilings(directory: Path | None = None, gpu: str | None = None) -> dict | None:
+def newest_ceilings(gpu: str | None = None, only: Only = ANY) -> dict | None:
     """The newest recorded ceiling run with rates per clock, of a GPU of that name if one is given."""
-    found = (run for run in runs(directory, "ceiling") if "sms" in run and gpu in (None, run["gpu"]))
-    return next(found, None)
+    return choose(runs("ceiling", only), lambda run: run if "sms" in run and gpu in (None, run["gpu"]) else None)
 
 
 def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
@@ -272,10 +270,10 @@ class Bounds:
 
     `missing(record)` says in words why there is none."""
 
-    def __init__(self, directory: Path | None = None):
-        self._directory = directory
+    def __init__(self, only: Only = ANY):
+        self._only = only._replace(gpu=None)  # that of each record
         self._ceilings: dict[str, dict | None] = {}
-        self._profiles = [run for run in runs(directory, "profile") if run["rows"]]
+        self._profiles = runs("profile", self._only)
 
     def of(self, record: Record) -> Bound | None:
         """The bound of a row of a bench run; None where no profile of that kernel and size or no ceilings are."""
@@ -344,17 +342,17 @@ class Bounds:
         row = record.row
         if row["role"] == "peer" or row.get("source"):
             return None
-        for run in self._profiles:
-            if run["gpu"] != record.run["gpu"]:
-                continue
-            for found in records(run, name=row["name"], dtype=row["dtype"], size=row["size"], problem=row["problem"]):
-                same = not_zero(found.row["settings"]) == not_zero(row["settings"])
-                if same and found.row["variants"] == row["variants"] and "instructions" in found.row["metrics"]:
-                    return found
-        return None
+        case = {name: row[name] for name in ("name", "dtype", "size", "problem", "variants")}
+
+        def counted(run: dict) -> Record | None:
+            rows = records(run, **case) if run["gpu"] == record.run["gpu"] else []
+            same = (r for r in rows if not_zero(r.row["settings"]) == not_zero(row["settings"]))
+            return next((r for r in same if "instructions" in r.row["metrics"]), None)
+
+        return choose(self._profiles, counted)
 
     def _ceiling(self, record: Record) -> dict | None:
         gpu = record.run["gpu"]
         if gpu not in self._ceilings:
-            self._ceilings[gpu] = newest_ceilings(self._directory, gpu)
+            self._ceilings[gpu] = newest_ceilings(gpu, self._only)
         return self._ceilings[gpu]

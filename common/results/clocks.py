@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from common import course
 from common.results.bound import Bound, Bounds, profiled_clocks
 from common.results.markdown import (
     NOTHING,
     gigahertz,
     given,
+    in_full,
     launch_note,
     limited_by,
     markdown,
@@ -18,7 +20,7 @@ from common.results.markdown import (
     table,
     tflops,
 )
-from common.results.runs import Record, records, rungs, runs, settings_named, sizes
+from common.results.runs import ANY, Only, Record, choose, every, records, rungs, runs, settings_named, sizes
 
 
 def short_stall(name: str) -> str:
@@ -30,10 +32,10 @@ SIGNIFICANT = 0.05  # of the measured clocks: what needs fewer is not shown
 
 
 @table("bounds")
-def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **settings: str) -> str:
+def bounds_table(ladder: str, dtype: str, size: str, only: Only = ANY, **settings: str) -> str:
     """What binds each stage of a ladder at one size, how near it comes, in clocks, and what its warps wait for."""
-    found = [r for r in rungs(ladder, dtype, gpu, **given(settings)) if r.row["size"] == size]
-    bounds = Bounds()
+    found = [r for r in rungs(ladder, dtype, only, **given(settings)) if r.row["size"] == size]
+    bounds = Bounds(only)
     body: list[list[object]] = []
     sources: list[Record] = []
     for record in found:
@@ -55,74 +57,58 @@ def bounds_table(ladder: str, dtype: str, size: str, gpu: str | None = None, **s
 
 
 @table("clocks")
-def clocks_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def clocks_table(ladder: str, dtype: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """The mean SM clock of the timed launches of stages and libraries, with what the driver says limited it."""
-    found = [r for r in rungs(ladder, dtype, gpu, **given(settings)) if "clock" in r.row]
+    found = [r for r in rungs(ladder, dtype, only, **given(settings)) if "clock" in r.row]
     if not found:
         return NOTHING
     body: list[list[object]] = []
     for name in dict.fromkeys(r.row["name"] for r in found):
         at = {r.row["size"]: r.row for r in found if r.row["name"] == name}
-        cells = [gigahertz(at[size]) if size in at else None for size in shown]
-        reasons = [limited_by(at[size]) if size in at else None for size in shown]
+        cells = [gigahertz(at[each]) if each in at else None for each in size]
+        reasons = [limited_by(at[each]) if each in at else None for each in size]
         body.append([name, *(cell and f"{cell} ({why or 'not asked'})" for cell, why in zip(cells, reasons))])
     limits = {f"{r.run['power_limit_w']:.0f} W" for r in found if r.run.get("power_limit_w")}
     limit = f"\nEnforced power limit: {', '.join(sorted(limits))}." if limits else ""
-    return markdown([f"SM clock (limited by), {dtype}", *shown], body, found) + limit
+    return markdown([f"SM clock (limited by), {dtype}", *size], body, found) + limit
 
 
-def verdict(
-    ladder: str, stage: str, dtype: str, size: str, gpu: str | None = None, settings: Mapping[str, int] | None = None
-) -> str:
+@table("verdict")
+def verdict_table(stage: str, dtype: str = "fp16", size: str | None = None, only: Only = ANY, **settings: str) -> str:
     """What binds one stage, in clocks: the resources that it needs for long, the bound, what was measured, what warps
     wait for.
 
-    Where something is not recorded yet, what, and how to record it."""
-    bound = _bound(ladder, stage, dtype, size, gpu, settings)
-    return bound if isinstance(bound, str) else "\n".join([_needs(bound), "", _conclusion(bound)])
+    Where something is not recorded yet, what, and how to record it. `size`: by default the one that a profile has by
+    default; a setting that is not given is as by default."""
+    bounds = _bounds((stage,), dtype, size, only, settings)
+    return bounds if isinstance(bounds, str) else "\n".join([_needs(bounds[0]), "", _conclusion(bounds[0])])
 
 
-def needs(
-    ladder: str,
-    stages: Sequence[str],
-    dtype: str,
-    size: str,
-    gpu: str | None = None,
-    settings: Mapping[str, int] | None = None,
-) -> str:
+@table("needs")
+def needs_table(*stage: str, dtype: str = "fp16", size: str | None = None, only: Only = ANY, **settings: str) -> str:
     """The fewest clocks that stages need of each resource, side by side, and the measured ones of all but the last.
 
     The last one's can be predicted from them. Resources that no stage needs much of are left out."""
-    found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
-    for bound in found:
-        if isinstance(bound, str):
-            return bound
-    bounds = [bound for bound in found if not isinstance(bound, str)]
+    bounds = _bounds(stage, dtype, size, only, settings)
+    if isinstance(bounds, str):
+        return bounds
     clocks = [{need.resource: need.clocks for need in bound.needs} for bound in bounds]
     longest = {name: max(each.get(name, 0.0) for each in clocks) for each in clocks for name in each}
     least = SIGNIFICANT * bounds[0].measured
     shown = sorted((name for name, most in longest.items() if most >= least), key=lambda name: -longest[name])
     body: list[list[object]] = [[name, *(number(each.get(name), "{:,.0f}") for each in clocks)] for name in shown]
     body.append(["measured", *(f"{bound.measured:,.0f}" for bound in bounds[:-1]), "below"])
-    head = [f"fewest clocks, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    head = [f"fewest clocks, {settings_named(bounds[0].record.row)}, {bounds[0].record.row['size']}", *stage]
     return markdown(head, body, [each for bound in bounds for each in (bound.profile, Record(bound.ceilings, {}))])
 
 
-def waits(
-    ladder: str,
-    stages: Sequence[str],
-    dtype: str,
-    size: str,
-    gpu: str | None = None,
-    settings: Mapping[str, int] | None = None,
-) -> str:
+@table("waits")
+def waits_table(*stage: str, dtype: str = "fp16", size: str | None = None, only: Only = ANY, **settings: str) -> str:
     """What the time of a resident warp goes into, stage by stage, in per cent of it, as ncu counted; how busy the pipes
     are, and how many clocks an SM took."""
-    found = [_bound(ladder, stage, dtype, size, gpu, settings) for stage in stages]
-    for bound in found:
-        if isinstance(bound, str):
-            return bound
-    bounds = [bound for bound in found if not isinstance(bound, str)]
+    bounds = _bounds(stage, dtype, size, only, settings)
+    if isinstance(bounds, str):
+        return bounds
     shares = [bound.waits() for bound in bounds]
     longest = {name: max(each.get(name, 0.0) for each in shares) for each in shares for name in each}
     shown = sorted((name for name, share in longest.items() if share >= SIGNIFICANT), key=lambda name: -longest[name])
@@ -130,29 +116,24 @@ def waits(
     for name in dict.fromkeys(name for bound in bounds for name in bound.busy):
         body.append([f"**{name} busy**", *(number(bound.busy.get(name), "{:.0f}%") for bound in bounds)])
     body.append(["**clocks of an SM**", *(number(profiled_clocks(bound.profile), "{:,.0f}") for bound in bounds)])
-    head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {size}", *stages]
+    head = [f"of a warp's time, {settings_named(bounds[0].record.row)}, {bounds[0].record.row['size']}", *stage]
     return markdown(head, body, [bound.profile for bound in bounds])
 
 
-def in_clocks(
-    ladder: str,
-    stages: Sequence[str],
-    dtype: str,
-    gpu: str | None = None,
-    settings: Mapping[str, int] | None = None,
-) -> str:
+@table("in_clocks")
+def in_clocks_table(*stage: str, dtype: str = "fp16", only: Only = ANY, **settings: str) -> str:
     """How many clocks stages take, size by size, × the row above; how near they come to the problem's bound and to
     their own; the SM clock of the timed launches and what limited it, in the driver's words."""
-    settings = settings or {}
+    full = in_full(stage[-1], dtype, settings)
     body: list[list[object]] = []
     sources: list[Record] = []
-    bounds = Bounds()
-    found = rungs(ladder, dtype, gpu, **settings)
+    bounds = Bounds(only)
+    found = rungs(course.load(stage[-1]).ladder, dtype, only, **full)
     for size in sizes(found):
         above: float | None = None
         for record in sorted(
-            (r for r in found if r.row["size"] == size and r.row["name"] in stages),
-            key=lambda r: stages.index(r.row["name"]),
+            (r for r in found if r.row["size"] == size and r.row["name"] in stage),
+            key=lambda r: stage.index(r.row["name"]),
         ):
             bound, clocks = bounds.of(record), bounds.clocks(record)
             if clocks is None:
@@ -172,7 +153,7 @@ def in_clocks(
             above = clocks
             sources += [record, *([bound.profile] if bound else [])]
     head = [
-        settings_named({"dtype": dtype, "settings": settings}),
+        settings_named({"dtype": dtype, "settings": full}),
         "clocks",
         "× the row above",
         "% of the problem's bound",
@@ -181,32 +162,27 @@ def in_clocks(
     return markdown(head, body, sources) + launch_note(sources) if body else NOTHING
 
 
-def predicted(
-    ladder: str,
-    stages: Sequence[str],
-    dtype: str,
-    gpu: str | None = None,
-    settings: Mapping[str, int] | None = None,
-) -> str:
+@table("predicted")
+def predicted_table(*stage: str, dtype: str = "fp16", only: Only = ANY, **settings: str) -> str:
     """Two stages' clocks, size by size: what the second one would take if the gap between the first one's bound and
     its time came on top of the second one's bound, and what it took."""
-    settings = settings or {}
+    full = in_full(stage[-1], dtype, settings)
     body: list[list[object]] = []
     sources: list[Record] = []
-    bounds = Bounds()
-    found = rungs(ladder, dtype, gpu, **settings)
+    bounds = Bounds(only)
+    found = rungs(course.load(stage[-1]).ladder, dtype, only, **full)
     for size in sizes(found):
-        at = {r.row["name"]: bounds.of(r) for r in found if r.row["size"] == size and r.row["name"] in stages}
-        before, after = (at.get(stage) for stage in stages)
+        at = {r.row["name"]: bounds.of(r) for r in found if r.row["size"] == size and r.row["name"] in stage}
+        before, after = map(at.get, stage)
         if before is None or after is None:
             continue
         gap = before.measured - before.clocks
         clocks = [before.measured, before.clocks, gap, after.clocks, after.clocks + gap, after.measured]
         body.append([size, *(f"{each:,.0f}" for each in clocks), f"{after.measured / clocks[-2]:.2f}"])
         sources += [before.record, before.profile, after.profile]
-    first, second = (stage.partition("_")[0] for stage in stages)
+    first, second = (name.partition("_")[0] for name in stage)
     head = [
-        settings_named({"dtype": dtype, "settings": settings}),
+        settings_named({"dtype": dtype, "settings": full}),
         f"{first} took",
         f"bound of {first}",
         "gap",
@@ -218,18 +194,27 @@ def predicted(
     return markdown(head, body, sources) if body else NOTHING
 
 
-def _bound(
-    ladder: str, stage: str, dtype: str, size: str, gpu: str | None, settings: Mapping[str, int] | None
-) -> Bound | str:
-    """The bound of a stage's recorded row, or what has to be recorded for it."""
-    settings = settings or {}
-    names = settings_named({"dtype": dtype, "settings": settings})
-    found = [r for r in rungs(ladder, dtype, gpu, **settings) if r.row["name"] == stage and r.row["size"] == size]
-    if not found:
-        return f"*No run of {stage} {names} at {size} is recorded yet.*"
-    bounds = Bounds()
-    missing = f"*What binds {stage} {names} at {size} cannot be said yet. {bounds.missing(found[0])}*"
-    return bounds.of(found[0]) or missing
+def _bounds(
+    stages: Sequence[str], dtype: str, size: str | None, only: Only, settings: Mapping[str, str]
+) -> list[Bound] | str:
+    """The bounds of stages' recorded rows, or what has to be recorded for one. Size and settings that are not given are
+    as by default for the last stage."""
+    last = course.load(stages[-1])
+    kernel = last.kernel(dtype, given(settings))
+    if size is None:
+        shapes = last.spec.bench_shapes(kernel.variants)
+        size = last.spec.format(shapes[len(shapes) // 2])
+    rows = [r for r in rungs(last.ladder, dtype, only, **kernel.settings) if r.row["size"] == size]
+    names, bounds, found = settings_named({"dtype": dtype, "settings": kernel.settings}), Bounds(only), []
+    for stage in stages:
+        row = next((r for r in rows if r.row["name"] == stage), None)
+        if row is None:
+            return f"*No run of {stage} {names} at {size} is recorded yet.*"
+        bound = bounds.of(row)
+        if bound is None:
+            return f"*What binds {stage} {names} at {size} cannot be said yet. {bounds.missing(row)}*"
+        found.append(bound)
+    return found
 
 
 def _needs(bound: Bound) -> str:
@@ -278,34 +263,32 @@ def _conclusion(bound: Bound) -> str:
 
 
 @table("profile")
-def profile_table(name: str, dtype: str = "fp16", gpu: str | None = None, **settings: str) -> str:
+def profile_table(stage: str, dtype: str = "fp16", only: Only = ANY, **settings: str) -> str:
     """What the emulator counted beside what ncu counted for the same launch."""
     wanted = given(settings).items()
-    for run in runs(kind="profile", gpu=gpu):
-        rows = records(run, name=name, dtype=dtype, default=True)
-        found = [r for r in rows if wanted <= r.row["settings"].items()]
-        body = [
-            [f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"]
-            for r in found
-            for key, c in r.row["counters"].items()
-            if c.get("emulator") is not None
-        ]
-        if body:
-            break
-    else:
+
+    def counted(run: dict) -> list[tuple[Record, str, Mapping]]:
+        rows = records(run, name=stage, dtype=dtype, default=True)
+        same = [r for r in rows if wanted <= r.row["settings"].items()]
+        pairs = [(r, key, pair) for r in same for key, pair in r.row["counters"].items()]
+        return [each for each in pairs if each[2].get("emulator") is not None]
+
+    found = choose(runs("profile", only), counted)
+    if not found:
         return NOTHING
-    return markdown(["counter, size", "emulator", "ncu", "metric"], body, found)
+    body = [[f"{key}, {r.row['size']}", _counted(c), f"{c['ncu']:,}", f"`{c['metric']}`"] for r, key, c in found]
+    return markdown(["counter, size", "emulator", "ncu", "metric"], body, [r for r, _, _ in found])
 
 
 @table("differences")
-def differences_table(gpu: str | None = None) -> str:
+def differences_table(only: Only = ANY) -> str:
     """Counters in which ncu differs from the emulator: in how many of the compared launches, the largest difference,
     and why, as the newest profile of each kernel and size has it."""
     compared: set[tuple] = set()
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}  # counter and reason -> how far off, and where
     sources: list[Record] = []
-    for run in runs(kind="profile", gpu=gpu):
-        for record in records(run, default=True):
+    for _, rows in every(runs("profile", only), lambda run: records(run, default=True)):
+        for record in rows:
             pairs = {key: pair for key, pair in record.row["counters"].items() if pair.get("emulator") is not None}
             if not pairs or record.case + (record.row["name"],) in compared:
                 continue

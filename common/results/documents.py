@@ -2,29 +2,9 @@
 
 What is between `<!-- results:NAME ARGUMENTS -->` and `<!-- /results -->` is made from the recorded runs:
 
-    results:ladder LADDER DTYPE [SIZE …]      TFLOP/s of every stage; step and share of the library at the last size
-    results:speed LADDER STAGE DTYPE …        one stage beside the one it follows and the library, at every size
-    results:variants STAGE MACRO [SIZE …]   the values of one macro side by side, all from one run
-    results:spread STAGE DTYPE SIZE …       a stage and the library, from the slowest to the fastest long run
-    results:together STAGE [SIZE …]         precisions and settings that one run timed in the same rounds
-    results:ragged STAGE DTYPE WHOLE,SIZE,… what other sizes cost, as multiples of the time that the first of each takes
-    results:uses STAGE DTYPE SIZE …         one stage at each of these sizes: time, speed, bytes per second, × libraries
-    results:beside STAGE RUN LABEL          a stage beside a changed copy of its source, which the run RUN.json timed
-    results:limits                          the measured rates of the arithmetic units
-    results:first                           the first kernels of examples/ beside torch and the rate of device memory
-    results:fused                           a product and what follows it, in one kernel and in two
-    results:levels                          the memory levels: size, latency, bandwidth
-    results:latencies                       what waiting for one thing takes
-    results:flight                          what must be in flight for each level to deliver all that it can
-    results:bounds LADDER DTYPE SIZE          what binds each stage, how near it comes, what its warps wait for
-    results:clocks LADDER DTYPE SIZE …        the SM clock of the timed launches, and what limits it
-    results:profile STAGE                   the emulator's counters beside ncu's
-    results:differences                     in which counters ncu differs from the emulator, and why
-    results:plot LADDER DTYPE [SIZE …]        the ladder as a figure
-    results:runs                            the runs themselves: file, GPU, software, date, command
-
-Further arguments: `gpu=H200` (default: the GPU that most runs are of), `NAME=VALUE` (a setting of the problem, such as
-HEAD_DIM=64). The rows of a table come from one run, which is named below it.
+`python -m common.results --help` lists the tables and their arguments. Further ones: gpu=H200 (by default the GPU that
+most runs are of), run=NAME (the file NAME.json, where it would be another), NAME=VALUE (a setting of the problem, such
+as HEAD_DIM=64). The rows of a table come from one run, which is named below it.
 """
 
 from __future__ import annotations
@@ -34,20 +14,21 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from common.results import clocks, ladders, measured, plot  # noqa: F401 (they register their tables)
 from common.results.markdown import NOTHING, TABLES, given, markdown, table
-from common.results.runs import RESULTS, ROOT, rungs, runs, settings_named
+from common.results.runs import ANY, RESULTS, ROOT, Only, rungs, runs, settings_named, used
 from cudaemu.errors import UserError
 
 
 @table("plot")
-def plot_link(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
-    """A figure of the ladder; `regenerate` draws it."""
-    if not rungs(ladder, dtype, gpu, **given(settings)):
+def plot_link(ladder: str, dtype: str, *size: str, only: Only = ANY, **settings: str) -> str:
+    """The ladder as a figure; `regenerate` draws it."""
+    if not rungs(ladder, dtype, only, **given(settings)):
         return NOTHING
-    return f"![TFLOP/s of the stages, {ladder}, {dtype}](FIGURES/{_figure_name(ladder, dtype, gpu, settings)})"
+    return f"![TFLOP/s of the stages, {ladder}, {dtype}](FIGURES/{_figure_name(ladder, dtype, only.gpu, settings)})"
 
 
 def _figure_name(ladder: str, dtype: str, gpu: str | None, settings: Mapping[str, str]) -> str:
@@ -56,9 +37,9 @@ def _figure_name(ladder: str, dtype: str, gpu: str | None, settings: Mapping[str
 
 
 @table("runs")
-def runs_table() -> str:
-    """Every recorded run."""
-    found = runs()
+def runs_table(only: Only = ANY) -> str:
+    """The runs themselves: file, GPU, date, commit, command."""
+    found = runs(only=only)
     if not found:
         return NOTHING
     body = [
@@ -75,6 +56,25 @@ def runs_table() -> str:
     return markdown(["run", "kind", "GPU", "date", "commit", "command"], body)
 
 
+@table("sources")
+def sources_table(only: Only = ANY) -> str:
+    """Which runs each table of README and docs is made of, and which ones a notebook read when it was executed."""
+    found: list[tuple[Path, str | None, list[str]]] = []
+    for document in documents():
+        for match in _MARKER.finditer(document.read_text(encoding="utf-8")):
+            if match["words"].split()[0] not in LISTS:
+                found.append((document, f"`{match['words']}`", _asked(document, match["words"])[1]))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        found.append((path, None, json.loads(path.read_text(encoding="utf-8"))["metadata"].get("runs", [])))
+    body = [
+        [path.relative_to(ROOT).as_posix(), words, ", ".join(f"[{file}]" for file in files)]
+        for path, words, files in found
+        if files
+    ]
+    return markdown(["page", "table", "made of"], body) if body else NOTHING
+
+
+LISTS = ("runs", "sources")  # of all runs
 _MARKER = re.compile(r"(?P<open><!-- results:(?P<words>[^\n]*?) -->\n)(?P<body>.*?)(?P<close><!-- /results -->)", re.S)
 
 
@@ -82,6 +82,27 @@ def _arguments(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """["fp16", "gpu=H200"] -> (["fp16"], {"gpu": "H200"})."""
     pairs = [word.split("=", 1) for word in words]
     return [pair[0] for pair in pairs if len(pair) == 1], {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+@lru_cache
+def _made(words: str) -> tuple[str, list[str]]:
+    """The table that a marker asks for, and the files that it was made of."""
+    name, *more = words.split()
+    if name not in TABLES:
+        raise UserError(f"a table must be one of {', '.join(sorted(TABLES))}, got '{name}'")
+    plain, keywords = _arguments(more)
+    used.clear()
+    return TABLES[name](*plain, **keywords), sorted(used)
+
+
+def _asked(document: Path, words: str) -> tuple[str, list[str]]:
+    """`_made`; what is wrong with a marker is said with its document."""
+    try:
+        return _made(words)
+    except TypeError:
+        raise UserError(f"{document}: 'results:{words}' has the wrong number of arguments") from None
+    except UserError as error:
+        raise UserError(f"{document}: {error}") from None
 
 
 def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
@@ -95,15 +116,7 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
 
     def region(match: re.Match) -> str:
         name, *words = match["words"].split()
-        if name not in TABLES:
-            raise UserError(f"{document}: a table must be one of {', '.join(sorted(TABLES))}, got '{name}'")
-        plain, keywords = _arguments(words)
-        try:
-            body = TABLES[name](*plain, **keywords)
-        except TypeError:
-            raise UserError(f"{document}: 'results:{match['words']}' has the wrong number of arguments") from None
-        except UserError as error:
-            raise UserError(f"{document}: {error}") from None
+        body, _ = _asked(document, match["words"])
         if name == "plot" and "FIGURES/" in body:
             figures.append(tuple(words))
         here = Path(os.path.relpath(RESULTS, document.parent)).as_posix()
@@ -121,11 +134,11 @@ def documents() -> list[Path]:
 def _draw(words: Sequence[str], check: bool) -> Path | None:
     """Draw one ladder figure if its data have changed; its path if they had."""
     (ladder, dtype, *shown), keywords = _arguments(words)
-    gpu = keywords.pop("gpu", None)
-    found = [r for r in rungs(ladder, dtype, gpu, **given(keywords)) if not shown or r.row["size"] in shown]
+    only = Only(keywords.pop("gpu", None), keywords.pop("run", None))
+    found = [r for r in rungs(ladder, dtype, only, **given(keywords)) if not shown or r.row["size"] in shown]
     bounds = {r.row["limit"]: r.limit for r in found if r.limit}
     digest = hashlib.sha256(json.dumps([[r.row for r in found], bounds], sort_keys=True).encode()).hexdigest()[:16]
-    path = RESULTS / _figure_name(ladder, dtype, gpu, keywords)
+    path = RESULTS / _figure_name(ladder, dtype, only.gpu, keywords)
     if path.exists() and digest in path.read_text(encoding="utf-8"):
         return None
     if not check:
@@ -136,6 +149,7 @@ def _draw(words: Sequence[str], check: bool) -> Path | None:
 def regenerate(check: bool = False) -> list[Path]:
     """Bring documents and figures up to date; the paths that were not (with check: only say which, write nothing)."""
     stale = []
+    _made.cache_clear()
     for document in documents():
         text = document.read_text(encoding="utf-8")
         filled, figures = fill(text, document)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import truediv
+from typing import Any
 
 from common import course, problem
 from common.results.bound import Bounds
@@ -11,15 +14,21 @@ from common.results.markdown import (
     NOTHING,
     gigahertz,
     given,
+    in_full,
     launch_note,
     markdown,
     milliseconds,
     number,
+    pivot,
     table,
     tflops,
 )
 from common.results.runs import (
+    ANY,
+    Only,
     Record,
+    choose,
+    every,
     named,
     not_zero,
     records,
@@ -31,18 +40,21 @@ from common.results.runs import (
     variant_records,
 )
 
+AtSizes = Mapping[str, Record]  # a row's records, by size
+Cell = Callable[[Record], str | None]
+
 
 @table("ladder")
-def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def ladder_table(ladder: str, dtype: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """TFLOP/s of every stage at each size; at the last × the stage that it follows, in time and in clocks, the share of
     the library, and that of the problem's bound (in clocks). A column for which nothing is recorded is left out."""
-    found = rungs(ladder, dtype, gpu, **given(settings))
+    found = rungs(ladder, dtype, only, **given(settings))
     if not found:
         return NOTHING
-    shown = shown or tuple(sizes(found))
+    shown = size or tuple(sizes(found))
     last = shown[-1]
     peer = next((r.peer.row["name"] for r in found if r.peer), "library")
-    bounds = Bounds()
+    bounds = Bounds(only)
     step, share = f"× previous ({last})", f"% of {peer} ({last})"
     heads = (step, "in clocks", share, f"% of the problem's bound ({last})")
     columns: dict[str, list[str | None]] = {}
@@ -51,8 +63,8 @@ def ladder_table(ladder: str, dtype: str, *shown: str, gpu: str | None = None, *
         at = {r.row["size"]: r for r in found if r.row["name"] == name}
         before = next(iter(at.values())).previous
         columns.setdefault("stage", []).append(course.rung(name, before.row["name"] if before else "", above))
-        for size in shown:
-            columns.setdefault(size, []).append(tflops(at[size].row["tflops"]) if size in at else None)
+        for each in shown:
+            columns.setdefault(each, []).append(tflops(at[each].row["tflops"]) if each in at else None)
         record = at.get(last)
         compared: dict[str, str | None] = dict.fromkeys(heads)
         if record and record.row["role"] != "peer":
@@ -80,18 +92,55 @@ def both_times(record: Record | None, other: Record | None) -> str | None:
     return in_time and in_time + (in_clocks or "")
 
 
+def _at(
+    run: dict,
+    stage: str,
+    dtype: str,
+    settings: Mapping[str, int],
+    shown: Sequence[str],
+    peer: bool = False,
+    **fields: Any,
+) -> dict[str, Record]:
+    """A run's rows of a stage's default kernel by size, with `peer` those that have one; {} unless all of `shown` are
+    there. A setting that is not given is 0."""
+    rows = records(run, name=stage, dtype=dtype, default=True, **fields)
+    same = (r for r in rows if not_zero(r.row["settings"]) == not_zero(settings))
+    found = {r.row["size"]: r for r in same if r.peer or not peer}
+    return found if set(shown) <= set(found) else {}
+
+
+def _time(record: Record) -> str:
+    return milliseconds(record.row["ms"]["median"])
+
+
+def _speed(record: Record | None) -> str | None:
+    return None if record is None else tflops(record.row["tflops"])
+
+
+def _clock(record: Record) -> str | None:
+    return gigahertz(record.row)
+
+
+def _both(stage: str, found: Iterable[Record], cells: Mapping[str, Cell]) -> list[tuple[str, Cell]]:
+    """Columns of a stage, and the same of the library beside it; "" is headed by their names."""
+    peer = next((record.peer.row["name"] for record in found if record.peer), "library")
+    of_peer = {name: lambda record, cell=cell: record.peer and cell(record.peer) for name, cell in cells.items()}
+    return [(name or who, cell) for who, side in ((stage, cells), (peer, of_peer)) for name, cell in side.items()]
+
+
 @table("speed")
-def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **settings: str) -> str:
+def speed_table(stage: str, *dtype: str, only: Only = ANY, **settings: str) -> str:
     """TFLOP/s of one stage, of the one that it follows and of the library at each size; the factors between them.
 
-    All of the run in which the ladder was climbed highest."""
+    All of the run in which the ladder was climbed highest. By default the stage's first dtype; a setting that is not
+    given is as by default."""
     body: list[list[object]] = []
     sources: list[Record] = []
     shown: list[str] = []
-    bounds = Bounds()
-    for dtype in dtypes:
-        found = rungs(ladder, dtype, gpu, **given(settings))
-        at = {r.row["size"]: r for r in found if r.row["name"] == name}
+    bounds = Bounds(only)
+    for each in dtype or course.load(stage).dtypes[:1]:
+        found = rungs(course.load(stage).ladder, each, only, **in_full(stage, each, settings))
+        at = {r.row["size"]: r for r in found if r.row["name"] == stage}
         if not at:
             continue
         sources += found
@@ -100,106 +149,111 @@ def speed_table(ladder: str, name: str, *dtypes: str, gpu: str | None = None, **
         for rows in ([r and r.previous for r in own], own, [r and r.peer for r in own]):
             label = next((r.row["name"] for r in rows if r), None)
             if label:
-                body.append([f"{label}, {dtype}", *(r and tflops(r.row["tflops"]) for r in rows)])
+                body.append([f"{label}, {each}", *(r and tflops(r.row["tflops"]) for r in rows)])
         ratios = {
             "× previous": [number(r.times(r.previous)) if r else None for r in own],
             f"% of {label}": [number(r.times(r.peer), "{:.0%}") if r else None for r in own],
             "% of the problem's bound": [number(bounds.of_problem(r), "{:.0%}") if r else None for r in own],
         }
-        body += [[f"{head}, {dtype}", *cells] for head, cells in ratios.items() if any(cells)]
+        body += [[f"{head}, {each}", *cells] for head, cells in ratios.items() if any(cells)]
     return markdown(["TFLOP/s", *shown], body, sources) if body else NOTHING
 
 
+def _at_sizes(
+    corner: str, rows: Iterable[tuple[str, AtSizes, AtSizes]], shown: Sequence[str], other: str, found: list[Record]
+) -> str:
+    """TFLOP/s of each row at each size, and how many times as fast as the `other` it is: label, its records, those of
+    the other."""
+    columns = [(f"TFLOP/s, {size}", lambda row, size=size: _speed(row[1].get(size))) for size in shown]
+    columns += [
+        (f"× {other}, {size} (in clocks)", lambda row, size=size: both_times(row[1].get(size), row[2].get(size)))
+        for size in shown
+    ]
+    return pivot(corner, ((row[0], row) for row in rows), columns, found)
+
+
 @table("variants")
-def variants_table(name: str, macro: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def variants_table(stage: str, macro: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """TFLOP/s of the values of one macro, × its default, in time and in clocks; all of one run."""
-    found = variant_records(name, macro, gpu, shown, **given(settings))
+    found = variant_records(stage, macro, only, size, **given(settings))
     if not found:
         return NOTHING
-    shown = shown or tuple(sizes(found))
-    head = [macro, *(f"TFLOP/s, {size}" for size in shown), *(f"× default, {size} (in clocks)" for size in shown)]
     cases: dict[str, dict[int, dict[str, Record]]] = {}  # what is computed, but for the macro -> value -> size
     for record in found:
         row = record.row
         others = {name: value for name, value in row["settings"].items() if name != macro}
         case = cases.setdefault(settings_named(row | {"settings": others}), {})
         case.setdefault(row["variants"][macro], {})[row["size"]] = record
-    body: list[list[object]] = []
-    for name, values in cases.items():
-        default = found[0].row["defaults"][macro]
-        for value, at in sorted(values.items()):
-            rows = [at.get(size) for size in shown]
-            base = values.get(default, {})
-            ratios = [both_times(r, base.get(size)) for size, r in zip(shown, rows, strict=True)]
-            label = f"`{macro}={value}`" + (" (default)" if value == default else "")
-            label += f", {name}" if len(cases) > 1 else ""
-            body.append([label, *(r and tflops(r.row["tflops"]) for r in rows), *ratios])
-    return markdown(head, body, found)
+    default = found[0].row["defaults"][macro]
+    rows = [
+        (
+            f"`{macro}={value}`" + " (default)" * (value == default) + f", {name}" * (len(cases) > 1),
+            at,
+            values.get(default, {}),
+        )
+        for name, values in cases.items()
+        for value, at in sorted(values.items())
+    ]
+    return _at_sizes(macro, rows, size or sizes(found), "default", found)
 
 
-def steps(name: str, chosen: Sequence[Mapping[str, int]], *shown: str, gpu: str | None = None) -> str:
+@table("steps")
+def steps_table(stage: str, *chosen: Mapping[str, int] | str, only: Only = ANY) -> str:
     """TFLOP/s of variants that differ in several macros, × the row above in time and in clocks; before them the stage
     before. All of one run.
 
-    `chosen`: of each row the macros that are not as by default."""
-    for run in runs(kind="bench", gpu=gpu):
-        found = [
-            [r for r in records(run, name=name) if r.row["variants"] == {**r.row["defaults"], **each}]
-            for each in chosen
-        ]
-        if all(found):
-            break
-    else:
+    `chosen`: of each row the macros that are not as by default, as a mapping; after them sizes."""
+    variants = [each for each in chosen if not isinstance(each, str)]
+    shown = [each for each in chosen if isinstance(each, str)]
+
+    def wanted(run: dict) -> list[list[Record]] | None:
+        rows = records(run, name=stage)
+        found = [[r for r in rows if r.row["variants"] == {**r.row["defaults"], **each}] for each in variants]
+        return found if all(found) else None
+
+    found = choose(runs("bench", only), wanted)
+    if not found:
         return NOTHING
-    previous = [r.previous for r in found[0] if r.previous]
-    rows = [*([previous] if previous else []), *found]
-    labels = [previous[0].row["name"]] if previous else []
-    labels += [named(each) and f"`{named(each)}`" or "(default)" for each in chosen]
-    shown = shown or tuple(sizes(found[0]))
-    body: list[list[object]] = []
-    above: dict[str, Record] = {}
-    for label, records_ in zip(labels, rows, strict=True):
-        at = {r.row["size"]: r for r in records_}
-        ratios = [both_times(at.get(size), above.get(size)) for size in shown]
-        body.append([label, *(size in at and tflops(at[size].row["tflops"]) or None for size in shown), *ratios])
-        above = at
-    head = [
-        "variant",
-        *(f"TFLOP/s, {size}" for size in shown),
-        *(f"× the row above, {size} (in clocks)" for size in shown),
-    ]
-    return markdown(head, body, [r for each in rows for r in each])
+    shown = shown or sizes(found[0])
+    labels = [named(each) and f"`{named(each)}`" or "(default)" for each in variants]
+    if previous := [r.previous for r in found[0] if r.previous]:
+        found, labels = [previous, *found], [previous[0].row["name"], *labels]
+    at = [{r.row["size"]: r for r in each} for each in found]
+    rows = list(zip(labels, at, [{}, *at]))
+    return _at_sizes("variant", rows, shown, "the row above", [r for each in found for r in each])
 
 
 def _long_runs(
-    name: str, dtype: str, shown: Sequence[str], gpu: str | None, settings: Mapping[str, str]
+    stage: str, dtype: str, shown: Sequence[str], only: Only, settings: Mapping[str, int]
 ) -> list[tuple[dict, dict[str, Record]]]:
     """Every run but the quick ones that timed a stage's default kernel and the library at all these sizes, oldest
-    first; with its rows by size. A setting that is not given is 0."""
-    wanted = not_zero(given(settings))
-    found: list[tuple[dict, dict[str, Record]]] = []
-    for run in reversed(runs(kind="bench", gpu=gpu)):
-        rows = [] if "--quick" in run["command"] else records(run, name=name, dtype=dtype, default=True, role="stage")
-        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
-        known = run["date"] in [each["date"] for each, _ in found]  # rows that were kept in a file of their own
-        if set(shown) <= set(at) and not known:
-            found.append((run, at))
-    return found
+    first; with its rows by size."""
+    dates: set[str] = set()
+
+    def new(run: dict) -> dict[str, Record]:
+        quick = "--quick" in run["command"]
+        found = {} if quick else _at(run, stage, dtype, settings, shown, peer=True, role="stage")
+        if run["date"] in dates:  # rows that were kept in a file of their own
+            return {}
+        dates.update([run["date"]] if found else [])
+        return found
+
+    return every(reversed(runs("bench", only)), new)
 
 
 @table("spread")
-def spread_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def spread_table(stage: str, dtype: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """TFLOP/s of a stage and of the library, and the stage's share, from the lowest to the highest of all runs but the
     quick ones that have both at all these sizes: how far runs of the same kernel differ. Then their clocks and the SM
     clock, of the runs that counted them."""
-    found = _long_runs(name, dtype, shown, gpu, settings)
+    found = _long_runs(stage, dtype, size, only, given(settings))
     if not found:
         return NOTHING
     columns: dict[str, list[list[float]]] = {}  # by what it is of: of each size the value of each run
-    for size in shown:
-        records_ = [at[size] for _, at in found]
+    for each in size:
+        records_ = [at[each] for _, at in found]
         peers = [peer for r in records_ if (peer := r.peer)]
-        columns.setdefault(name, []).append([r.row["tflops"] for r in records_])
+        columns.setdefault(stage, []).append([r.row["tflops"] for r in records_])
         columns.setdefault(peers[0].row["name"], []).append([peer.row["tflops"] for peer in peers])
         columns.setdefault("share", []).append([share for r in records_ if (share := r.times(r.peer))])
         for of in (records_, peers):
@@ -219,95 +273,83 @@ def spread_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **s
     means = [statistics.geometric_mean([share for r in at.values() if (share := r.times(r.peer))]) for _, at in found]
     files = ", ".join(f"[{run['file']}]" for run, _ in found)
     median = f"Median over the runs of the share's geometric mean: {statistics.median(means):.3f}."
-    return markdown([f"TFLOP/s, {dtype}", *shown], body) + f"\n\n{median} Recorded: {len(found)} runs: {files}."
+    return markdown([f"TFLOP/s, {dtype}", *size], body) + f"\n\n{median} Recorded: {len(found)} runs: {files}."
 
 
 @table("together")
-def together_table(name: str, *shown: str, gpu: str | None = None) -> str:
+def together_table(stage: str, *size: str, only: Only = ANY) -> str:
     """A stage's default kernel and the library in every precision and setting that one run timed in the same rounds:
     TFLOP/s, share of the library, SM clock. Of the newest such run that has all these sizes."""
-    for run in runs(kind="bench", gpu=gpu):
-        rows = [r for r in records(run, name=name, default=True) if r.row["size"] in (shown or r.row["size"])]
-        cases = dict.fromkeys(settings_named(r.row) for r in rows)
-        if run.get("together") and len(cases) > 1 and set(shown) <= {r.row["size"] for r in rows}:
-            break
-    else:
+
+    def rounds(run: dict) -> list[Record] | None:
+        rows = [r for r in records(run, name=stage, default=True) if r.row["size"] in (size or r.row["size"])]
+        several = len({settings_named(r.row) for r in rows}) > 1
+        return rows if run.get("together") and several and set(size) <= {r.row["size"] for r in rows} else None
+
+    found = choose(runs("bench", only), rounds)
+    if not found:
         return NOTHING
-    body: list[list[object]] = []
-    for size in shown or sizes(rows):
-        for record in (r for r in rows if r.row["size"] == size):
-            peer = record.peer
-            body.append(
-                [
-                    f"{settings_named(record.row)}, {size}",
-                    tflops(record.row["tflops"]),
-                    gigahertz(record.row),
-                    peer and tflops(peer.row["tflops"]),
-                    peer and gigahertz(peer.row),
-                    number(record.times(peer), "{:.0%}"),
-                ]
-            )
-    peers = [r.peer.row["name"] for r in rows if r.peer]
-    head = ["TFLOP/s", name, "SM clock", *(peers[:1] or ["library"]), "SM clock", "share"]
-    return markdown(head, body, rows)
+    rows = [
+        (f"{settings_named(record.row)}, {each}", record)
+        for each in size or sizes(found)
+        for record in found
+        if record.row["size"] == each
+    ]
+    share = ("share", lambda record: number(record.times(record.peer), "{:.0%}"))
+    return pivot("TFLOP/s", rows, [*_both(stage, found, {"": _speed, "SM clock": _clock}), share], found)
 
 
 @table("ragged")
-def ragged_table(name: str, dtype: str, *groups: str, gpu: str | None = None, **settings: str) -> str:
+def ragged_table(stage: str, dtype: str, *group: str, only: Only = ANY, **settings: str) -> str:
     """A stage and the library at sizes that tiles do not divide, × the time that each takes at the whole size above.
 
-    `groups`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. × whole is of
+    `group`: "2048,2040,2047x2047x2040", the whole size first; all of the newest run that has them all. × whole is of
     clocks where they were counted: times at two sizes are not of one clock. A clock that no row has is no column."""
-    wanted = not_zero(given(settings))
-    grouped = [group.split(",") for group in groups]
-    for run in runs(kind="bench", gpu=gpu):
-        rows = records(run, name=name, dtype=dtype, default=True)
-        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted and r.peer}
-        if {size for group in grouped for size in group} <= set(at):
-            break
-    else:
+    groups = [each.split(",") for each in group]
+    shown = [size for each in groups for size in each]
+    at = choose(runs("bench", only), lambda run: _at(run, stage, dtype, given(settings), shown, peer=True))
+    if not at:
         return NOTHING
-    body: list[list[object]] = []
-    for group in grouped:
-        for size in group:
-            cells: list[object] = [size]
-            for record, whole in ((at[size], at[group[0]]), (at[size].peer, at[group[0]].peer)):
-                assert record and whole  # `at` holds only what has a peer
-                ms, least = record.row["ms"]["median"], whole.row["ms"]["median"]
-                took, base = (record.clocks, whole.clocks) if record.clocks and whole.clocks else (ms, least)
-                ratio = None if size == group[0] else f"{took / base:.2f}"
-                cells += [milliseconds(ms), ratio, gigahertz(record.row)]
-            body.append(cells)
-    peers = [r.peer.row["name"] for r in at.values() if r.peer]
-    heads = ["size", *(head for each in (name, peers[0]) for head in (each, "× whole", "SM clock"))]
-    kept = [n for n, head in enumerate(heads) if head != "SM clock" or any(row[n] for row in body)]
-    return markdown([heads[n] for n in kept], [[row[n] for n in kept] for row in body], list(at.values()))
+    whole = {size: each[0] for each in groups for size in each}
+
+    def ratio(record: Record) -> str | None:
+        size = record.row["size"]
+        base = at[whole[size]] if record.row["role"] != "peer" else at[whole[size]].peer
+        if base is None or size == whole[size]:
+            return None
+        if record.clocks and base.clocks:
+            return f"{record.clocks / base.clocks:.2f}"
+        return f"{record.row['ms']['median'] / base.row['ms']['median']:.2f}"
+
+    rows = [(size, at[size]) for size in shown]
+    columns = _both(stage, at.values(), {"": _time, "× whole": ratio, "SM clock": _clock})
+    kept = [(name, cell) for name, cell in columns if name != "SM clock" or any(cell(row) for _, row in rows)]
+    return pivot("size", rows, kept, list(at.values()))
 
 
 @table("uses")
-def uses_table(name: str, dtype: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def uses_table(stage: str, dtype: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """A stage's default kernel at each of these sizes, a row each: time, TFLOP/s, TB/s of inputs and outputs, × peers.
 
-    All of the newest run that has them all."""
-    wanted = not_zero(given(settings))
-    for run in runs(kind="bench", gpu=gpu):
-        rows = records(run, name=name, dtype=dtype, default=True)
-        at = {r.row["size"]: r for r in rows if not_zero(r.row["settings"]) == wanted}
-        if set(shown) <= set(at):
-            break
-    else:
+    All of the newest run that has them all. A setting that is not given is as by default."""
+    wanted = in_full(stage, dtype, settings)
+    at = choose(runs("bench", only), lambda run: _at(run, stage, dtype, wanted, size))
+    if not at:
         return NOTHING
-    found = [at[size] for size in shown]
-    peers = list(dict.fromkeys(peer.row["name"] for record in found for peer in record.peers))
-    body: list[list[object]] = []
-    for record in found:
-        row, by_name = record.row, {peer.row["name"]: peer for peer in record.peers}
+    found = [at[each] for each in size]
+
+    def terabytes(record: Record) -> str:
+        row = record.row
         moved = problem.load(row["problem"]).bytes(tuple(row["shape"].values()), dtype, row["variants"])
-        ratios = [record.times(by_name[peer]) if peer in by_name else None for peer in peers]
-        speed = f"{moved / row['ms']['median'] / 1e9:.2f}"
-        cells = [milliseconds(row["ms"]["median"]), tflops(row["tflops"]), speed, *map(number, ratios)]
-        body.append([row["size"], *cells])
-    return markdown(["size", "time", "TFLOP/s", "TB/s", *(f"× {peer}" for peer in peers)], body, found)
+        return f"{moved / row['ms']['median'] / 1e9:.2f}"
+
+    def times(record: Record, peer: str) -> str | None:
+        return number(record.times(record.beside(role="peer", name=peer)))
+
+    columns: list[tuple[str, Cell]] = [("time", _time), ("TFLOP/s", _speed), ("TB/s", terabytes)]
+    peers = dict.fromkeys(peer.row["name"] for record in found for peer in record.peers)
+    columns += [(f"× {peer}", partial(times, peer=peer)) for peer in peers]
+    return pivot("size", [(record.row["size"], record) for record in found], columns, found)
 
 
 def beside(run: dict, name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
@@ -324,14 +366,14 @@ def beside(run: dict, name: str, label: str) -> tuple[list[str], list[list[objec
 
 
 @table("beside")
-def beside_table(name: str, run: str, *label: str, gpu: str | None = None) -> str:
-    """`beside` of docs/results/RUN.json; the label's words follow."""
-    made = [each for each in runs(kind="bench", gpu=gpu) if each["file"] == f"{run}.json"]
-    return markdown(*beside(made[0], name, " ".join(label))) if made else NOTHING
+def beside_table(stage: str, file: str, *label: str, only: Only = ANY) -> str:
+    """A stage beside LABEL, a changed copy of its source that the run FILE.json timed with it."""
+    made = choose(runs("bench", only), lambda run: run if run["file"] == f"{file}.json" else None)
+    return markdown(*beside(made, stage, " ".join(label))) if made else NOTHING
 
 
 @table("sustained")
-def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | None = None, **settings: str) -> str:
+def sustained_table(stage: str, dtype: str, peer: str, *size: str, only: Only = ANY, **settings: str) -> str:
     """What everything in a run delivers in bursts and without a pause, TFLOP/s, a row each; and the geometric means of
     its shares of a peer. Of the newest run in which this stage has both at all these sizes."""
     wanted = not_zero(given(settings))
@@ -340,24 +382,22 @@ def sustained_table(name: str, dtype: str, peer: str, *shown: str, gpu: str | No
         rows = (r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == wanted)
         return {(r.row["name"], r.row["size"]): r for r in rows if r.row.get("default", True)}
 
-    for run in runs(kind="bench", gpu=gpu):
+    def ways(run: dict) -> tuple[dict[tuple[str, str], Record], ...] | None:
         both = at(run), at(sustained(run))
-        if all((name, size) in found for found in both for size in shown):
-            break
-    else:
+        return both if all((stage, each) in found for found in both for each in size) else None
+
+    both = choose(runs("bench", only), ways)
+    if not both:
         return NOTHING
+
     body: list[list[object]] = []
-    for each in dict.fromkeys(row for row, _ in both[0]):
-        if not all((each, size) in both[1] for size in shown):
+    for name in dict.fromkeys(name for name, _ in both[0]):
+        if not all((name, each) in both[1] for each in size):
             continue
-        speeds = [tflops(found[each, size].row["tflops"]) for size in shown for found in both]
-        shares = [
-            statistics.geometric_mean(
-                found[each, size].row["tflops"] / found[peer, size].row["tflops"] for size in shown
-            )
-            for found in both
-        ]
-        body.append([each, *speeds, *(number(share) for share in shares)])
-    head = [f"{size}{mode}" for size in shown for mode in (", bursts", ", sustained")]
-    sources = [found[name, size] for found in both[:1] for size in shown]
+        speeds = [[found[name, each].row["tflops"] for each in size] for found in both]
+        peers = [[found[peer, each].row["tflops"] for each in size] for found in both]
+        shares = [statistics.geometric_mean(map(truediv, *pair)) for pair in zip(speeds, peers)]
+        body.append([name, *(tflops(each) for pair in zip(*speeds) for each in pair), *map(number, shares)])
+    head = [f"{each}{mode}" for each in size for mode in (", bursts", ", sustained")]
+    sources = [both[0][stage, each] for each in size]
     return markdown([f"TFLOP/s, {dtype}", *head, f"× {peer}, bursts", "sustained"], body, sources)

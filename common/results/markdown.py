@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
+from common import course
 from common.packages import CUTE
-from common.results.runs import Record
+from common.results.runs import Only, Record
 from cudaemu.errors import UserError
 
 NOTHING = "*No run recorded yet.*"
+Row = TypeVar("Row")
 
 TABLES: dict[str, Callable[..., str]] = {}
 
 
 def table(name: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Register what fills `<!-- results:NAME … -->`."""
+    """Register what fills `<!-- results:NAME … -->`: it is called with the words that follow, and those of the form
+    NAME=VALUE by name. gpu=… and run=… say which runs it may be made of, its argument `only`."""
 
     def register(function: Callable[..., str]) -> Callable[..., str]:
-        TABLES[name] = function
-        return function
+        @wraps(function)
+        def made(*words: Any, gpu: str | None = None, run: str | None = None, **more: Any) -> str:
+            return function(*words, only=Only(gpu, run), **more)
+
+        TABLES[name] = made
+        return made
 
     return register
+
+
+def usage() -> str:
+    """The tables, with the words that each takes."""
+    lines = []
+    for name, function in TABLES.items():
+        words = [name]
+        for each in inspect.signature(function).parameters.values():
+            if each.kind == each.VAR_POSITIONAL:
+                words.append(f"[{each.name.upper()} ...]")
+            elif each.kind == each.POSITIONAL_OR_KEYWORD and each.name != "only":
+                words.append(each.name.upper() if each.default is each.empty else f"[{each.name}=...]")
+        about = " ".join((function.__doc__ or "").split("\n\n")[0].split())
+        lines.append(f"  {' '.join(words)}\n      {about}")
+    return "\n".join(lines)
+
+
+def pivot(
+    corner: str,
+    rows: Iterable[tuple[str, Row]],
+    columns: Sequence[tuple[str, Callable[[Row], str | None]]],
+    sources: Sequence[Record],
+) -> str:
+    """A table of rows of any kind, each with its label, and of columns, each with what it says of a row."""
+    body = [[label, *(cell(row) for _, cell in columns)] for label, row in rows]
+    return markdown([corner, *(head for head, _ in columns)], body, sources)
 
 
 def markdown(head: Sequence[str], body: Iterable[Sequence[object]], sources: Sequence[Record] = ()) -> str:
@@ -86,3 +122,8 @@ def given(words: Mapping[str, str]) -> dict[str, int]:
     except ValueError:
         given = " ".join(f"{name}={value}" for name, value in words.items())
         raise UserError(f"a setting must be NAME=VALUE with a whole number, got '{given}'") from None
+
+
+def in_full(stage: str, dtype: str, settings: Mapping[str, str]) -> dict[str, int]:
+    """The settings of a stage's kernel: those given, the others as by default. UserError for one that it lacks."""
+    return course.load(stage).kernel(dtype, given(settings)).settings

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from common.results.markdown import NOTHING, markdown, number, table
-from common.results.runs import Record, runs
+from common.results.runs import ANY, Only, Record, choose, runs
 from cudaemu.hardware import GPUS, Gpu
 
 LEVELS = (  # of memory: name, the keys of its latency and of its rate
@@ -18,17 +18,22 @@ LEVELS = (  # of memory: name, the keys of its latency and of its rate
 )
 
 
-def _ceilings(gpu: str | None) -> tuple[dict, dict[str, dict]]:
-    """The newest ceiling run of a GPU, and its rows by their keys; ({}, {}) if there is none."""
-    run = next(iter(runs(kind="ceiling", gpu=gpu)), {})
+def newest(kind: str, only: Only) -> dict | None:
+    """The newest run of that kind."""
+    return choose(runs(kind, only), lambda run: run)
+
+
+def _ceilings(only: Only) -> tuple[dict, dict[str, dict]]:
+    """The newest ceiling run, and its rows by their keys; ({}, {}) if there is none."""
+    run = newest("ceiling", only) or {}
     return run, {row["key"]: row for row in run.get("rows", ())}
 
 
 @table("limits")
-def limits_table(gpu: str | None = None) -> str:
+def limits_table(only: Only = ANY) -> str:
     """What the arithmetic units do: per clock; in single launches and for a second without a pause, with the SM clock
     that follows from rate and rate per clock."""
-    run, rows = _ceilings(gpu)
+    run, rows = _ceilings(only)
     if not run:
         return NOTHING
     body = []
@@ -60,9 +65,9 @@ def _bytes_per_clock(row: Mapping) -> float:
 
 
 @table("levels")
-def levels_table(gpu: str | None = None) -> str:
+def levels_table(only: Only = ANY) -> str:
     """What each level of memory holds, how long a load waits for it, and what it delivers."""
-    run, rows = _ceilings(gpu)
+    run, rows = _ceilings(only)
     model = next((each for each in GPUS if run.get("gpu") and gpu_named(run["gpu"], each)), None)
     if "latency shared" not in rows or model is None:
         return NOTHING
@@ -90,9 +95,9 @@ def levels_table(gpu: str | None = None) -> str:
 
 
 @table("tma")
-def tma_table(gpu: str | None = None) -> str:
+def tma_table(only: Only = ANY) -> str:
     """What TMA brings from L2 to all SMs together, by how many SMs share a chunk and whether it is sent to several."""
-    run, rows = _ceilings(gpu)
+    run, rows = _ceilings(only)
     body = [
         [row["name"], number(_bytes_per_clock(row), "{:.3g}"), f"{row['value']:.3g} TB/s"]
         for key, row in rows.items()
@@ -108,9 +113,9 @@ def gpu_named(name: str, model: Gpu) -> bool:
 
 
 @table("latencies")
-def latencies_table(gpu: str | None = None) -> str:
+def latencies_table(only: Only = ANY) -> str:
     """What waiting for one thing takes, in clocks of the SM and in nanoseconds; a launch in microseconds."""
-    run, rows = _ceilings(gpu)
+    run, rows = _ceilings(only)
     found = [row for key, row in rows.items() if key.startswith("latency ")]
     if not found:
         return NOTHING
@@ -124,9 +129,9 @@ def latencies_table(gpu: str | None = None) -> str:
 
 
 @table("flight")
-def flight_table(gpu: str | None = None) -> str:
+def flight_table(only: Only = ANY) -> str:
     """Little's law: bytes in flight = latency × bytes per clock, on each SM; as loads of a warp."""
-    run, rows = _ceilings(gpu)
+    run, rows = _ceilings(only)
     if "latency shared" not in rows:
         return NOTHING
     body: list[list[object]] = []
@@ -140,15 +145,15 @@ def flight_table(gpu: str | None = None) -> str:
     return markdown([*head, "warps, 16 bytes per lane"], body, [Record(run, {})])
 
 
-@table("first")
-def first_table(gpu: str | None = None) -> str:
+@table("first_kernels")
+def first_kernels_table(only: Only = ANY) -> str:
     """The first kernels of examples/ beside torch: time, the least bytes per second, what share of the rate of device
     memory that is. Of the newest such run."""
-    run = next(iter(runs(kind="first", gpu=gpu)), None)
+    run = newest("first_kernels", only)
     if run is None:
         return NOTHING
-    ceilings = [row for made in runs(kind="ceiling", gpu=run["gpu"].split()[-1])[:1] for row in made["rows"]]
-    memory = next((row["value"] for row in ceilings if row["key"] == "DRAM read"), None)
+    _, ceilings = _ceilings(only._replace(gpu=run["gpu"].split()[-1]))
+    memory = ceilings["DRAM read"]["value"] if "DRAM read" in ceilings else None
     body: list[list[object]] = []
     for row in run["rows"]:
         mine, theirs = row["ms"]["median"], row["peer"]["ms"]["median"]
@@ -178,9 +183,9 @@ def fused_cells(run: Mapping) -> tuple[list[str], list[list[str]]]:
 
 
 @table("fused")
-def fused_table(gpu: str | None = None) -> str:
+def fused_table(only: Only = ANY) -> str:
     """What fusion saves: the newest run of measure/fused.py."""
-    run = next(iter(runs(kind="fused", gpu=gpu)), None)
+    run = newest("fused", only)
     if run is None:
         return NOTHING
     said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from common import course
 from cudaemu.errors import UserError
@@ -21,14 +21,15 @@ from cudaemu.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 2
-KINDS = ("bench", "ceiling", "first", "fused", "profile", "timeline")
+Found = TypeVar("Found")
+KINDS = ("bench", "ceiling", "first_kernels", "fused", "profile", "timeline")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
 _ROW: dict[str, dict[str, Any]] = {
     "bench": {"role": str, "name": str, **_CASE, "ms": dict, "tflops": (int, float)},
     "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
-    "first": {"name": str, "size": str, "bytes": int, "ms": dict, "peer": dict},
+    "first_kernels": {"name": str, "size": str, "bytes": int, "ms": dict, "peer": dict},
     "fused": {"name": str, "size": int, "ms": dict, "clock": dict},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
     "timeline": {"name": str, **_CASE, "group": int, "event": str, "numbers": list, "begin": list, "end": list},
@@ -64,12 +65,19 @@ def validate(run: object, where: str = "run") -> dict:
     return run
 
 
+def as_text(run: dict) -> str:
+    """A run as its file holds it: its head in a line, then a row per line, so that a diff shows which one changed."""
+    head = json.dumps({name: value for name, value in run.items() if name != "rows"}, ensure_ascii=False)
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in run["rows"])
+    return f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'
+
+
 def save(run: dict, path: Path | str) -> Path:
     """Write a validated run; UserError where the file cannot be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(validate(run, str(path)), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(as_text(validate(run, str(path))), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     return path
@@ -77,6 +85,8 @@ def save(run: dict, path: Path | str) -> Path:
 
 def load(path: Path | str) -> dict:
     """Read and validate one run; UserError names the file and what is wrong with it."""
+    if Path(path).parent == RESULTS:
+        used.add(Path(path).name)
     return _parsed(_text(path), str(path))
 
 
@@ -184,19 +194,50 @@ class Record:
         return f"{self.run['gpu']}, {self.run['date'][:10]}"
 
 
-def runs(directory: Path | None = None, kind: str | None = None, gpu: str | None = None) -> list[dict]:
-    """Every run recorded in `directory` (default docs/results), newest first, with its file's name as "file"; before
-    all others those of the GPU that most of them are of: who names no GPU means that one.
+class Only(NamedTuple):
+    """Which recorded runs something may be made of."""
 
-    `gpu`: only those of a GPU with this in its name ("H200")."""
-    found = [
-        _parsed_once(_text(path), str(path)) | {"file": path.name}
-        for path in sorted((directory or RESULTS).glob("*.json"))
-    ]
+    gpu: str | None = None  # with this in the GPU's name: "H200"
+    run: str | None = None  # files, without their endings, with commas between; of their kinds no others: "uses-h5"
+
+
+ANY = Only()
+used: set[str] = set()  # the files that something was made of, for whoever clears it first and reads it then
+
+
+def runs(kind: str | None = None, only: Only = ANY) -> list[dict]:
+    """Every run in docs/results, newest first, with its file's name as "file"; before all others those of the GPU that
+    most of them are of: who names no GPU means that one. UserError if `only` names a file that is not there."""
+    found = [_parsed_once(_text(path), str(path)) | {"file": path.name} for path in sorted(RESULTS.glob("*.json"))]
     found.sort(key=lambda r: r["date"], reverse=True)
     home = next(iter(Counter(r.get("gpu") for r in found).most_common(1)), (None, 0))[0]
     found.sort(key=lambda r: r.get("gpu") != home)
-    return [r for r in found if kind in (None, r["kind"]) and (gpu is None or gpu in (r.get("gpu") or "").split())]
+    named = {f"{name}.json": None for name in only.run.split(",")} if only.run else {}
+    kinds = {r["file"]: r["kind"] for r in found if r["file"] in named}
+    if missing := [name for name in named if name not in kinds]:
+        raise UserError(f"run must name files of docs/results without .json, got {only.run}: no {', '.join(missing)}")
+    found = [r for r in found if r["file"] in kinds or r["kind"] not in kinds.values()]
+    return [r for r in found if kind in (None, r["kind"]) and only.gpu in (None, *(r.get("gpu") or "").split())]
+
+
+def choose(
+    among: Iterable[dict], having: Callable[[dict], Found | None], rank: Callable[[Found], Any] | None = None
+) -> Found | None:
+    """What `having` finds in the run that something is to be made of: here, and nowhere else, is decided which run that
+    is. The first, which is the newest, in which it finds anything; with `rank`, the one where that is greatest."""
+    answers = ((run, found) for run in among if (found := having(run)))
+    best = next(answers, None) if rank is None else max(answers, key=lambda each: rank(each[1]), default=None)
+    if best is None:
+        return None
+    used.add(best[0]["file"])
+    return best[1]
+
+
+def every(among: Iterable[dict], having: Callable[[dict], Found | None]) -> list[tuple[dict, Found]]:
+    """Each run in which `having` finds anything, and what: for what is made of all of them."""
+    answers = [(run, found) for run in among if (found := having(run))]
+    used.update(run["file"] for run, _ in answers)
+    return answers
 
 
 def records(run: dict, **fields: Any) -> list[Record]:
@@ -205,18 +246,15 @@ def records(run: dict, **fields: Any) -> list[Record]:
     return [Record(run, row) for row in own if all(row.get(k) == v for k, v in fields.items())]
 
 
-def recorded(directory: Path | None = None, kind: str = "bench", gpu: str | None = None, **fields: Any) -> list[Record]:
+def recorded(kind: str = "bench", only: Only = ANY, **fields: Any) -> list[Record]:
     """The records of the newest run that has rows with these fields: one run, so that they may be compared.
 
     fields: name="NN_name", dtype="fp16", default=True, …"""
-    for run in runs(directory, kind, gpu):
-        found = records(run, **fields)
-        if found:
-            return sorted(found, key=lambda r: (r.row.get("role") != "peer", r.row["name"], work(r.row["shape"])))
-    return []
+    found = choose(runs(kind, only), lambda run: records(run, **fields)) or []
+    return sorted(found, key=lambda r: (r.row.get("role") != "peer", r.row["name"], work(r.row["shape"])))
 
 
-def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> list[Record]:
+def rungs(ladder: str, dtype: str, only: Only = ANY, **settings: int) -> list[Record]:
     """The stages of a ladder (default variants), the one that it starts from if that is of another ladder, and the
     peers, all of the run in which it was climbed highest; [] if none was.
 
@@ -238,24 +276,26 @@ def rungs(ladder: str, dtype: str, gpu: str | None = None, **settings: int) -> l
         names = {r.row["name"] for r in rows if r.row["role"] != "peer"}
         return len(names), len({r.row["name"] for r in rows if r.row["role"] == "stage"})
 
-    return max((climbed(run) for run in runs(kind="bench", gpu=gpu)), key=height, default=[])
+    return choose(runs("bench", only), climbed, rank=height) or []
 
 
 def variant_records(
-    name: str, macro: str, gpu: str | None = None, shown: Sequence[str] = (), **settings: int
+    name: str, macro: str, only: Only = ANY, shown: Sequence[str] = (), **settings: int
 ) -> list[Record]:
     """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
     its values at all of the sizes `shown`."""
-    for run in runs(kind="bench", gpu=gpu):
+
+    def swept(run: dict) -> list[Record] | None:
         found = []
         for record in records(run, name=name):
             variants, defaults = record.row.get("variants", {}), record.row.get("defaults", {})
             others = {k for k, v in variants.items() if v != defaults.get(k)} - {macro} - set(record.row["settings"])
             if macro in variants and not others and settings.items() <= record.row["settings"].items():
                 found.append(record)
-        if len({record.row["variants"][macro] for record in found}) > 1 and set(shown) <= set(sizes(found)):
-            return found
-    return []
+        several = len({record.row["variants"][macro] for record in found}) > 1
+        return found if several and set(shown) <= set(sizes(found)) else None
+
+    return choose(runs("bench", only), swept) or []
 
 
 def sustained(run: dict) -> dict:

@@ -119,21 +119,21 @@ def _ladder_dtypes(stages: Sequence[Stage], args: argparse.Namespace) -> list[st
 
 
 def sweep(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
-    """The kernels that --variant and --source ask for. NAME=all stands for every value of that variant; "all" for the
-    default and every other value of every variant in turn, but of those that are given beside it."""
+    """The kernels that --variant and --source or --trial ask for. NAME=all stands for every value of that variant;
+    "all" for the default and every other value of every variant in turn, but of those that are given beside it."""
     swept = [text.partition("=")[0].strip() for text in args.variant if text.partition("=")[2].strip() == "all"]
     rest = [text for text in args.variant if text != "all" and text.partition("=")[2].strip() != "all"]
     fixed = argparse.Namespace(variant=rest)
     if "all" in args.variant:
         if swept:
             raise UserError(f"--variant all means all variants, {swept[0]}=all among them")
-        return stage.kernels([dtype], args.source, options.variants(fixed))
+        return options.named(stage.kernels([dtype], args.source, options.variants(fixed)), args)
     choices = [options.variants(fixed)]
     for name in swept:
         if name not in stage.variants:
             stage.kernel(dtype, {name: 0}, args.source)  # complains as for any other wrong variant
         choices = [{**chosen, name: value} for chosen in choices for value in stage.variants[name]]
-    return [stage.kernel(dtype, chosen, args.source) for chosen in choices]
+    return options.named([stage.kernel(dtype, chosen, args.source) for chosen in choices], args)
 
 
 def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
@@ -151,7 +151,7 @@ def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
     mine = [text for text, name in zip(args.variant, names) if name in stage.variants]
     if any(text.partition("=")[2].strip() not in ("0", "all") for text in args.variant if text not in mine):
         return []
-    return sweep(stage, dtype, argparse.Namespace(variant=mine, source=None))
+    return sweep(stage, dtype, argparse.Namespace(variant=mine, source=None, trial=None))
 
 
 def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
@@ -172,7 +172,7 @@ def _entry(kernel: Kernel, role: str) -> Entry:
 def _one_stage(asked: Sequence[Kernel], args: argparse.Namespace) -> list[Heat]:
     """One stage is measured: the first of its ladder, the one that it follows, and what was asked for.
 
-    Besides a reader's own --source, the stage itself runs, too."""
+    Besides a reader's own --source, or a --trial, the stage itself runs, too."""
     from common.measure.contest import Heat
 
     kernel = asked[0]
@@ -353,7 +353,7 @@ def recorded(kernel: Kernel, sizes: Sequence[str] | None) -> list[Record]:
     """The recorded times of a kernel's stage from the run of its ladder, with the stage that it follows and the peers,
     all of the same computation."""
     stage = kernel.stage
-    found = runs.rungs(stage.ladder, kernel.dtype, None, **kernel.settings)
+    found = runs.rungs(stage.ladder, kernel.dtype, runs.ANY, **kernel.settings)
     previous = course.previous(stage)
     names = {stage.name, previous.name if previous else ""}
     shown = [r for r in found if r.row["role"] == "peer" or r.row["name"] in names]
@@ -424,7 +424,7 @@ def _ladder_table(
     something else); recorded TFLOP/s and ratios."""
     dtype = args.dtype.split(",")[0] if args.dtype not in (None, "all") else stages[0].dtypes[0]
     settings = next((stage.kernel(dtype).settings for stage in stages if dtype in stage.dtypes), {})
-    found = runs.rungs(stages[0].ladder, dtype, None, **settings)
+    found = runs.rungs(stages[0].ladder, dtype, runs.ANY, **settings)
     sizes = runs.sizes(found)
     last = sizes[-1] if sizes else ""
     at = {r.row["name"]: r for r in found if r.row["size"] == last}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from common.practice import patches
 from common.stage import Kernel, Stage
 from cudaemu import hardware
 from cudaemu.errors import UserError, pick
@@ -17,10 +19,11 @@ SECONDS_PER_FLOP, SECONDS_PER_FLOP_BY_FMA = 4e-10, 2e-9
 PATIENCE = 600  # seconds in the emulator; beyond them a size is refused
 BYTES_PER_BYTE = 10  # of tensors: the emulator's copy and its marks, a copy to compare with, references in fp64
 GIBI = 1 << 30
+TRIALS = "trials"  # the folder of a stage's changes that were tried
 
 
 def add_kernel(parser: argparse.ArgumentParser, source: bool = True) -> None:
-    """--dtype, --variant and, if `source`, --source: which kernel of the stage."""
+    """--dtype, --variant and, if `source`, --source or --trial: which kernel of the stage."""
     parser.add_argument("--dtype", metavar="TYPE[,TYPE]", help="element types, such as fp16,bf16, or all of the stage")
     parser.add_argument(
         "--variant",
@@ -30,7 +33,9 @@ def add_kernel(parser: argparse.ArgumentParser, source: bool = True) -> None:
         help="set a macro of kernel.cu; may be repeated (the stage without a verb lists its variants)",
     )
     if source:
-        parser.add_argument("--source", type=Path, metavar="FILE.cu", help="your own version of the stage's kernel.cu")
+        own = parser.add_mutually_exclusive_group()
+        own.add_argument("--source", type=Path, metavar="FILE.cu", help="your own version of the stage's kernel.cu")
+        own.add_argument("--trial", metavar="NAME", help="kernel.cu with a change that was tried: trials/NAME.patch")
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +96,34 @@ def variants(args: argparse.Namespace) -> dict[str, int]:
     return chosen
 
 
+def trials(stage: Stage) -> dict[str, patches.Patch]:
+    """Changes of the stage's kernel.cu that were tried and timed, by their names; each says in a line what it is."""
+    found = sorted((stage.directory / TRIALS).glob("*.patch"))
+    return {path.stem: patches.read(path, required=("Trial",)) for path in found}
+
+
+def write_trial(stage: Stage, name: str) -> Path:
+    """The file that --trial stands for: the stage's kernel.cu with that change. UserError if there is no such trial, or
+    if the change does not fit the file."""
+    from common.figures import accesses
+
+    known = trials(stage)
+    patch = known[pick(name, tuple(known), "trial", stage.name)]
+    try:
+        changed = patch.apply(stage.source.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"trials/{error}") from None
+    return accesses.write(changed, f"{name}.cu")
+
+
+def named(kernels: Sequence[Kernel], args: argparse.Namespace) -> list[Kernel]:
+    """The kernels, as kernels of the trial that --trial names, if it does."""
+    trial = getattr(args, "trial", None)
+    return [replace(each, trial=f"{TRIALS}/{trial}.patch") for each in kernels] if trial else list(kernels)
+
+
 def kernel(stage: Stage, args: argparse.Namespace) -> Kernel:
-    """The one kernel that --dtype, --variant and --source select."""
+    """The one kernel that --dtype, --variant and --source or --trial select."""
     chosen = kernels(stage, args)
     if len(chosen) > 1:
         raise UserError(f"--dtype must be one dtype here, got {args.dtype}")
@@ -100,9 +131,10 @@ def kernel(stage: Stage, args: argparse.Namespace) -> Kernel:
 
 
 def kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
-    """The kernels that --dtype, --variant and --source select: one per dtype, the stage's first dtype by default."""
+    """The kernels that --dtype, --variant and --source or --trial select: one per dtype, by default the stage's
+    first."""
     chosen: Sequence[str | None] = dtypes(stage, args) or [None]
-    return [stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen]
+    return named([stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen], args)
 
 
 def shapes(

@@ -122,7 +122,7 @@ def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]
         "variants": dict(kernel.variants),
         "defaults": dict(kernel.defaults),
         "default": kernel.default,
-        "source": None if kernel.source == stage.source else str(kernel.source),
+        "source": kernel.origin,
         "shape": dict(zip(spec.axes, shape)),
         "size": spec.format(shape),
         "counters": ncu.compare(counted, measured, merged),

@@ -10,7 +10,7 @@
     banks       | one shared request of a warp, for each kind of it: the banks, wavefront by wavefront
     rhythm      | the order of a warp's memory requests
 
-In a notebook: common/figures/trace.py.
+In a notebook: common/figures/accesses.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import argparse
 from pathlib import Path
 
 from common import terminal
-from common.figures import layout, trace
-from common.figures.trace import FIGURES
+from common.figures import accesses, layout
+from common.figures.accesses import FIGURES
 from common.results import plot
 from common.stage import Stage
 from common.verbs import options
@@ -72,7 +72,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     if not one_file and args.output.suffix.lower() in plot.SUFFIXES:
         raise UserError(f"--output must be a folder, or a file that ends in .png or .svg, got {args.output}")
     with terminal.progress(f"{kernel.label}: running block {args.block} in the emulator"):
-        traced = trace.run(kernel, shapes[0], block=args.block, seed=args.seed)
+        traced = accesses.run(kernel, shapes[0], block=args.block, seed=args.seed)
     drawn = 0
     prefix = kernel.label.split(" (")[0].replace(" ", "-")
     with terminal.progress("drawing") as update:

@@ -1,7 +1,7 @@
 """Verb `timeline`: when do the warpgroups of a block wait, copy, multiply and store?
 
 A copy of the stage's kernel.cu, made by stamps.patch beside it, notes the SM's clock at each such moment
-(common/measure/timeline.cuh). It runs on the GPU, where these are times, or in the emulator, where they are steps; its
+(common/measure/stamped.cuh). It runs on the GPU, where these are times, or in the emulator, where they are steps; its
 result is checked first. On a GPU the stamps' own cost is measured: the copy beside the stage as it is.
 
 The patch also says which figure shows most (common/figures/warps.py), and which sizes are stamped.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from common import accuracy, course, terminal
 from common.figures import warps
-from common.measure import timeline
-from common.measure.timeline import NS, STEPS, Row
+from common.measure import stamped
+from common.measure.stamped import NS, STEPS, Row
 from common.practice import patches
 from common.results import plot, runs
 from common.stage import Kernel, Stage
@@ -68,7 +68,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     if args.plot and args.plot.suffix not in plot.SUFFIXES:
         raise UserError(f"--plot {args.plot}: the name must end in {', '.join(plot.SUFFIXES)}")
     options.check_writable(args.trace_events, args.plot, args.json)
-    record = (_on_gpu if where == "gpu" else emulated)(kernel, stamped(kernel), shapes[0], args.seed, args.block)
+    record = (_on_gpu if where == "gpu" else emulated)(kernel, with_stamps(kernel), shapes[0], args.seed, args.block)
     made, drawn = spans(record), figure(record)
     terminal.out.print(table(record))
     if args.trace_events:
@@ -98,11 +98,11 @@ def able() -> list[str]:
     return [each.name for each in course.ladder() if (each.directory / "stamps.patch").exists()]
 
 
-def stamped(kernel: Kernel) -> Kernel:
+def with_stamps(kernel: Kernel) -> Kernel:
     """The same kernel with stamps."""
     stage = kernel.stage
     text = read(stage).apply(stage.source.read_text(encoding="utf-8"))
-    return stage.kernel(kernel.dtype, kernel.variants, timeline.write(text))
+    return stage.kernel(kernel.dtype, kernel.variants, stamped.write(text))
 
 
 # ---- a run ----------------------------------------------------------------------------------------------------------
@@ -118,12 +118,12 @@ def emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int = 0, block: 
     from common.measure.metadata import metadata
 
     instance = accuracy.make(kernel, shape, "cpu", seed)
-    outputs, stamps = instance.outputs(), timeline.room("cpu")
+    outputs, stamps = instance.outputs(), stamped.room("cpu")
     changed = {**_changed(kernel, instance.inputs, outputs), "stamps": stamps}
     report = kernel.emulate(instance.inputs, outputs, changed=changed, counters=False, multiprocessors=1)
     report.raise_if_findings()
     accuracy.verify(kernel, instance, outputs)
-    return _record(metadata("timeline") | {"gpu": None}, plain, shape, block, timeline.rows(stamps, block, STEPS))
+    return _record(metadata("timeline") | {"gpu": None}, plain, shape, block, stamped.rows(stamps, block, STEPS))
 
 
 def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) -> dict:
@@ -137,7 +137,7 @@ def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) 
     contest.build([plain, kernel])
     with gpu.errors(kernel.label):
         instance = accuracy.make(kernel, shape, DEVICE, seed)
-        outputs, stamps = instance.outputs(), timeline.room(DEVICE)
+        outputs, stamps = instance.outputs(), stamped.room(DEVICE)
         changed = _changed(kernel, instance.inputs, outputs)
         contenders = []
         for each, more in ((plain, {}), (kernel, {"stamps": stamps.data_ptr()})):
@@ -151,7 +151,7 @@ def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) 
         timing.interleave(contenders, ROUNDS, ROUND_MS)
     ms = [timing.summary(each.samples) for each in contenders]
     made = metadata("timeline") | {"ms": {"plain": ms[0], "stamped": ms[1]}}
-    return _record(made, plain, shape, block, timeline.rows(stamps, block, NS))
+    return _record(made, plain, shape, block, stamped.rows(stamps, block, NS))
 
 
 def _record(made: dict, kernel: Kernel, shape: Shape, block: int, rows: Sequence[Row]) -> dict:
@@ -181,7 +181,7 @@ def _unit(record: dict) -> str:
 
 def spans(record: dict) -> Timeline:
     """The record as a timeline."""
-    return timeline.timeline(record["rows"], record["rows"][0]["label"], _unit(record), record["block"])
+    return stamped.timeline(record["rows"], record["rows"][0]["label"], _unit(record), record["block"])
 
 
 def figure(*records: dict) -> Picture:

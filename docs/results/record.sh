@@ -14,10 +14,6 @@ run() {  # run NAME COMMAND ...: saves NAME.json
   local name=$1 started=$SECONDS
   shift
   [[ $wanted == "  " || $wanted == *" $group "* || $wanted == *" $name "* ]] || return 0
-  if [[ $* == *--source* ]] && cmp -s "$source" "${1//.//}/kernel.cu"; then
-    echo "$name: $source must differ from the stage's kernel: what sed looks for is not there"
-    return 1
-  fi
   "$python" -m "$@" --json "$folder/$name.json" >"$folder/$name.txt" 2>&1
   echo "$name: exit status $?, $((SECONDS - started)) s"
 }
@@ -30,7 +26,7 @@ mkdir -p "$folder"
 
 group=ceilings
 run ceiling common.measure.ceiling
-run first-kernels common.measure.first
+run first-kernels common.measure.first_kernels
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
@@ -39,7 +35,6 @@ run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512
 run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 2048 4096 8192 16384
 
 run sustained-hopper kernels.h5_final bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
-run sustained-hopper-attention kernels bench h7 h8 --variant HEAD_DIM=128 --sizes 1024 4096 16384 --repeat 2 --sustained 1
 run sustained-h7 kernels.h7_flash_attention_3 bench --variant HEAD_DIM=all --variant CAUSAL=all --sizes 1024 4096 16384 --sustained 1
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too
@@ -66,19 +61,10 @@ run variants-10 kernels.10_register_double_buffer bench --variant all --sizes 20
 run variants-11 kernels.11_any_shape bench --variant all --sizes 2048 4096 8192 --repeat 2
 run slices-11 kernels.11_any_shape bench --variant SLICE_BYTES=all --variant STAGES=all --sizes 2048 4096 8192 --repeat 2
 run tiles-11 kernels.11_any_shape bench --variant TILE_N=all --sizes 512 1024 --repeat 2
-source=${TMPDIR:-/tmp}/slices_10.cu  # slices of 64 in a ring of three
-sed 's/BLOCK_K = 32; /BLOCK_K = 64; /' kernels/10_register_double_buffer/kernel.cu >"$source"
-run slices-10 kernels.10_register_double_buffer bench --variant STAGES=3 --sizes 2048 4096 8192 --source "$source" --repeat 3
-source=${TMPDIR:-/tmp}/one_way_11.cu  # the mma of a step column by column, each from the top
-sed 's/const int m = n % 2 ? TILES_M - 1 - i : i;/const int m = i;/' kernels/11_any_shape/kernel.cu >"$source"
-run one-way-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --source "$source" --repeat 3
-source=${TMPDIR:-/tmp}/left_to_right_11.cu  # every group of rows of tiles from left to right
-sed 's/tile_n = group % 2 ? .*;/tile_n = in_group \/ group_rows;/' kernels/11_any_shape/kernel.cu >"$source"
-run left-to-right-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --source "$source" --repeat 3
-source=${TMPDIR:-/tmp}/cvt_rna_11.cu  # TF32 rounded by the instruction that is made for it
-sed 's/asm("{ .reg .s32 sum;.*/asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(__uint_as_float(x)));/' \
-  kernels/11_any_shape/kernel.cu >"$source"
-run cvt-rna-11 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8192 --source "$source" --repeat 2
+run slices-10 kernels.10_register_double_buffer bench --variant STAGES=3 --sizes 2048 4096 8192 --trial slices --repeat 3
+run one-way-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --trial one-way --repeat 3
+run left-to-right-11 kernels.11_any_shape bench --sizes 2048 4096 8192 --trial left-to-right --repeat 3
+run cvt-rna-11 kernels.11_any_shape bench --dtype tf32 --sizes 2048 4096 8192 --trial cvt-rna --repeat 2
 for d in 128 64; do
   run variants-14-$d kernels.14_shared_qkv bench --variant all --variant HEAD_DIM=$d --sizes 4096 --repeat 2
   run variants-15-$d kernels.15_wide_warps bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
@@ -86,12 +72,8 @@ for d in 128 64; do
   run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
 for d in 128 64; do
-  source=${TMPDIR:-/tmp}/one_way_16.cu  # the mma of a step column by column, each from the top
-  sed 's/const int m = n % 2 ? TILES_Q - 1 - i : i;/const int m = i;/' kernels/16_final/kernel.cu >"$source"
-  run one-way-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --source "$source" --repeat 2
-  source=${TMPDIR:-/tmp}/part_by_part_16.cu  # one part of a tile is copied at a time, with twice as many steps
-  sed 's/COPY_GROUP = 2; /COPY_GROUP = 1; /' kernels/16_final/kernel.cu >"$source"
-  run part-by-part-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --source "$source" --repeat 2
+  run one-way-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial one-way --repeat 2
+  run part-by-part-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial part-by-part --repeat 2
 done
 run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
@@ -103,89 +85,40 @@ for rows in 4 16; do
   run profile-order-$rows-h5 kernels.h5_final profile --variant GROUP_M=$rows --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
     --sizes 1536 2560
 done
-source=${TMPDIR:-/tmp}/parts_h5.cu  # the parts of a tile follow one another, not the tiles of a part
-sed -e 's/S::SPLITS == APART ? blockIdx.x - share \* order.tiles.by : //' -e 's/S::SPLITS == APART ? share : //' \
-  kernels/h5_final/kernel.cu >"$source"
 run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 384x384x16384 512x512x16384 512x1024x16384 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/multicast_h5.cu  # clusters of two blocks share the copies of B, wherever they can
-sed -E -e 's/(choice<(128, (256|224|192|128)|192, 192), 1)>\([0-9]*,/\1>(1000000,/g' \
-  -e 's/(choice<128, 256, 1, 2)>\(690,/\1>(640,/' -e 's/c.sharers > 1 && a_lines \* b_lines == 1/false/' \
-  kernels/h5_final/kernel.cu >"$source"
+  --sizes 384x384x16384 512x512x16384 512x1024x16384 --trial parts --repeat 2
 run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 2048 4096 8192 --source "$source" --repeat 2
+  --sizes 2048 4096 8192 --trial multicast --repeat 2
 run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
-  --source "$source"
-source=${TMPDIR:-/tmp}/apart_h5.cu  # no copies are shared
-sed -E 's/(choice<[0-9]*, [0-9]*, 1, 2)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
+  --trial multicast
 run apart-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --source "$source" --repeat 2
+  --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --trial apart --repeat 2
 run profile-apart-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
-  --source "$source"
+  --trial apart
 run profile-shared-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200
-source=${TMPDIR:-/tmp}/lane_h5.cu  # lane 0 copies, not an elected one: ptxas loops over lanes
-sed 's/if (warp % 4 > 0 || !elect_one()) return;/if (thread % 128 > 0) return;/' kernels/h5_final/kernel.cu >"$source"
 run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024x1024x4096 1024x1024x8192 2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/steps_h5.cu  # both descriptors are made anew for each tensor instruction
-sed -e 's/of_a = a + columns,/of_a = DESCRIPTOR(tiles.A[EXCHANGED ? 0 : group_row], columns, 16),/' \
-  -e 's/of_b = b + (B_TRANSPOSED ? columns : rows);/of_b = DESCRIPTOR(\&tiles.B[EXCHANGED ? group_row * LINE : 0], B_TRANSPOSED ? columns : rows, B_TRANSPOSED ? 16 : B_BOX);/' \
-  -e '1i #define DESCRIPTOR(of, units, leading) descriptor(shared_address(of) + (units) * 16, leading, EIGHT_ROWS)' \
-  kernels/h5_final/kernel.cu >"$source"
+  --sizes 1024x1024x4096 1024x1024x8192 2048 --trial lane --repeat 2
 run steps-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/turns_h5.cu  # stage and parity by division, not counted up
-sed -e 's/int stage = 0, parity = 0;/int stage = 0, parity = 0, position = 0;/' \
-  -e 's/if (++stage == STAGES) stage = 0, parity ^= 1;/stage = ++position % STAGES, parity = position \/ STAGES % 2;/' \
-  kernels/h5_final/kernel.cu >"$source"
+  --sizes 1024 1024x1024x8192 2048 --trial steps --repeat 2
 run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1024 1024x1024x8192 2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/rows_h5.cu  # no tile of 192 × 64
-sed 's/choice<192, 64, 1>([0-9]*,/choice<192, 64, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+  --sizes 1024 1024x1024x8192 2048 --trial turns --repeat 2
 run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/squares_h5.cu  # no tile of 192 × 192
-sed -E 's/(choice<192, 192, 1(, 2)?)>\([0-9]*,/\1>(1000000,/g' kernels/h5_final/kernel.cu >"$source"
+  --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --trial rows --repeat 2
 run squares-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 2056 3000 4104 2056x4104x4096 2304x6144x2304 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/early_h5.cu  # a launch begins when the one ahead of it has ended
-sed 's/programmaticStreamSerializationAllowed = 1/programmaticStreamSerializationAllowed = 0/' kernels/h5_final/kernel.cu >"$source"
+  --sizes 2056 3000 4104 2056x4104x4096 2304x6144x2304 --trial squares --repeat 2
 run early-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
-  --sizes 16x4096x4096 64x4096x4096 16x8192x8192 2048 2056 4096 --source "$source" --repeat 2 --sustained 1
-source=${TMPDIR:-/tmp}/widths_h5.cu  # no tiles of 96 or 160 rows, or 224 columns
-sed -E 's/choice<((96|160), [0-9]*|128, 224), 1>\([0-9]*,/choice<\1, 1>(1000000,/' kernels/h5_final/kernel.cu >"$source"
+  --sizes 16x4096x4096 64x4096x4096 16x8192x8192 2048 2056 4096 --trial early --repeat 2 --sustained 1
 run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \
-  --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/without_setmaxnreg_h3.cu  # every thread keeps the registers of the launch
-sed '/^ *setmaxnreg_[a-z]*</d' kernels/h3_warp_specialized/kernel.cu >"$source"
-run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/one_group_on_h3.cu  # a slice's products run on while the next slice's are issued
-sed -e 's|wgmma_wait<0>();  // the products.*|wgmma_wait<1>();|' -e 's|^  // 4\. Round once|  wgmma_wait<0>();\n&|' \
-  -e 's|if (thread % 128 == 0) \(mbarrier_arrive(shared_address(&shared.empty\)\[slice %|if (slice > 0 \&\& thread % 128 == 0) \1[(slice - 1) %|' \
-  kernels/h3_warp_specialized/kernel.cu >"$source"
-run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/release_cluster_h3.cu  # an arrival that releases to the cluster: ptxas puts a fence before it
-sed 's/mbarrier\.arrive\.shared::cta/mbarrier.arrive.release.cluster.shared::cta/' kernels/h3_warp_specialized/kernel.cu >"$source"
-run release-cluster-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --source "$source" --repeat 2
-source=${TMPDIR:-/tmp}/one_barrier.cu  # two pairs of tiles in turn, one barrier per slice
-sed -e 's/Element \([AB]\)_tile\[/Element \1_tiles[2][/' -e '/everybody waits for all readers/d' \
-  -e 's|^    // 2\. .*|    auto \&A_tile = A_tiles[slice / BLOCK_K % 2], \&B_tile = B_tiles[slice / BLOCK_K % 2];|' \
-  kernels/02_block_tile/kernel.cu >"$source"
-run one-barrier-02 kernels.02_block_tile bench --sizes 2048 4096 --source "$source"
-
-source=${TMPDIR:-/tmp}/neighbours.cu  # a thread's 8 rows and columns are neighbours
-sed 's/LANES_N \* QUAD/LANES_N * THREAD_M/; s/WARP_[MN] \/ 2/QUAD/' kernels/03_thread_tile/kernel.cu >"$source"
-run neighbours-03 kernels.03_thread_tile bench --sizes 2048 4096 --source "$source"
-
-for stage in 07_cp_async 08_multi_stage 09_swizzle; do  # copies that go through L1
-  source=${TMPDIR:-/tmp}/through_l1_$stage.cu
-  sed s/cp.async.cg/cp.async.ca/ kernels/$stage/kernel.cu >"$source"
-  run through-l1-$stage kernels.$stage bench --sizes 2048 4096 8192 --source "$source"
+  --trial widths --repeat 2
+run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --trial without-setmaxnreg --repeat 2
+run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --trial one-group-on --repeat 2
+run release-cluster-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --trial release-cluster --repeat 2
+run one-barrier-02 kernels.02_block_tile bench --sizes 2048 4096 --trial one-barrier
+run neighbours-03 kernels.03_thread_tile bench --sizes 2048 4096 --trial neighbours
+for stage in 07_cp_async 08_multi_stage 09_swizzle; do
+  run through-l1-$stage kernels.$stage bench --sizes 2048 4096 8192 --trial through-l1
 done
-
-source=${TMPDIR:-/tmp}/wait_for_all.cu  # a ring in which each turn waits for every copy
-sed 's/cp_async_wait<STAGES - 2>/cp_async_wait<0>/' kernels/08_multi_stage/kernel.cu >"$source"
-run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --source "$source"
+run wait-for-all-08 kernels.08_multi_stage bench --sizes 4096 8192 --trial wait-for-all
 
 group=together  # what is compared with each other: precisions, and layouts of B
 run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 4096

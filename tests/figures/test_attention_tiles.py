@@ -7,7 +7,7 @@ import pytest
 
 import kernels
 from common import counts
-from common.figures import attention_tiles, trace
+from common.figures import accesses, attention_tiles
 from cudaemu.errors import UserError
 
 ONE_TILE = (1, 1, 64, 128)
@@ -39,7 +39,7 @@ def test_only_a_new_maximum_corrects_what_was_summed():
 
 
 def test_split_kv_shares_queries_and_split_q_keys():
-    split_kv, split_q = (trace.run(kernels.load(number), ONE_TILE) for number in ("12", "13"))
+    split_kv, split_q = (accesses.run(kernels.load(number), ONE_TILE) for number in ("12", "13"))
     before, after = attention_tiles.read_by(split_kv), attention_tiles.read_by(split_q)
     assert before["Q"].all() and before["P"].all() and before["P"].shape == (64, 8, 4)
     assert (before["K"].sum(-1) == 1).all() and (before["V"].sum(-1) == 1).all()
@@ -53,7 +53,7 @@ def test_split_kv_shares_queries_and_split_q_keys():
 
 def test_a_buffer_that_is_filled_twice_is_refused():
     with pytest.raises(UserError, match="buffer twice"):
-        attention_tiles.read_by(trace.run(kernels.load("13"), (1, 1, 128, 128)))
+        attention_tiles.read_by(accesses.run(kernels.load("13"), (1, 1, 128, 128)))
 
 
 @pytest.mark.core(every=4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.figures import machine, trace
+from common.figures import accesses, machine
 from cudaemu import hardware
 from cudaemu.errors import UserError
 
@@ -43,7 +43,7 @@ def test_the_figure_says_how_busy_it_is():
 
 
 def test_lanes_that_took_the_other_branch_are_switched_off():
-    traced = trace.snippet(HALVES, a=torch.zeros(32), b=torch.zeros(32))
+    traced = accesses.snippet(HALVES, a=torch.zeros(32), b=torch.zeros(32))
     picture = machine.active(traced.requests("a") + traced.requests("b"), "two ways")
     assert "2 requests, on average 50% of the lanes" in picture.texts[0].get_text()
     assert len({label.get_text() for label in picture.axes[0].get_yticklabels()}) == 1  # both stand in one line

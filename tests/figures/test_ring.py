@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import kernels
-from common.figures import ring, trace
+from common.figures import accesses, ring
 from cudaemu.errors import UserError
 
 SLICES, SLICE = 6, 32
 
 
-def traced(number: int, length: int = SLICES * SLICE, **variants: int) -> trace.Traced:
-    return trace.run(kernels.load(number).kernel(variants=variants), (128, 256, length))
+def traced(number: int, length: int = SLICES * SLICE, **variants: int) -> accesses.Traced:
+    return accesses.run(kernels.load(number).kernel(variants=variants), (128, 256, length))
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ TILES = 4
 def snippet(body: str) -> list[ring.Slice]:
     tensors = {name: torch.zeros(TILES * 2, 32, 4, dtype=torch.int32) for name in "QKV"}
     code = SNIPPET.replace("BODY", body)
-    return ring.slices(trace.snippet(code, **tensors, out=torch.zeros(32, dtype=torch.int32), tiles=TILES))
+    return ring.slices(accesses.snippet(code, **tensors, out=torch.zeros(32, dtype=torch.int32), tiles=TILES))
 
 
 def said(found: list[ring.Slice]) -> list[tuple[str, int, int, int, int]]:
@@ -179,7 +179,7 @@ ATTENTION = [
 def test_attention_takes_its_tiles_of_k_and_v_in_turn(stage):
     """Every tile of K and V is copied, waited for and read before its buffer is filled again; Q comes once."""
     tiles = 8
-    found = ring.slices(trace.run(stage.kernel(), (1, 1, 64 * tiles, stage.kernel().variants["HEAD_DIM"])))
+    found = ring.slices(accesses.run(stage.kernel(), (1, 1, 64 * tiles, stage.kernel().variants["HEAD_DIM"])))
     assert sorted(("".join(one.tensors), one.number) for one in found) == [
         *(("K", n) for n in range(tiles)),
         ("Q", 0),
@@ -208,18 +208,18 @@ def test_the_headline_says_what_was_executed():
 
 def test_slices_of_several_kinds_are_called_by_their_tensors():
     stage = next(stage for stage in ATTENTION if stage.number == "13")
-    picture = ring.ring(trace.run(stage, (1, 1, 512, 128)), turns=4)
+    picture = ring.ring(accesses.run(stage, (1, 1, 512, 128)), turns=4)
     assert {"Q", "K 0", "V 0", "K 1", "V 1"} <= {text.get_text() for text in picture.axes[0].texts}
 
 
 @pytest.mark.parametrize("number", ["12", "13"])
 def test_a_tile_is_waited_for_before_the_next_is_copied(number: str):
     """Also a tile of K, though Q is read between that wait and K's first read."""
-    tiles = ring.moving(ring.slices(trace.run(kernels.load(number), (1, 1, 256, 128))))
+    tiles = ring.moving(ring.slices(accesses.run(kernels.load(number), (1, 1, 256, 128))))
     for one, following in zip(tiles, tiles[1:]):
         assert one.waited == following.copies[0] <= one.reads[0]
 
 
 def test_a_ring_that_does_not_turn_is_not_drawn():
     with pytest.raises(UserError, match="its ring does not turn"):
-        ring.ring(trace.run(kernels.load(8), (128, 256, 32)))
+        ring.ring(accesses.run(kernels.load(8), (128, 256, 32)))

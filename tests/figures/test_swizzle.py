@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernels
-from common.figures import layout, swizzle, trace
+from common.figures import accesses, layout, swizzle
 from cudaemu.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -24,7 +24,7 @@ def test_xor_is_free_of_conflicts_for_any_eight_rows(width: int, column: int):
 def test_the_model_reads_in_as_many_wavefronts_as_the_kernel(xor: int):
     """One x4 brings four matrices: A's from rows of 32 elements, B's from rows of 256."""
     model = {layout.column_read(width=width, xor=bool(xor)).count * 4 for width in (32, 256)}
-    traced = trace.run(kernels.load("09"), (128, 256, 32), SWIZZLE=xor)
+    traced = accesses.run(kernels.load("09"), (128, 256, 32), SWIZZLE=xor)
     assert {r.banks.count for r in traced.patterns(verb="ldmatrix")} == model
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import cudaemu
 import kernels
-from common.figures import trace, warpgroup
+from common.figures import accesses, warpgroup
 from cudaemu.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +27,7 @@ def test_a_warp_holds_sixteen_rows_in_the_layout_of_mma():
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_the_operands_of_h1_are_where_its_copies_put_them(number: int):
-    found = warpgroup.operands(trace.run(kernels.load("h1")), number)
+    found = warpgroup.operands(accesses.run(kernels.load("h1")), number)
     a, b = found["A"], found["B"]
     i, k, r = np.indices(a.at.shape)
     row, chunk = 8 * i + r, 2 * number + k
@@ -44,7 +44,7 @@ def test_an_operand_in_registers_is_not_read_from_shared_memory():
     report = cudaemu.load(warpgroup.READ, arch=warpgroup.ARCH, sanitize=False).launch(
         "read_operand", 1, 128, descriptors, 0, shared=warpgroup.SHARED, trace=cudaemu.Trace(blocks=range(1))
     )
-    traced = trace.Traced(report, "probe", [])
+    traced = accesses.Traced(report, "probe", [])
     assert list(warpgroup.operands(traced)) == ["B"]
     with pytest.raises(UserError, match="no wgmma with the number 1"):
         warpgroup.operands(traced, 1)
@@ -102,6 +102,6 @@ def test_explore_refuses_what_a_descriptor_cannot_say(arguments: dict, message: 
 
 
 def test_steps_go_along_a_swizzled_row():
-    figure = warpgroup.steps(trace.run(kernels.load("h1")))
+    figure = warpgroup.steps(accesses.run(kernels.load("h1")))
     assert "32 bytes" in figure.texts[0].get_text()
     assert {f"{row}·{chunk}" for row in range(16) for chunk in range(8)} == {t.get_text() for t in figure.axes[0].texts}

@@ -45,7 +45,7 @@ def test_a_run_is_a_table(monkeypatch, tmp_path):
     head = {"schema": runs.SCHEMA, "kind": "fused", "command": "c", "date": "2026-11-24T00:00:00+00:00", "commit": "0"}
     run = head | {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13", "torch": "2", "rows": rows}
     saved = runs.load(runs.save(run, tmp_path / "fused.json")) | {"file": "fused.json"}
-    monkeypatch.setattr(measured, "runs", lambda kind=None, gpu=None: [saved] if kind == "fused" else [])
+    monkeypatch.setattr(measured, "runs", lambda kind, only: [saved] if kind == "fused" else [])
     assert "| 4096 | 200.0 µs | 210.0 µs | 230.0 µs | 20.0 µs | 1.10 |" in measured.fused_table()
 
 

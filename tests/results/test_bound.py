@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from common.results import clocks, markdown, plot, runs
+from common.results import markdown, plot, runs
 from common.results.bound import Bounds
+from common.results.documents import TABLES
 from common.results.runs import Record
+from cudaemu.errors import UserError
 from tests.results.recorded import row, run
 
 SMS, MHZ = 100, 1000.0  # 1e11 clocks of an SM per second
@@ -215,7 +217,7 @@ def test_a_reader_s_own_kernel_has_no_bound(bound_of):
 
 def test_what_is_missing_is_named(record):
     name = {"name": "09_swizzle", "part": "gemm", "dtype": "fp16"}
-    verdict = lambda: clocks.verdict("gemm", "09_swizzle", "fp16", "4096")  # noqa: E731
+    verdict = lambda: TABLES["verdict"]("09_swizzle", "fp16", "4096")  # noqa: E731
     assert verdict() == "*No run of 09_swizzle fp16 at 4096 is recorded yet.*"
     record("bench", run(measured(10.0)))
     assert "`python -m common.measure.ceiling --json" in verdict()
@@ -232,7 +234,7 @@ def test_what_is_missing_is_named(record):
 
 def test_the_verdict_says_what_binds_how_near_and_what_is_waited_for(bound_of):
     bound_of(measured(10.0))
-    text = clocks.verdict("gemm", "09_swizzle", "fp16", "4096")
+    text = TABLES["verdict"]("09_swizzle", "fp16", "4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[0] == ["fp16, 4096", "needs", "there is", "fewest clocks", "of the measured"]
     assert cells[2] == ["tensor cores (mma.sync)", "1.64 TFLOP", "2,048 per clock and SM", "8,000,000", "80%"]
@@ -259,14 +261,14 @@ def test_needs_stand_side_by_side_and_the_last_time_is_not_told(record):
     more = profile(name="08_multi_stage")
     more["counters"] = {**more["counters"], "shared_store_wavefronts": {"ncu": 12e8}}
     record("profile", run(profile(), more, kind="profile"))
-    text = clocks.needs("gemm", ("08_multi_stage", "09_swizzle"), "fp16", "4096")
+    text = TABLES["needs"]("08_multi_stage", "09_swizzle", size="4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[0] == ["fewest clocks, fp16, 4096", "08_multi_stage", "09_swizzle"]
     assert cells[2] == ["shared memory and L1", "15,000,000", "4,000,000"] and cells[3][1:] == ["8,000,000"] * 2
     assert ["issue slots", "1,500,000", "1,500,000"] in cells and "ALU pipe" not in text
     assert cells[-1] == ["measured", "20,000,000", "below"]
     assert "[profile.json]" in text and "[ceiling.json]" in text
-    missing = clocks.needs("gemm", ("08_multi_stage", "07_cp_async"), "fp16", "4096")
+    missing = TABLES["needs"]("08_multi_stage", "07_cp_async", size="4096")
     assert missing == "*No run of 07_cp_async fp16 at 4096 is recorded yet.*"
 
 
@@ -274,7 +276,7 @@ def test_a_warp_s_time_is_shared_out_whole(bound_of):
     """0.5 + 3 + 9 + 1.25 + 0.01 warps wait while one issues; 2 ms at 1.5 GHz are 3 million clocks."""
     bound = bound_of(measured(10.0), profile(metrics={"duration": 2e6, "SM clock": 1.5e9}))
     assert sum(bound.waits().values()) == pytest.approx(1) and bound.waits()["barrier"] == pytest.approx(0.5 / 14.76)
-    text = clocks.waits("gemm", ("09_swizzle",), "fp16", "4096")
+    text = TABLES["waits"]("09_swizzle", size="4096")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert cells[2] == ["not selected", "61%"] and ["issuing", "7%"] in cells and "barrier" not in text
     assert cells[-3:] == [
@@ -282,22 +284,26 @@ def test_a_warp_s_time_is_shared_out_whole(bound_of):
         ["**issue slots busy**", "17%"],
         ["**clocks of an SM**", "3,000,000"],
     ]
-    assert "No run of 07_cp_async" in clocks.waits("gemm", ("09_swizzle", "07_cp_async"), "fp16", "4096")
+    assert "No run of 07_cp_async" in TABLES["waits"]("09_swizzle", "07_cp_async", size="4096")
 
 
 def test_stages_are_compared_in_clocks_size_by_size(record):
     """At a lower clock the same clocks take longer: that is no step."""
     slow = {"ghz": 0.5, "min": 0.5, "max": 0.5, "clocks": 12e6}
     rows = [measured(24.0, clock=slow, limited_by={}) | {"name": "08_multi_stage"}, measured(10.0)]
+    rows.append(rows[0] | {"name": "11_any_shape"})
     record("bench", run(*rows, empty={"median": 0.0021, "p20": 0.002, "p80": 0.0022, "n": 9}))
     record("profile", run(profile(), kind="profile"))
     record("ceiling", ceilings())
-    text = clocks.in_clocks("gemm", ("08_multi_stage", "09_swizzle"), "fp16")
+    text = TABLES["in_clocks"]("08_multi_stage", "09_swizzle")
     assert "| 08_multi_stage, 4096 | 12,000,000 | – | 6% | – | – | 0.500 GHz | nothing |" in text
     line = "| 09_swizzle, 4096 | 10,000,000 | 1.200 | 7% | 8,000,000 | 80% | 1.000 GHz | power cap 25% |"
     assert line in text and "An empty kernel took 2.1 µs" in text
-    assert clocks.in_clocks("gemm", ("07_cp_async",), "fp16") == markdown.NOTHING
-    assert clocks.in_clocks("gemm", ("09_swizzle",), "fp16", settings={"HEAD_DIM": 64}) == markdown.NOTHING
+    assert TABLES["in_clocks"]("07_cp_async") == markdown.NOTHING
+    assert "| 11_any_shape, 4096 | 12,000,000 |" in TABLES["in_clocks"]("11_any_shape")
+    assert TABLES["in_clocks"]("11_any_shape", B_TRANSPOSED="1") == markdown.NOTHING
+    with pytest.raises(UserError, match="09_swizzle has no variant 'HEAD_DIM'"):
+        TABLES["in_clocks"]("09_swizzle", HEAD_DIM="64")
 
 
 @pytest.mark.parametrize(

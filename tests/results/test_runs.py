@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from common.measure.metadata import metadata
+from common.measure.metadata import command, metadata
 from common.results import runs
 from common.results.runs import Record
 from cudaemu.errors import UserError
@@ -68,8 +68,10 @@ def test_runs_of_one_gpu_are_asked_for_by_a_word_of_its_name(record):
     record("two", run(row("01_naive", 3.0), gpu="NVIDIA H200 NVL", date="2026-11-22T10:00:00+00:00"))
     record("three", run(row("01_naive", 2.0), gpu="NVIDIA H20", date="2026-11-23T10:00:00+00:00"))
     assert [found["gpu"] for found in runs.runs()] == ["NVIDIA H20", "NVIDIA H200 NVL", "NVIDIA H200"]
-    assert [found["gpu"] for found in runs.runs(gpu="H200")] == ["NVIDIA H200 NVL", "NVIDIA H200"]
-    assert [r.row["tflops"] for r in runs.recorded(gpu="H20")] == [2.0] and runs.runs(gpu="A100") == []
+    assert [found["gpu"] for found in runs.runs(only=runs.Only("H200"))] == ["NVIDIA H200 NVL", "NVIDIA H200"]
+    assert [r.row["tflops"] for r in runs.recorded(only=runs.Only("H20"))] == [2.0] and runs.runs(
+        only=runs.Only("A100")
+    ) == []
 
 
 def test_who_names_no_gpu_means_the_one_that_most_runs_are_of(record):
@@ -78,7 +80,7 @@ def test_who_names_no_gpu_means_the_one_that_most_runs_are_of(record):
     record("three", run(row("01_naive", 2.0), gpu="NVIDIA H100 80GB HBM3", date="2026-11-23T10:00:00+00:00"))
     assert [found["file"] for found in runs.runs()] == ["two.json", "one.json", "three.json"]
     assert [r.row["tflops"] for r in runs.recorded()] == [6.0]
-    assert [r.row["tflops"] for r in runs.recorded(gpu="H100")] == [2.0]
+    assert [r.row["tflops"] for r in runs.recorded(only=runs.Only("H100"))] == [2.0]
 
 
 # ---- a case ----
@@ -141,6 +143,12 @@ def test_sizes_go_by_the_work_in_them():
     assert runs.sizes(found) == ["9x9", "16x8", "4096"]
 
 
+def test_a_command_names_no_folder_that_it_wrote_to():
+    words = ["python3", "-m", "kernels.01_naive", "bench", "--source", "a/b.cu", "--json", "/tmp/x y.json", "--quick"]
+    said = "python -m kernels.01_naive bench --source a/b.cu --json 'x y.json' --quick"
+    assert command(words) == said and command([]) == ""
+
+
 def test_metadata_heads_a_valid_run(monkeypatch):
     monkeypatch.setenv("KERNELS_COMMIT", "0123abc-dirty")
     made = runs.validate(metadata("bench"))
@@ -148,5 +156,10 @@ def test_metadata_heads_a_valid_run(monkeypatch):
     assert made["command"].startswith("python ")
 
 
-def test_what_is_recorded_in_the_project_is_valid():
+def test_what_is_recorded_in_the_project_is_valid_and_has_a_row_per_line():
     assert runs.runs()
+    for path in runs.RESULTS.glob("*.json"):
+        made = runs.load(path)
+        text = path.read_text(encoding="utf-8")
+        assert text == runs.as_text(made), f"{path.name} must be written by runs.save"
+        assert text.count("\n") == len(made["rows"]) + 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from common.results import documents, ladders, markdown, runs
+from common.results import documents, markdown, runs
 from common.results.__main__ import main
 from common.results.documents import TABLES
+from cudaemu.errors import UserError
 from tests.results.recorded import row, run
 
 DOCUMENT = """# Title
@@ -161,7 +165,7 @@ def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
     record("whole", run(*whole, variant(10.0, STAGES=2)))
     record("part", run(row("09_before", 5.0), variant(6.0, DEEP=0), variant(9.0), date="2026-12-01T00:00:00+00:00"))
     asked = ({"STAGES": 2, "DEEP": 0}, {"DEEP": 0}, {})
-    table = ladders.steps("10_last", asked, "4096")
+    table = TABLES["steps"]("10_last", *asked, "4096")
     assert cells(table) == [
         ["09_before", "50.0", "–"],
         ["`STAGES=2 DEEP=0`", "40.0", "0.80"],
@@ -169,7 +173,7 @@ def test_steps_are_of_one_run_each_compared_with_the_row_above(record):
         ["(default)", "90.0", "1.50"],
     ]
     assert "whole.json" in table and "part.json" not in table
-    assert ladders.steps("10_last", ({"STAGES": 4},)) == markdown.NOTHING
+    assert TABLES["steps"]("10_last", {"STAGES": 4}) == markdown.NOTHING
 
 
 def test_variants_of_different_settings_are_rows_of_their_own(record):
@@ -257,21 +261,27 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "ms": {"median": 2.0, "p20": 2.0, "p80": 2.0, "n": 9},
     }
     add["peer"] = {"name": "a + b", "ms": {"median": 3.0, "p20": 3.0, "p80": 3.0, "n": 9}}
-    record("first", run(add, kind="first"))
+    record("first", run(add, kind="first_kernels"))
     ways = [("alone", 0.200), ("one kernel", 0.210), ("two kernels", 0.231)]
     times = [{"name": name, "size": 4096, "clock": {}, "ms": add["ms"] | {"median": ms}} for name, ms in ways]
     record("fused", run(*times, kind="fused"))
     changed = row("01_naive", 2.0, size=512) | {"source": "/tmp/slower.cu"}
     record("slower", run(row("01_naive", 4.0, size=512), changed, date="2026-11-19T10:00:00+00:00"))
     arguments = {
-        "first": [],
+        "first_kernels": [],
         "fused": [],
         "beside": ["01_naive", "slower", "a", "slower", "copy"],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
         "together": ["01_naive", "4096"],
         "ragged": ["01_naive", "fp16", "4096"],
-        "speed": ["gemm", "02_block_tile", "fp16"],
+        "speed": ["02_block_tile", "fp16"],
+        "steps": ["01_naive", {"COALESCED": 0}, {}, "4096"],
+        "verdict": ["01_naive"],
+        "needs": ["01_naive"],
+        "waits": ["01_naive"],
+        "in_clocks": ["02_block_tile"],
+        "predicted": ["01_naive", "02_block_tile"],
         "variants": ["01_naive", "COALESCED"],
         "uses": ["01_naive", "fp16", "4096"],
         "sustained": ["02_block_tile", "fp16", "cuBLAS", "4096"],
@@ -285,6 +295,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "profile": ["01_naive"],
         "differences": [],
         "runs": [],
+        "sources": [],
         "plot": ["gemm", "fp16"],
     }
     made = {name: TABLES[name](*words) for name, words in arguments.items()}
@@ -293,7 +304,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     assert ["02_block_tile", "8.00", "6.00", "0.02", "0.03"] in cells(made["sustained"])
     assert cells(made["beside"]) == [["512", "4.00", "2.00", "0.50"]] and "| a slower copy |" in made["beside"]
     first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
-    assert cells(made["first"]) == [first]
+    assert cells(made["first_kernels"]) == [first]
     assert cells(made["fused"]) == [["4096", "200.0 µs", "210.0 µs", "231.0 µs", "21.0 µs", "1.10"]]
     # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
     assert cells(made["limits"]) == [["mma.sync, from registers", "2,500", "640.4", "2.56 GHz", "622", "2.49 GHz", "–"]]
@@ -352,6 +363,64 @@ def test_differences_are_those_of_the_newest_profiles_the_largest_of_each(record
     ]
 
 
+# ---- which run a table is made of ----
+
+
+def test_a_table_can_be_pinned_to_a_run(record):
+    """Of other kinds than the named one, all runs count as before."""
+    for name, speed, date in (("old", 4.0, "2026-11-21"), ("new", 5.0, "2026-11-22")):
+        record(name, run(row("01_naive", speed), date=f"{date}T10:00:00+00:00"))
+        counters = {"mma": {"emulator": 1, "ncu": speed, "metric": "m"}}
+        profiled = row("01_naive", speed, counters=counters, metrics={})
+        record(f"{name}-counts", run(profiled, kind="profile", date=f"{date}T10:00:00+00:00"))
+    assert cells(TABLES["ladder"]("gemm", "fp16"))[0][1] == "5.00"
+    assert cells(TABLES["ladder"]("gemm", "fp16", run="old"))[0][1] == "4.00"
+    assert cells(TABLES["ladder"]("gemm", "fp16", run="old-counts,old"))[0][1] == "4.00"
+    assert cells(TABLES["ladder"]("gemm", "fp16", run="old-counts"))[0][1] == "5.00"
+    assert "old-counts.json" in TABLES["profile"]("01_naive", run="old-counts,old")
+    assert "new-counts.json" in TABLES["profile"]("01_naive", run="old")
+    assert TABLES["uses"]("01_naive", "fp16", "2048", run="old") == markdown.NOTHING
+    with pytest.raises(UserError, match="run must name files of docs/results .*got old,older: no older.json"):
+        TABLES["ladder"]("gemm", "fp16", run="old,older")
+
+
+def test_a_page_can_list_what_each_table_is_made_of(record, tmp_path, capsys):
+    """A new record that becomes the source of a table shows there, though the table may be as it was."""
+    words = "spread 01_naive fp16 4096"
+    pages = {"README.md": f"<!-- results:{words} -->\n<!-- /results -->\n<!-- results:uses 01_naive fp16 4096 -->\n"}
+    pages["README.md"] += "<!-- /results -->"
+    pages["docs/list.md"] = "<!-- results:sources -->\n<!-- /results -->\n<!-- results:runs -->\n<!-- /results -->"
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "notebooks").mkdir()
+    for name, files in (("01_naive", ["new.json"]), ("00_start", [])):
+        (tmp_path / "notebooks" / f"{name}.ipynb").write_text(json.dumps({"metadata": {"runs": files}}))
+    rows = row("01_naive", 4.0), row("cuBLAS", 400.0, role="peer")
+    record("old", run(*rows))
+    record("new", run(*rows, date="2026-11-22T10:00:00+00:00"))
+    assert main([]) == 0
+    linked = "[{0}.json](results/{0}.json)".format
+    assert cells((tmp_path / "docs/list.md").read_text().partition("<!-- /results")[0]) == [
+        ["README.md", f"`{words}`", f"{linked('new')}, {linked('old')}"],
+        ["README.md", "`uses 01_naive fp16 4096`", linked("new")],
+        ["notebooks/01_naive.ipynb", "–", linked("new")],
+    ]
+    record("newer", run(*rows, date="2026-11-23T10:00:00+00:00"))
+    capsys.readouterr()
+    assert main(["--check"]) == 1 and "docs/list.md" in capsys.readouterr().out
+    (tmp_path / "README.md").write_text("<!-- results:laddder -->\n<!-- /results -->")
+    assert main(["--check"]) == 2 and "README.md: a table must be one of" in capsys.readouterr().err
+
+
+def test_every_recorded_run_is_shown_somewhere():
+    """In a table, in a notebook, or in a document that names it."""
+    listed = runs.ROOT / "docs" / "appendix" / "runs.md"
+    texts = [path.read_text(encoding="utf-8") for path in documents.documents() if path != listed]
+    shown = "".join([TABLES["sources"](), *texts])
+    names = set(re.findall(r"[\w-]+\.json", shown))
+    assert [made["file"] for made in runs.runs() if made["file"] not in names] == []
+
+
 def test_tables_say_that_nothing_is_recorded(record):
     made = [TABLES[name]() for name in ("runs", "limits", "levels", "latencies", "flight")]
     made += [TABLES["ladder"]("gemm", "fp16"), TABLES["profile"]("01_naive"), TABLES["bounds"]("gemm", "fp16", "4096")]
@@ -370,11 +439,11 @@ def test_the_figures_that_are_there_are_shown_somewhere():
 def test_a_stage_at_several_sizes_has_bytes_per_second_and_all_libraries(record):
     rows = [row("03_thread_tile", 20.0, size, dtype="fp32") for size in (1024, 2048)]
     record("one", run(*rows, *(row("cuBLAS", 40.0, size, role="peer", dtype="fp32") for size in (1024, 2048))))
-    text = ladders.uses_table("03_thread_tile", "fp32", "1024", "2048")
+    text = TABLES["uses"]("03_thread_tile", "fp32", "1024", "2048")
     assert text.startswith("| size | time | TFLOP/s | TB/s | × cuBLAS |")
     speed = 3 * 4 * 1024**2 / (2 * 1024**3 / 20e12) / 1e12
     assert cells(text)[0] == ["1024", "0.107 ms", "20.0", f"{speed:.2f}", "0.50"]
-    assert ladders.uses_table("03_thread_tile", "fp32", "1024", "77") == markdown.NOTHING
+    assert TABLES["uses"]("03_thread_tile", "fp32", "1024", "77") == markdown.NOTHING
 
 
 def test_the_spread_is_of_all_long_runs_of_one_problem(record):

@@ -14,7 +14,7 @@ import torch
 import kernels
 from common import gpu, notebook
 from common.measure import contest, timing
-from common.measure.timeline import EVENTS, NS, STEPS, room, rows, write
+from common.measure.stamped import EVENTS, NS, STEPS, room, rows, write
 from common.results import runs
 from common.results.runs import Record
 from common.stage import Kernel
@@ -43,7 +43,7 @@ def emulations() -> dict[str, tuple[dict, torch.Tensor]]:
         with pytest.MonkeyPatch.context() as patch:
             kept = []
             patch.setattr(
-                timeline.timeline, "rows", lambda stamps, *rest, kept=kept: rows(kept.append(stamps) or stamps, *rest)
+                timeline.stamped, "rows", lambda stamps, *rest, kept=kept: rows(kept.append(stamps) or stamps, *rest)
             )
             found[name] = emulated(name), kept[0]
     return found
@@ -53,7 +53,7 @@ def emulated(name: str, source=None) -> dict:
     """A run in the emulator at the size that the patch names."""
     kernel = kernels.load(name).kernel()
     shape = kernel.stage.spec.parse(timeline.read(kernel.stage).first("Emulator"), kernel.variants)
-    return timeline.emulated(kernel, source or timeline.stamped(kernel), shape, 0, 0)
+    return timeline.emulated(kernel, source or timeline.with_stamps(kernel), shape, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_said(stamped):
     full = stamped["h3"].clone()
     full[0, 0, EVENTS.index("PRODUCTS"), :, :256] = torch.arange(256) * 10 + full[0, 0, EVENTS.index("FULL"), 0, 0]
     full[0, 0, EVENTS.index("PRODUCTS"), 1] += 5
-    made = timeline.timeline.timeline(rows(full, 0, STEPS), "gemm", STEPS)
+    made = timeline.stamped.timeline(rows(full, 0, STEPS), "gemm", STEPS)
     assert made.left_out == ["launch 0 (gemm): PRODUCTS from 256 on, of warpgroup 0"]
     for block, message in ((1, "must be one of the grid, got 1"), (256, "must be from 0 to 255, got 256")):
         with pytest.raises(UserError, match=message):

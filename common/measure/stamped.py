@@ -1,4 +1,4 @@
-"""When a block did what: stamps of the SM's clock that a copy of a kernel writes (timeline.cuh), as a timeline.
+"""When a block did what: stamps of the SM's clock that a copy of a kernel writes (stamped.cuh), as a timeline.
 
 `cudaemu.timeline` has the same of the emulator's own events, in steps. Stamps also work on a GPU, and there they are
 times. They cost time themselves: the verb `timeline` measures how much.
@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.figures import trace
+from common.figures import accesses
 from cudaemu import Span, Timeline
 from cudaemu.errors import UserError
 from cudaemu.timeline import NOBODY, WARPS, Kind
 
-HEADER = Path(__file__).with_name("timeline.cuh")
+HEADER = Path(__file__).with_name("stamped.cuh")
 TEXT = HEADER.read_text(encoding="utf-8")
 EVENTS = tuple(re.findall(r"^  ([A-Z_]+),", TEXT, re.M))
 BLOCKS, GROUPS, NUMBERS = (int(n) for n in re.findall(r"constexpr int (?:BLOCKS|GROUPS|NUMBERS) = (\d+)", TEXT))
@@ -38,7 +38,7 @@ Row = dict[str, Any]  # {"group", "event", "numbers", "begin", "end"}: one kind 
 
 def write(kernel: str) -> Path:
     """The file that is compiled: the header, and a kernel that calls it."""
-    return trace.write(TEXT + kernel, "kernel.cu")
+    return accesses.write(TEXT + kernel, "kernel.cu")
 
 
 def room(device: str) -> Tensor:

@@ -1,5 +1,5 @@
 // Stamps: when a block did what. This file goes before a copy of a stage's kernel.cu that stamps.patch, beside it, has
-// made: the copy calls begin() and end(), and its launcher stamp_into() (timeline.py).
+// made: the copy calls begin() and end(), and its launcher stamp_into() (stamped.py).
 
 #include <cuda_runtime.h>
 

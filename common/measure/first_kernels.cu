@@ -1,4 +1,4 @@
-// The kernels of examples/ at sizes that fill a GPU, each launched on a stream: `python -m common.measure.first`.
+// The kernels of examples/ at sizes that fill a GPU, each launched on a stream: `python -m common.measure.first_kernels`.
 //
 // An example is included as it is, in a namespace of its own; its main() becomes a function that nobody calls.
 #include <cuda_fp16.h>

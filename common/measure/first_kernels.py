@@ -1,6 +1,6 @@
 """The first kernels of examples/ on a GPU: their time beside that of torch, and their bytes per second.
 
-    python -m common.measure.first --json docs/results/first-kernels.json
+    python -m common.measure.first_kernels --json docs/results/first-kernels.json
 
 Each is checked against torch at the size that is timed, then both take turns, with a cold L2 before each run. Bytes are
 the fewest possible: every input read once, every output written once.
@@ -22,11 +22,10 @@ from torch import Tensor
 
 from common import gpu, terminal
 from common.measure import timing
-from common.measure.metadata import metadata
-from common.results import runs
+from common.measure.metadata import metadata, record
 from cudaemu.errors import UserError
 
-SOURCE = Path(__file__).with_name("first.cu")
+SOURCE = Path(__file__).with_name("first_kernels.cu")
 K = 10  # of top-k
 ROUNDS, ROUND_MS = 3, 40.0
 
@@ -197,26 +196,20 @@ def measure(library: ctypes.CDLL, first: First) -> dict:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m common.measure.first", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="save the run")
-    options = parser.parse_args(arguments)
-    try:
-        if not torch.cuda.is_available():
-            raise UserError("these are times: they need a GPU. Recorded ones are in docs/results/")
-        library = gpu.load(SOURCE, {}, gpu.capability() or "8.0", "first kernels")
-        run = metadata("first")
-        makers = all_of_them()
-        with terminal.progress("first kernels", total=len(makers)) as update:
-            for make in makers:
-                run["rows"].append(measure(library, make()))
-                update(advance=1)
-        if options.json:
-            runs.save(run, options.json)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    terminal.out.print(table(run))
-    return 0
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m common.measure.first_kernels", description=about)
+    return record(parser, lambda _: measure_all(), table, arguments)
+
+
+def measure_all() -> dict:
+    """A run of all of them."""
+    library = gpu.load(SOURCE, {}, gpu.capability() or "8.0", "first kernels")
+    run, makers = metadata("first_kernels"), all_of_them()
+    with terminal.progress("first kernels", total=len(makers)) as update:
+        for make in makers:
+            run["rows"].append(measure(library, make()))
+            update(advance=1)
+    return run
 
 
 def table(run: dict) -> Group:

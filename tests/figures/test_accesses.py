@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kernels
-from common.figures import draw, layout, trace
+from common.figures import accesses, draw, layout
 from cudaemu.errors import UserError
 
 LANE = np.arange(32)
@@ -28,18 +28,18 @@ extern "C" cudaError_t launch(const float *x, float *y) {
 
 
 @pytest.fixture(scope="module")
-def naive() -> trace.Traced:
-    return trace.run(kernels.load("01"))
+def naive() -> accesses.Traced:
+    return accesses.run(kernels.load("01"))
 
 
 @pytest.fixture(scope="module")
-def thread_tile() -> trace.Traced:
-    return trace.run(kernels.load("03"))
+def thread_tile() -> accesses.Traced:
+    return accesses.run(kernels.load("03"))
 
 
 @pytest.fixture(scope="module")
-def snippet() -> trace.Traced:
-    return trace.snippet(BROADCAST_AND_COLUMN, x=torch.arange(1024.0).reshape(32, 32), y=torch.zeros(32))
+def snippet() -> accesses.Traced:
+    return accesses.snippet(BROADCAST_AND_COLUMN, x=torch.arange(1024.0).reshape(32, 32), y=torch.zeros(32))
 
 
 def headline(picture: draw.Picture) -> str:
@@ -49,7 +49,7 @@ def headline(picture: draw.Picture) -> str:
 KNOWN: dict[tuple, tuple[int, int]] = {}
 
 
-def banks(request: trace.Request) -> tuple[int, int]:
+def banks(request: accesses.Request) -> tuple[int, int]:
     """Wavefronts and conflicts; the same pattern, lines of 128 bytes further on, is served alike."""
     offsets = request.addresses - request.addresses.min() // layout.LINE * layout.LINE
     key = (offsets.tobytes(), request.lanes.tobytes(), request.size, request.is_load)
@@ -72,7 +72,7 @@ def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
     for dtype in {stage.dtypes[0], stage.dtypes[-1]}:
         whole = {"PING_PONG": 0} if "PING_PONG" in stage.variants else {}  # both consumers share the block's tile
-        traced = trace.run(stage.kernel(dtype, whole), one_block(stage))
+        traced = accesses.run(stage.kernel(dtype, whole), one_block(stage))
         assert traced.report.launches[0].grid == (1, 1, 1)
         moved = [r for tensor in traced.tensors for r in traced.requests(tensor)]
         for group, place, verbs in (
@@ -107,16 +107,16 @@ def test_a_snippet_runs_and_is_traced(snippet):
 
 
 def test_code_has_a_folder_of_its_own_and_keeps_it():
-    first, second = trace.write("// one", "same.cu"), trace.write("// two", "same.cu")
+    first, second = accesses.write("// one", "same.cu"), accesses.write("// two", "same.cu")
     assert (first.read_text(), second.read_text()) == ("// one", "// two") and first.name == second.name == "same.cu"
-    assert trace.write("// one", "same.cu") == first
+    assert accesses.write("// one", "same.cu") == first
 
 
 def test_naive_lanes_are_a_row_or_a_column_of_c(naive):
     accesses = naive._accesses("C", naive.requests("C"))
     assert np.array_equal(accesses["row"], accesses["thread"] // 32)
     assert np.array_equal(accesses["column"], accesses["thread"] % 32)
-    scattered = trace.run(kernels.load("01"), COALESCED=0)
+    scattered = accesses.run(kernels.load("01"), COALESCED=0)
     accesses = scattered._accesses("C", scattered.requests("C"))
     assert np.array_equal(accesses["row"], accesses["thread"] % 32)
     assert np.array_equal(accesses["column"], accesses["thread"] // 32)
@@ -132,9 +132,9 @@ def test_thread_tile_owns_what_its_header_says(thread_tile):
 
 
 def test_another_block_touches_another_tile():
-    traced = trace.run(kernels.load("01"), block=3)
-    accesses = traced._accesses("C", traced.requests("C"))
-    assert (accesses["row"].min(), accesses["column"].min()) == (32, 32)
+    traced = accesses.run(kernels.load("01"), block=3)
+    stored = traced._accesses("C", traced.requests("C"))
+    assert (stored["row"].min(), stored["column"].min()) == (32, 32)
 
 
 # ---- pictures ----
@@ -164,7 +164,7 @@ def test_every_figure_draws_and_is_small(thread_tile):
         assert png.startswith(PNG) and 2_000 < len(png) < 120_000, stem
         stems.append(stem)
     kinds = {stem.partition("-")[0] for stem in stems}
-    assert kinds == set(trace.FIGURES) - {"copies"} and len(stems) == len(set(stems))
+    assert kinds == set(accesses.FIGURES) - {"copies"} and len(stems) == len(set(stems))
 
 
 GUARDED = """
@@ -187,14 +187,14 @@ extern "C" cudaError_t launch(const float4 *x, float4 *y, int lanes) {
 
 def test_a_load_under_a_predicate_is_served_as_a_load():
     """Neighbours want the same 16 bytes: half a warp at a time, in the figures as in the counters."""
-    traced = trace.snippet(GUARDED, x=torch.zeros(128), y=torch.zeros(128), lanes=32)
+    traced = accesses.snippet(GUARDED, x=torch.zeros(128), y=torch.zeros(128), lanes=32)
     (load,) = traced.requests(verb="load")
     assert load.is_load and load.banks.count == 2 == traced.report.counters["shared_load_wavefronts"]
 
 
 def test_a_copy_is_drawn_with_its_sectors():
     """Rows of 80 bytes part the halves of a sector; rows of 64 bytes, permuted by XOR, do not."""
-    padded, swizzled = (trace.run(kernels.load(name)) for name in ("07", "09"))
+    padded, swizzled = (accesses.run(kernels.load(name)) for name in ("07", "09"))
     assert headline(padded.copies("A")).endswith(
         "24 sectors from L2 where 16 hold the data: halves of a sector go to different ones"
     )
@@ -223,8 +223,8 @@ def test_ranges():
         (lambda t: t.sectors("A", index=10_000), "no number 10000"),
         (lambda t: t.banks(), "0 kinds of shared-memory request"),
         (lambda t: t.threads("A", when="never"), "when must .*'never'"),
-        (lambda t: trace.run(kernels.load("01"), block=4), "block 4 made no memory access"),
-        (lambda t: trace.run(kernels.load("03"), (64, 128, 16)), "M must be a multiple of 128"),
+        (lambda t: accesses.run(kernels.load("01"), block=4), "block 4 made no memory access"),
+        (lambda t: accesses.run(kernels.load("03"), (64, 128, 16)), "M must be a multiple of 128"),
     ],
 )
 def test_what_cannot_be_shown_is_said(naive, call, words):
@@ -246,7 +246,7 @@ extern "C" cudaError_t launch(const float *x, const float *y, float *z) {
 
 
 def test_a_request_to_two_tensors_is_seen_in_both_and_a_second_launch_in_neither():
-    traced = trace.snippet(TWO_TENSORS, x=torch.ones(32), y=torch.zeros(32), z=torch.zeros(32))
+    traced = accesses.snippet(TWO_TENSORS, x=torch.ones(32), y=torch.zeros(32), z=torch.zeros(32))
     (x,), (y,), z = (traced.requests(name) for name in "xyz")
     assert list(y.lanes) == list(range(0, 32, 4)) and sorted([*x.lanes, *y.lanes]) == list(range(32))
     assert x.order == y.order and [request.verb for request in z] == ["store"]
@@ -256,7 +256,7 @@ def test_a_request_to_two_tensors_is_seen_in_both_and_a_second_launch_in_neither
 @pytest.mark.full
 def test_registers_are_those_of_the_first_output():
     """Attention under a causal mask, with scratch memory of its own: a thread's elements of O."""
-    traced = trace.run(kernels.load("16").kernel("fp16", {"CAUSAL": 1}))
+    traced = accesses.run(kernels.load("16").kernel("fp16", {"CAUSAL": 1}))
     assert traced.outputs == ("O",) and "elements of O" in headline(traced.registers())
 
 
@@ -265,7 +265,7 @@ def test_registers_are_those_of_the_first_output():
 
 def test_a_statement_over_several_lines_is_quoted_whole():
     """The machine code of a store belongs to the line of its right-hand side, which looks like a load."""
-    store = trace.run(kernels.load("05")).patterns(verb="store")[0]
+    store = accesses.run(kernels.load("05")).patterns(verb="store")[0]
     assert store.text.startswith("*reinterpret_cast<Chunk *>(&A_tile") and "&A_block[" in store.text
     assert store.text.endswith(";") and "  " not in store.text
 
@@ -287,6 +287,6 @@ def test_figures_say_what_their_rows_are(snippet, naive):
 
 
 def test_bytes_of_a_sector_that_a_store_leaves_alone_are_not_moved():
-    traced = trace.run(kernels.load("05"))
+    traced = accesses.run(kernels.load("05"))
     assert "touched with its sector, not written" in words(traced.sectors("C"))
     assert "moved with its sector, unused" in words(traced.sectors("A"))

@@ -1,7 +1,7 @@
 """What a kernel touches, drawn from the addresses that one of its blocks executes in the emulator.
 
-traced = trace.run(stage)        then traced.threads("A"), traced.banks(), ... (FIGURES has them all)
-trace.snippet(code, x=…, y=…)    the same for a few lines of CUDA of your own
+traced = accesses.run(stage)        then traced.threads("A"), traced.banks(), ... (FIGURES has them all)
+accesses.snippet(code, x=…, y=…)    the same for a few lines of CUDA of your own
 """
 
 from __future__ import annotations
