@@ -160,7 +160,7 @@ def group_sizes(
         before, after = (row[groups.index(group)] for group in (1, chosen))
         saved.append(f"{1 - (after.a + after.b) / (before.a + before.b):.0%} fewer at {size}")
     with styled():
-        takeaway = f"Different bytes that {running} blocks read, GROUP_M = {chosen} against 1: {', '.join(saved)}"
+        takeaway = f"Different bytes that a wave reads, GROUP_M = {chosen} against 1: {', '.join(saved)}"
         figure = picture(9.8, 3.1, takeaway)
         for axes, (size, row) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], found.items()):
             a, b = np.array([t.a for t in row]) / 1e6, np.array([t.b for t in row]) / 1e6
@@ -173,7 +173,7 @@ def group_sizes(
             axes.set_xlabel("GROUP_M")
             axes.set_ylabel("different megabytes per wave")
             axes.set_ylim(0, 1.12 * (a + b).max())
-            axes.set_title(f"M = N = K = {size}: of {row[0].asked / 1e6:,.0f} MB asked for;\n"
+            axes.set_title(f"M = N = K = {size}: of {row[0].asked / 1e6:,.0f} MB asked for (mean of the waves);\n"
                            "above the bars: what L2 can serve at best")  # fmt: skip
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(length=0)

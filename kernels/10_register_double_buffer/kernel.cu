@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
       const int next = (step + PREFETCH) % STEPS;
       if (next == 0) {
         cp_async_wait<STAGES - 2>();  // each thread waits for its own copies of the next slice, then all for all:
-        __syncthreads();              // its tiles are complete, and nobody reads the tiles of this slice any more
+        __syncthreads();              // its tiles are complete, and nobody reads those before them any more
         offset = ring_offset(min(slice + PREFETCH, slices - 1));  // (after the last slice there is none)
       }
       load_fragments(next, offset);

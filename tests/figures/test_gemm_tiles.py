@@ -44,7 +44,9 @@ def test_pictures_say_what_the_model_counts():
     picture = gemm_tiles.waves(orders, (128, 256), running=36)
     assert picture.texts[0].get_text().startswith("36 blocks at a time need 3,456 rows and columns of A and B with")
     picture = gemm_tiles.group_sizes(order, (4096,), (128, 256), chosen=12)
-    assert "GROUP_M = 12 against 1: 1% fewer at 4096" in picture.texts[0].get_text()
+    assert "a wave reads, GROUP_M = 12 against 1: 1% fewer at 4096" in picture.texts[0].get_text()
+    # 512 blocks in four waves, the last of 116: 128 · (128 + 256) · 4096 · 2 bytes on average
+    assert "of 403 MB asked for (mean of the waves)" in picture.axes[0].get_title(loc="left")
 
 
 def test_other_problems_have_no_such_tiles():
