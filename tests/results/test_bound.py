@@ -130,8 +130,10 @@ def test_a_table_names_the_rates_of_its_problem_s_bounds(bound_of):
     said = Bounds().rates_of_problem([*records[:2], Record(records[0].run, library)])
     assert said == "\nThe problem's bound is at 2,048 FLOP per clock and SM (mma.sync fp16)."
     records[2].row["name"] = "h1_wgmma"
-    assert Bounds().rates_of_problem(records).endswith(
-        " (mma.sync fp16: 09_swizzle), 4,096 FLOP per clock and SM (wgmma fp16: h1_wgmma)."
+    assert (
+        Bounds()
+        .rates_of_problem(records)
+        .endswith(" (mma.sync fp16: 09_swizzle), 4,096 FLOP per clock and SM (wgmma fp16: h1_wgmma).")
     )
     assert Bounds().rates_of_problem([Record(records[0].run, library)]) == ""
 
