@@ -234,3 +234,40 @@ def _multi_stage():
 def _machine():
     rows = [line.strip("| ").split(" | ") for line in flight_table().splitlines() if line.startswith(("| L2", "| dev"))]
     yield f"With 16-byte loads {rows[0][-1]} or {rows[1][-1]} warps can"
+
+
+@page("README.md")
+def _readme():
+    def speeds(file: str, name: str, sizes: Iterable[str], **settings: int) -> list[float]:
+        return [timed(file, name, size, **settings).row["tflops"] for size in sizes]
+
+    def ratios(file: str, name: str, other: str, sizes: Iterable[str], **settings: int) -> list[float]:
+        both = (speeds(file, each, sizes, **settings) for each in (name, other))
+        return [a / b for a, b in zip(*both, strict=True)]
+
+    products = "4096", "8192"
+    slower = [
+        1 - before / after
+        for before, after in zip(*(speeds(f"ladder-{each}", "cuBLAS", products) for each in ("hopper", "gemm")))
+    ]
+    yield "in Part III's run cuBLAS is {:.0f} and {:.0f} % slower".format(*(100 * each for each in slower))
+    share = ratios("ladder-gemm", "11_any_shape", "cuBLAS", ["8192"])[0]
+    yield f"stage 11 has {100 * share:.0f} % of the speed of cuBLAS"
+    yield f"it has {_of_problem('ladder-gemm', '11_any_shape'):.0f} %."
+    yield "Stage 16 is {:.2f} and {:.2f} times as fast".format(
+        *ratios("ladder-attention", "16_final", "FA2", ("4096", "16384"), HEAD_DIM=128)
+    )
+    yield "h5 is {:.2f} and {:.2f} times as fast as cuBLAS".format(
+        *ratios("ladder-hopper", "h5_final", "cuBLAS", products)
+    )
+    yield f"of what `wgmma` allows it has {_of_problem('ladder-hopper', 'h5_final'):.0f} % at 8192"
+    faster = ratios(
+        "ladder-hopper-attention", "h7_flash_attention_3", "FA-CuTe", ("512", "1024", "4096", "16384"), HEAD_DIM=128
+    )
+    yield "h7 is {:.0f}, {:.0f}, {:.0f} and {:.0f} % faster".format(*(100 * (each - 1) for each in faster))
+
+
+def _of_problem(file: str, name: str) -> float:
+    share = Bounds().of_problem(timed(file, name, "8192"))
+    assert share
+    return 100 * share
