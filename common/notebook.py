@@ -336,7 +336,8 @@ def exercise(
     if report.findings or report.status:
         said.append(_fence(_short(str(report)), "text", "**Breaks a rule:**").data)
     if not said:
-        said = ["**Right**, and no rule broken."]
+        missed = any(report.counters[name] > most for name, most in (goals or {}).items())
+        said = ["**Right**, and no rule broken" + (", **but not done: a goal is missed.**" if missed else ".")]
         for name, most in (goals or {}).items():
             count = report.counters[name]
             said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))

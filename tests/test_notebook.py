@@ -304,7 +304,7 @@ def test_an_exercise_is_judged(old, new, said):
 def test_a_goal_of_an_exercise_that_is_missed_is_named():
     x, y = torch.arange(40.0), torch.full((40,), torch.nan)
     text = notebook.exercise(ADD, {"y": x + 1}, {"global_load_sectors": 4}, n=40, x=x, y=y).data
-    assert "**Right**" in text and "`global_load_sectors`: 5, goal: 4" in text
+    assert "**Right**" in text and "a goal is missed" in text and "`global_load_sectors`: 5, goal: 4" in text
 
 
 def test_what_can_be_practised_after_a_notebook(monkeypatch, tmp_path):

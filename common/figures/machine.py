@@ -98,10 +98,10 @@ def residents(gpu: Gpu, threads: int, shared: Sequence[int], marks: dict[str, in
         figure = picture(8, 3.2, what)
         axes = figure.subplots()
         for number, each in enumerate(shared):
-            wide = 2 * (len(shared) - number)  # what lies below others is seen beside them
+            dashes = "-" if number == 0 else (0, (4 / number, 4))  # what lies below others is seen between them
             fit = [hardware.occupancy(gpu, threads, int(count), each).warps for count in registers]
             label = f"{each / 1024:g} KB of shared memory per block"
-            axes.step(registers, fit, where="mid", color=HUES[number], linewidth=wide, label=label)
+            axes.step(registers, fit, where="mid", color=HUES[number], linewidth=3, linestyle=dashes, label=label)
         for name, count in (marks or {}).items():
             here = (count, hardware.occupancy(gpu, threads, count, shared[0]).warps)
             axes.plot(*here, "o", color=INK, markersize=4)

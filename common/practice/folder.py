@@ -245,7 +245,8 @@ def page(exercise: Exercise) -> str:
             (f"python -m {exercise.stage.package} show banks {file}", "its banks, drawn to figures/"),
         ]
     commands = "\n".join(f"# {what}\n{words}" for words, what in typed)
-    parts += ["## What must hold", listed, "## Commands", f"```\n{commands}\n```"]
+    where = "In the root of the repository, where `python` is `.venv/bin/python`:"
+    parts += ["## What must hold", listed, "## Commands", where, f"```\n{commands}\n```"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -130,11 +130,16 @@ def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
 
     The rate is that of the ladder's fastest unit, mma.sync where the precision has it: the same for all stages, so that
     shares of it rank them. None if it is not among the ceilings."""
+    _, rate = problem_rate(record, ceilings)
+    return rate and record.operations / rate / ceilings["sms"]
+
+
+def problem_rate(record: Record, ceilings: Mapping) -> tuple[str, float | None]:
+    """The unit whose rate the problem's bound has ("mma.sync fp16"), and its FLOP per clock and SM."""
     row, known = record.row, rates(ceilings)
     tensor = f"mma.sync {row['dtype']}"
     key = row["limit"] if row["limit"].startswith("wgmma") or tensor not in known else tensor
-    rate = _per_clock(key)(row, known)
-    return rate and record.operations / rate / ceilings["sms"]
+    return key, _per_clock(key)(row, known)
 
 
 def waits(profile: Record) -> dict[str, float]:
@@ -308,6 +313,19 @@ class Bounds:
             return None
         least = problem_clocks(record, ceilings)
         return least and least / measured
+
+    def rates_of_problem(self, found: Sequence[Record]) -> str:
+        """The rates that the problem's bounds of these rows have, as a line below their table; "" if none is known."""
+        units: dict[tuple[str, float | None], dict[str, None]] = {}  # -> the stages whose FLOP they do
+        for record in found:
+            ceilings = self._ceiling(record)
+            if ceilings and self.of_problem(record):
+                units.setdefault(problem_rate(record, ceilings), {})[record.row["name"]] = None
+        said = [
+            f"{rate:,.4g} FLOP per clock and SM ({unit}{': ' + ', '.join(names) if len(units) > 1 else ''})"
+            for (unit, rate), names in units.items()
+        ]
+        return f"\nThe problem's bound is at {', '.join(said)}." if said else ""
 
     @staticmethod
     def _hz(record: Record, profile: Record, ceilings: Mapping) -> float:

@@ -53,7 +53,7 @@ def bounds_table(ladder: str, dtype: str, size: str, only: Only = ANY, **setting
     if not body:
         return NOTHING
     head = [f"stage, {dtype} {size}", "bound by", "bound, clocks", "measured", "% of bound", "% of the problem's bound"]
-    return markdown([*head, "longest stalls, warps per issue"], body, sources)
+    return markdown([*head, "longest stalls, warps per issue"], body, sources) + bounds.rates_of_problem(found)
 
 
 @table("clocks")

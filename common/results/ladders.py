@@ -76,7 +76,8 @@ def ladder_table(ladder: str, dtype: str, *size: str, only: Only = ANY, **settin
         above = name
     always = {"stage", *shown, step, share}
     kept = {head: cells for head, cells in columns.items() if head in always or any(cells)}
-    return markdown(list(kept), list(zip(*kept.values())), found) + launch_note(found)
+    said = launch_note(found) + bounds.rates_of_problem([r for r in found if r.row["size"] == last])
+    return markdown(list(kept), list(zip(*kept.values())), found) + said
 
 
 def _times_in_clocks(record: Record, other: Record | None) -> float | None:

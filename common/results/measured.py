@@ -84,7 +84,7 @@ def levels_table(only: Only = ANY) -> str:
         f"{model.shared_kb} KB per SM",
         "what shared memory leaves",
         f"{model.l2_mb} MB",
-        f"{run['memory_bytes'] / 2**30:.0f} GB",
+        f"{run['memory_bytes'] / 2**30:.0f} GiB",
     )
     body: list[list[object]] = [["registers", f"{model.registers * 4 >> 10} KB per SM", latency("FMA"), None, None]]
     for (name, waits, delivers), size in zip(LEVELS, holds):
@@ -130,17 +130,16 @@ def latencies_table(only: Only = ANY) -> str:
 
 @table("flight")
 def flight_table(only: Only = ANY) -> str:
-    """Little's law: bytes in flight = latency × bytes per clock, on each SM; as loads of a warp."""
+    """Little's law: bytes in flight = latency × bytes per clock, on each SM; as loads of a warp. Of the numbers as
+    shown, so that a reader gets the same."""
     run, rows = _ceilings(only)
     if "latency shared" not in rows:
         return NOTHING
     body: list[list[object]] = []
     for name, waits, delivers in LEVELS:
-        latency, rate = rows[f"latency {waits}"]["value"], _bytes_per_clock(rows[delivers])
-        flight = latency * rate
-        body.append(
-            [name, f"{latency:.0f}", f"{rate:.3g}", f"{flight:,.0f}", math.ceil(flight / 128), math.ceil(flight / 512)]
-        )
+        latency, rate = f"{rows[f'latency {waits}']['value']:.0f}", f"{_bytes_per_clock(rows[delivers]):.3g}"
+        flight = int(latency) * float(rate)
+        body.append([name, latency, rate, f"{flight:,.0f}", math.ceil(flight / 128), math.ceil(flight / 512)])
     head = ["level", "latency, clocks", "bytes per clock and SM", "bytes in flight per SM", "warps, 4 bytes per lane"]
     return markdown([*head, "warps, 16 bytes per lane"], body, [Record(run, {})])
 

@@ -123,6 +123,21 @@ def test_the_problem_s_bound_counts_its_own_operations_only(bound_of):
     assert Bounds().of_problem(Record(bound.record.run, library)) is None
 
 
+def test_a_table_names_the_rates_of_its_problem_s_bounds(bound_of):
+    """A stage whose instruction is another one has another rate; a library has none."""
+    records = [bound_of(measured(10.0, limit=limit)).record for limit in ("FMA fp32", "mma.sync fp16", "wgmma fp16")]
+    (library,) = run(row("cuBLAS", 100.0, role="peer"))["rows"]
+    said = Bounds().rates_of_problem([*records[:2], Record(records[0].run, library)])
+    assert said == "\nThe problem's bound is at 2,048 FLOP per clock and SM (mma.sync fp16)."
+    records[2].row["name"] = "h1_wgmma"
+    assert (
+        Bounds()
+        .rates_of_problem(records)
+        .endswith(" (mma.sync fp16: 09_swizzle), 4,096 FLOP per clock and SM (wgmma fp16: h1_wgmma).")
+    )
+    assert Bounds().rates_of_problem([Record(records[0].run, library)]) == ""
+
+
 def test_without_a_rate_of_its_unit_the_problem_has_no_bound(bound_of):
     slow = ceilings()
     slow["rows"] = [each for each in slow["rows"] if not each["key"].startswith(("wgmma", "mma"))]
