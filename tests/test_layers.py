@@ -33,7 +33,12 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "what is computed": ("common/dtypes.py", "common/problem.py", "common/problems/"),
     "stages": ("common/calls.py", "common/stage.py"),
     "the course": ("common/course.py", "common/tiles.py"),
-    "what a kernel does: right or wrong, how much": ("common/accuracy.py", "common/launcher.py", "common/counts.py"),
+    "the library": ("kernels/library/",),
+    "what a kernel does: right or wrong, how much": (
+        "common/accuracy.py",
+        "common/launcher_check.py",
+        "common/counts.py",
+    ),
     "figures": ("common/figures/",),
     "recorded runs": ("common/results/",),
     "measuring on a GPU": ("common/measure/",),
