@@ -22,6 +22,7 @@ from cudaemu import cpp
 from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
+from cudaemu.terminal import if_slow
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from common.problem import Problem, Shape, Tensors
     from cudaemu import Report
 
+SLOW = 5.0  # seconds
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 
@@ -336,8 +338,7 @@ class Prepared:
             self.kernel.stage.announce()
         outputs = [_on_cpu(like) for like in self.outputs]
         extra = {name: _on_cpu(like) for name, like in self.extra.items() if like is not None}
-        changed = {**self.changed, **extra}
-        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs, changed=changed).raise_if_findings()
+        self.kernel.emulate_call([tensor.cpu() for tensor in inputs], outputs, {**self.changed, **extra})
         return [each.to(self.device) for each in (*outputs, *extra.values())]
 
 
@@ -582,6 +583,13 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+    def emulate_call(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any]) -> None:
+        """Emulate a call of a function, whose caller may not know why it takes so long: after some seconds that is said
+        on stderr. CheckFailed for a finding."""
+        slow = f"{self.label} runs in the emulator: a first call compiles it, and even small tensors take seconds"
+        with if_slow(slow, after=SLOW):
+            self.emulate(inputs, outputs, changed=changed).raise_if_findings()
 
     def _passed(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None

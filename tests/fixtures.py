@@ -248,7 +248,7 @@ class ScaleAll(Scale):
         return (("matrix", "row", "column"),)
 
 
-HOPPER = '''"""Stage h9: registers moved between warps."""
+HOPPER = '''"""Stage h99: registers moved between warps."""
 
 from common.stage import Stage
 
@@ -268,24 +268,24 @@ stage = Stage(
 
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
-    """The course with one more stage, h9_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
+    """The course with one more stage, h99_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
     folder = tmp_path / "kernels"
     folder.mkdir()
     for name in course.names():
         (folder / name).symlink_to(KERNELS / name)
-    (folder / "h9_registers").mkdir()
-    (folder / "h9_registers" / "__init__.py").write_text(HOPPER)
+    (folder / "h99_registers").mkdir()
+    (folder / "h99_registers" / "__init__.py").write_text(HOPPER)
     lines = (KERNELS / "01_naive" / "kernel.cu").read_text().splitlines(keepends=True)
     after = next(at for at, line in enumerate(lines, 1) if "const int thread = threadIdx.x;" in line)
     lines.insert(after, '  asm volatile("setmaxnreg.inc.sync.aligned.u32 40;");  // for sm_90a alone\n')
-    (folder / "h9_registers" / "kernel.cu").write_text("".join(lines))
+    (folder / "h99_registers" / "kernel.cu").write_text("".join(lines))
     for module in (course, stages):
         monkeypatch.setattr(module, "KERNELS", folder)
     monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(folder)])
     course.names.cache_clear()
     course._stages.cache_clear()
-    yield course.load("h9")
-    for module in [name for name in sys.modules if name.startswith("kernels.h9_registers")]:
+    yield course.load("h99")
+    for module in [name for name in sys.modules if name.startswith("kernels.h99_registers")]:
         del sys.modules[module]
     monkeypatch.undo()
     course.names.cache_clear()

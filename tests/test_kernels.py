@@ -14,7 +14,7 @@ import torch
 
 import cudaemu
 import kernels
-from common import accuracy, counts, launcher_check
+from common import accuracy, counts, course, launcher_check
 from common.stage import Stage, macros
 from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, toolchain
@@ -59,7 +59,7 @@ def test_source_compiles_alone_without_a_warning(stage: Stage):
 @every_stage
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
-    head = re.match(r"// Stage (\d\d|h\d) · (.+?): ", text)
+    head = re.match(rf"// Stage ({course.NUMBER}) · (.+?): ", text)
     assert head is not None and f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
     header = text.partition("#include")[0]
     assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))

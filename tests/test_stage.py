@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import warnings
@@ -330,8 +331,22 @@ def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
 
 def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "_announced", set())
+    monkeypatch.setattr("common.stage.SLOW", 600.0)
     NAIVE(SQUARE, SQUARE)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["a stage", "matmul"])
+def test_a_call_that_takes_long_says_why(capsys, monkeypatch, name):
+    """The machine, or the first call's compilation, may be slow: `SLOW` is what the test makes it."""
+    a = torch.zeros(8, 8).half()
+    call, label = {"a stage": (NAIVE, "01_naive"), "matmul": (kernels.matmul, "h5_final")}[name]
+    monkeypatch.setattr("common.stage.SLOW", 600.0)
+    call(a, a)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("common.stage.SLOW", 0.0)
+    call(a, a)
+    assert re.fullmatch(f"{label} fp16 runs in the emulator: .*\\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("shape, split", [((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)])
