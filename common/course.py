@@ -33,6 +33,12 @@ def _stages() -> list[Stage]:
     return [_import(name) for name in names()]
 
 
+def look_again() -> None:
+    """To be called when a stage's folder has come or gone."""
+    names.cache_clear()
+    _stages.cache_clear()
+
+
 def ladder(stage: Stage | None = None) -> list[Stage]:
     """The stages of this one's ladder, in order; without a stage those of the whole course."""
     return _stages() if stage is None else [each for each in _stages() if each.ladder == stage.ladder]

@@ -9,7 +9,7 @@ import pytest
 import kernels
 from common import accuracy, course
 from common.measure import shared_loads
-from common.results import markdown, plot, runs
+from common.results import documents, plot, runs
 from common.verbs import resources
 from cudaemu import hardware
 from cudaemu.compiler import sass
@@ -99,7 +99,7 @@ def test_on_a_gpu_it_is_timed_beside_the_stage_that_it_follows(hopper, fake_gpu,
     climbed = runs.rungs("gemm on Hopper", "fp16")
     assert [record.row["name"] for record in climbed if record.row["role"] != "peer"] == ["09_swizzle", "h99_registers"]
     assert climbed[1].times(climbed[1].previous) == pytest.approx(4.0)
-    table = markdown.TABLES["ladder"]("gemm on Hopper", "fp16")
+    table = documents.TABLES["ladder"]("gemm on Hopper", "fp16")
     assert "| h99_registers | " in table and " 4.00 |" in table
     assert [record.row["name"] for record in runs.rungs("gemm", "fp16")] == ["09_swizzle", "cuBLAS"]
     assert plot.plot(climbed, "a second ladder").axes
