@@ -206,9 +206,10 @@ class Scale(Problem):
     def shape(self, inputs, variants):
         return tuple(inputs[0].shape)
 
-    def inputs(self, shape, dtype, variants, *, seed=0, device="cpu", pattern="normal"):
-        generator = torch.Generator(device).manual_seed(seed)
-        return (torch.randn(shape, generator=generator, device=device).to(torch_dtype(dtype)),)
+    def draw(self, request):
+        generator = torch.Generator(request.device).manual_seed(request.seed)
+        made = torch.randn(request.shape, generator=generator, device=request.device)
+        return (made.to(torch_dtype(request.dtype)),)
 
     def outputs(self, shape, dtype, variants, device="cpu"):
         return (torch.empty(shape, dtype=torch_dtype(dtype), device=device),)
