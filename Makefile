@@ -110,7 +110,7 @@ $(VENV)/.ready: pyproject.toml
 	@$(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
 	@touch $@
 
-# From every folder, in this environment alone. What pip installs is cudaemu: PyPI has packages kernels and common.
+# `import kernels` from every folder, in this environment alone. pip installs cudaemu: PyPI has another package kernels.
 importable:
 	@$(RUN) -c 'import sysconfig; print("$(CURDIR)", file=open(sysconfig.get_path("purelib") + "/gpu_kernels_course.pth", "w"))'
 
