@@ -18,7 +18,7 @@ READY := $(if $(VENV),$(VENV)/.ready)
 LINTERS := $(if $(VENV),$(VENV)/.linters)
 CODE = $(shell find cudaemu kernels common docs examples tests -name '*.cu' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.h' 2>/dev/null | sort)
 
-.PHONY: bench test test-all test-rest test-gpu test-gpu-builds test-gpu-values test-gpu-clocks lab site lint lint-python lint-types lint-cuda format setup tools clean
+.PHONY: bench test test-all test-rest test-gpu test-gpu-builds test-gpu-values test-gpu-clocks lab site lint lint-python lint-types lint-cuda format setup importable tools clean
 .DEFAULT_GOAL := bench
 
 bench: $(READY)
@@ -105,9 +105,14 @@ $(VENV)/.ready: pyproject.toml
 	fi
 	@echo "== the other packages"
 	@$(VENV)/bin/pip install -q -e '.[course,test]'
+	@$(MAKE) --no-print-directory importable
 	@echo "== the emulator, from its C++ sources"
 	@$(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
 	@touch $@
+
+# `import kernels` from every folder, in this environment alone. pip installs cudaemu: PyPI has another package kernels.
+importable:
+	@$(RUN) -c 'import sysconfig; print("$(CURDIR)", file=open(sysconfig.get_path("purelib") + "/gpu_kernels_course.pth", "w"))'
 
 $(VENV)/.linters: $(VENV)/.ready
 	@echo "== ruff, mypy, clang-format"

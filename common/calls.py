@@ -1,12 +1,12 @@
-"""What the calls of stages and of functions such as `attention` share: they are kept by kind, and check their tensors.
+"""What the calls of stages and of functions such as `attention` share: plans by their kind, and checks of tensors.
 
 A check names its `owner`, the function that was called. torch is imported at the first call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cudaemu.errors import UserError
 
@@ -14,16 +14,46 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEPT = 4096  # kinds of calls
-Call = TypeVar("Call")
+Result = TypeVar("Result")
+Plan = Callable[[Sequence[Any], Sequence[int]], Result]  # is called with the tensors and their addresses
 
 
-class Kept(dict[tuple, Call]):
-    """Prepared calls by their kind. When there are KEPT of them, all are dropped."""
+class Plans(dict[tuple, Plan[Result]]):
+    """A function whose calls are worked out once for each kind: a plan is kept, and serves all calls of its kind.
 
-    def __setitem__(self, kind: tuple, call: Call) -> None:
-        if len(self) >= KEPT:
-            self.clear()
-        super().__setitem__(kind, call)
+    The kind is what a plan may depend on. Of each tensor: dtype, device, shape, strides, how far from a multiple of
+    `alignment` bytes it begins, whether it has memory and is a lazily negated view. Of each other argument: its value
+    and its type, for True equals 1 and 1.0, and need not be taken where they are.
+
+    `prepare(tensors, values)` checks the arguments and returns the plan. What it refuses is not kept, so a call whose
+    plan is found needs no check. When there are KEPT plans, all are dropped."""
+
+    def __init__(self, prepare: Callable[[Sequence[Any], tuple], Plan[Result]], alignment: int):
+        super().__init__()
+        self.prepare, self.alignment = prepare, alignment
+
+    def call(self, tensors: Sequence[Tensor | None], values: tuple = ()) -> Result:
+        alignment, addresses, kind = self.alignment, [], [*values, *map(type, values)]
+        try:
+            for each in tensors:
+                if each is None:
+                    addresses.append(0)
+                    kind.append(None)
+                    continue
+                address = each.data_ptr()
+                begins = address % alignment if address else None
+                addresses.append(address)
+                kind.append((each.dtype, each.device, each.shape, each.stride(), begins, each.is_neg()))
+            plan = self[tuple(kind)]
+        except KeyError:
+            plan = self.prepare(tensors, values)
+            if len(self) >= KEPT:
+                self.clear()
+            self[tuple(kind)] = plan
+        except (AttributeError, RuntimeError, TypeError):
+            self.prepare(tensors, values)  # which says what has no address, or cannot be compared
+            raise
+        return plan(tensors, addresses)
 
 
 def check_tensors(owner: str, tensors: Mapping[str, object]) -> None:

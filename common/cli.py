@@ -50,7 +50,8 @@ CLASSROOM = {  # verbs of common/classroom, of the ladder only
     "grade": "grade a folder of submissions (emulator)",
     "handout": "make a repository for students: exercises and checks, no solutions",
 }
-LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *CLASSROOM)
+LADDER_ONLY = {**CLASSROOM, "new": "make the skeleton of a stage, and say what it lacks"}
+LADDER_VERBS = ("list", "test", "bench", "profile", "practice", *LADDER_ONLY)
 
 
 def main(package: str, argv: Sequence[str] | None = None) -> NoReturn:
@@ -80,7 +81,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
     examples = "".join(_example(f"{program} {verb}", template, stages) for template in templates)
     parser = _Parser(
         prog=f"{program} {verb}",
-        description=f"{verb}: {({**VERBS, **CLASSROOM})[verb]}",
+        description=f"{verb}: {({**VERBS, **LADDER_ONLY})[verb]}",
         epilog=f"examples:{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -143,7 +144,7 @@ def _overview(program: str, stages: list[Stage], ladder: bool) -> None:
         out.print(_list(stages))
         out.print(f"\n{program} list | test | bench | profile [STAGE ...]   all stages or some", markup=False)
         out.print(f"{program} practice [EXERCISE]  exercises: you write", markup=False)
-        for verb, summary in CLASSROOM.items():
+        for verb, summary in LADDER_ONLY.items():
             out.print(f"{f'{program} {verb}':<37}  {summary}", markup=False)
         out.print("python -m kernels.NN_name VERB                         one stage; its verbs:", markup=False)
     else:

@@ -13,17 +13,30 @@ from functools import lru_cache
 from common.stage import KERNELS, Kernel, Stage
 from cudaemu.errors import pick
 
+NUMBER = r"\d\d|h[1-9]\d?"  # of a stage: what the name of its folder begins with, and the only place that says so
+
+
+def order(name: str) -> list[str | int]:
+    """What to sort names by: h9 comes before h10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
 
 @lru_cache
 def names() -> tuple[str, ...]:
     """The stages' names in the order of the course: first NN_name, then hN_name."""
     found = (path.parent.name for path in KERNELS.glob("*/__init__.py"))
-    return tuple(sorted(name for name in found if re.match(r"(\d\d|h\d)_", name)))
+    return tuple(sorted((name for name in found if re.match(rf"({NUMBER})_", name)), key=order))
 
 
 @lru_cache
 def _stages() -> list[Stage]:
     return [_import(name) for name in names()]
+
+
+def look_again() -> None:
+    """To be called when a stage's folder has come or gone."""
+    names.cache_clear()
+    _stages.cache_clear()
 
 
 def ladder(stage: Stage | None = None) -> list[Stage]:
@@ -43,7 +56,7 @@ def previous(stage: Stage) -> Stage | None:
     """The stage that this one follows; None for one that follows none."""
     if stage.follows:
         return load(stage.follows)
-    return next((each for each in reversed(ladder(stage)) if each.name < stage.name), None)
+    return next((each for each in reversed(ladder(stage)) if order(each.name) < order(stage.name)), None)
 
 
 def rung(name: str, before: str, above: str) -> str:

@@ -124,8 +124,11 @@ class Launcher:
             if current_device() != index:
                 with torch.cuda.device(device):
                     return launch(*addresses)
-            results = [empty_strided(*each) for each in made]
-            places = [each.data_ptr() for each in results]
+            results, places = [], []
+            for each in made:  # a comprehension is a call, before Python 3.12
+                result = empty_strided(*each)
+                results.append(result)
+                places.append(result.data_ptr())
             if size:
                 memory = empty_strided((size,), (1,), torch.uint8)  # kept until all is launched: other threads allocate
                 first = memory.data_ptr()

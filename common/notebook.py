@@ -581,7 +581,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import nbformat
 
     parser = argparse.ArgumentParser(prog="python -m common.notebook", description="Run notebooks, and save them.")
-    names = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    names = sorted((path.stem for path in NOTEBOOKS.glob("*.ipynb")), key=course.order)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a notebook; default: all")
     chosen = [Path(name).stem for name in parser.parse_args(arguments).names]
     for name in chosen:

@@ -31,6 +31,17 @@ class Tolerance(NamedTuple):
     element: float | Tensor
 
 
+class Request(NamedTuple):
+    """What inputs are wanted, as `Problem.inputs` takes it."""
+
+    shape: Shape
+    dtype: str
+    variants: Variants
+    seed: int
+    device: str | torch.device
+    pattern: str
+
+
 FAR = 2**32  # elements: their numbers fit into no integer of 32 bits
 
 
@@ -144,7 +155,6 @@ class Problem(ABC):
 
     # ---- tensors -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def inputs(
         self,
         shape: Shape,
@@ -156,6 +166,11 @@ class Problem(ABC):
         pattern: str = "normal",
     ) -> Tensors:
         """Random inputs of one of the `patterns`: "normal" is random normal."""
+        return self.draw(Request(shape, dtype, variants, seed, device, pattern))
+
+    @abstractmethod
+    def draw(self, request: Request) -> Tensors:
+        """The inputs that `inputs` is asked for."""
 
     @abstractmethod
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:

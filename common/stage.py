@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
-from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
+from common.calls import Plan, Plans, Result, check_grad, check_memory, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
 from cudaemu import cpp
 from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
+from cudaemu.terminal import if_slow
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from common.problem import Problem, Shape, Tensors
     from cudaemu import Report
 
+SLOW = 5.0  # seconds
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 
@@ -70,9 +72,8 @@ class Stage:
     together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
-    function: str = ""  # what programs call instead of the stage: a module of its package, and a function in it
+    function: str = ""  # what programs call instead of the stage: kernels.<function>
     _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _calls: Kept[Prepared] = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ladder", self.ladder or self.problem)
@@ -206,65 +207,54 @@ class Stage:
         return chosen
 
     @cached_property
-    def launch(self) -> ModuleType | None:
-        """The stage's choices for its launches: launch.py of its package, with `choose` and `others`; most have
+    def chooser(self) -> ModuleType | None:
+        """What the stage chooses for its launches: choices.py of its package, with `choose` and `others`; most have
         none."""
-        there = (self.directory / "launch.py").exists()
-        return importlib.import_module(f"{self.package}.launch") if there else None
-
-    def __getattr__(self, name: str) -> Any:
-        """The function that programs call: load(stage).attention."""
-        if name.startswith("_") or name != self.function:
-            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
-        return getattr(importlib.import_module(f"{self.package}.{name}"), name)
+        there = (self.directory / "choices.py").exists()
+        return importlib.import_module(f"{self.package}.choices") if there else None
 
     def __call__(self, *inputs: Tensor, **variants: int) -> Tensor | Tensors:
         """Run the stage: on CUDA tensors on the current stream of their GPU, on CPU tensors in the emulator.
 
         Returns a new tensor, or a tuple of them if the problem has several outputs. The kernel is built at the first
         call. UserError for tensors that the stage cannot take. torch.compile leaves the call out of its graphs."""
+        values = (tuple(variants), *variants.values()) if variants else ()
+        outputs = self.call(self._calls, inputs, values)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @cached_property
+    def _calls(self) -> Plans[Sequence[Tensor]]:
+        return Plans(self.prepare, self.alignment)
+
+    @cached_property
+    def _torch_private(self) -> ModuleType:
         from common import torch_private
 
-        if torch_private.is_compiling():
-            return torch_private.outside_graphs(self._run, inputs, variants)
-        if torch_private.known_modes():
+        return torch_private
+
+    def call(self, calls: Plans[Result], inputs: Sequence[Tensor], values: tuple = ()) -> Result:
+        """Call a function that takes what this stage takes, where a stage may be called: outside the graphs of
+        torch.compile, outside dispatch modes (UserError), without grad (UserError)."""
+        private = self._torch_private
+        if private.is_compiling():
+            return private.outside_graphs(self.call, calls, inputs, values)
+        if private.known_modes():
             raise UserError(
                 f"{self.name} is not a torch operator: it must be called outside make_fx, fake tensors and other modes"
             )
-        return self._run(inputs, variants)
+        for each in inputs:
+            if getattr(each, "requires_grad", False) and _grad_enabled():
+                self.check_tensors(inputs)
+        return calls.call(inputs, values)
 
-    def _run(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensor | Tensors:
-        kind: tuple = ()
-        addresses: list[int] = []
-        try:
-            bits, kinds = 0, []
-            for t in inputs:
-                address = t.data_ptr()
-                if not address or t.is_neg():
-                    return self._run_unusual(inputs, variants)
-                bits |= address
-                addresses.append(address)
-                kinds.append((t.dtype, t.device, t.shape, t.stride(), t.requires_grad and _grad_enabled()))
-            kind = (bits % self.alignment, *kinds)
-            if variants:
-                kind += (*variants.items(), *map(type, variants.values()))  # True equals 1, but is not a value
-            call = self._calls[kind]
-        except (KeyError, AttributeError, RuntimeError, TypeError):
-            # Refused calls are not kept, so a call that is found needs no check.
-            call = self._calls[kind] = self._prepare(inputs, variants)
-        outputs = call(inputs, addresses)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    def prepare(self, inputs: Sequence[Tensor], values: tuple = ()) -> Plan[Sequence[Tensor]]:
+        """The plan of a call with such inputs; `values`, if any, are the names of variants and then their values.
 
-    def _run_unusual(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Tensor | Tensors:
-        """A call with tensors that have no memory, which is refused, or are lazily negated views."""
-        self._prepare(inputs, variants)
-        return self._run([each.resolve_neg() for each in inputs], variants)
-
-    def _prepare(self, inputs: Sequence[Tensor], variants: Mapping[str, int]) -> Prepared:
-        """A call with such inputs. UserError for tensors, variants or a shape that the stage cannot take."""
+        UserError for tensors, variants or a shape that the stage cannot take."""
         self.check_tensors(inputs)
+        names, *numbers = values or ((),)
         dtype = self.torch_dtypes[self.spec.dtype(inputs)]
-        device, variants = inputs[0].device, {**self.spec.implied(inputs), **variants}
+        device, variants = inputs[0].device, {**self.spec.implied(inputs), **dict(zip(names, numbers))}
         key = (dtype, device, *variants.items(), *map(type, variants.values()))
         try:
             kernel, launcher = self._kernels[key]
@@ -274,6 +264,8 @@ class Stage:
             self._kernels[key] = kernel, launcher
         shape = self.spec.shape(inputs, kernel.variants)
         kernel.check_shape(*shape)
+        if any(each.is_neg() for each in inputs):
+            return lambda inputs, _: self._calls.call([each.resolve_neg() for each in inputs], values)
         outputs = self.spec.outputs(shape, dtype, kernel.variants, "meta")
         return Prepared(kernel, launcher, device, shape, inputs, outputs)
 
@@ -346,8 +338,7 @@ class Prepared:
             self.kernel.stage.announce()
         outputs = [_on_cpu(like) for like in self.outputs]
         extra = {name: _on_cpu(like) for name, like in self.extra.items() if like is not None}
-        changed = {**self.changed, **extra}
-        self.kernel.emulate([tensor.cpu() for tensor in inputs], outputs, changed=changed).raise_if_findings()
+        self.kernel.emulate_call([tensor.cpu() for tensor in inputs], outputs, {**self.changed, **extra})
         return [each.to(self.device) for each in (*outputs, *extra.values())]
 
 
@@ -486,19 +477,19 @@ class Kernel:
 
     def choices(self, shape: Shape, device: torch.device) -> dict[str, int]:
         """The variants, and what a launch of that shape chooses on that device: {"splits": 2}."""
-        launch = self.stage.launch
+        chooser = self.stage.chooser
         return {
             **self.variants,
-            **(launch.choose(shape, self._all_variants, self._multiprocessors(device)) if launch else {}),
+            **(chooser.choose(shape, self._all_variants, self._multiprocessors(device)) if chooser else {}),
         }
 
     def other_launches(self, inputs: Sequence[Tensor]) -> dict[str, Mapping[str, Any]]:
         """Launches that compute the same of these inputs in another way, for a check to try, too: the problem's, the
         stage's and both, by what they are, as `changed` of `arguments`."""
-        spec, launch, device = self.stage.spec, self.stage.launch, inputs[0].device
+        spec, chooser, device = self.stage.spec, self.stage.chooser, inputs[0].device
         shape = spec.shape(inputs, self.variants)
         found = dict(spec.other_launches(inputs, self.variants))
-        others = launch.others(shape, self._all_variants, self._multiprocessors(device)) if launch else {}
+        others = chooser.others(shape, self._all_variants, self._multiprocessors(device)) if chooser else {}
         for what, chosen in others.items():
             scratch = zip(spec.scratch_names, spec.scratch(shape, {**self.variants, **chosen}, device))
             changed = {**chosen, **{name: each for name, each in scratch if name not in spec.extra_names}}
@@ -592,6 +583,13 @@ class Kernel:
         if refused_is_error and report.status and not report.findings:
             raise UserError(f"{self.label}: CUDA error {report.status}: {report.error}")
         return report
+
+    def emulate_call(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any]) -> None:
+        """Emulate a call of a function, whose caller may not know why it takes so long: after some seconds that is said
+        on stderr. CheckFailed for a finding."""
+        slow = f"{self.label} runs in the emulator: a first call compiles it, and even small tensors take seconds"
+        with if_slow(slow, after=SLOW):
+            self.emulate(inputs, outputs, changed=changed).raise_if_findings()
 
     def _passed(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], changed: Mapping[str, Any] | None

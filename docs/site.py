@@ -132,7 +132,8 @@ def title(notebook: Path) -> str:
 
 def config(folder: Path, out: Path) -> dict[str, Any]:
     """What mkdocs is told."""
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    by_number = lambda page: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", page.stem)]
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"), key=by_number)  # h9 before h10
     docs = [ROOT / "docs" / f"{name}.md" for name in ("performance", "emulator", "sanitizers", "api", "glossary")]
     appendix = sorted((ROOT / "docs" / "appendix").glob("*.md"))
     interview = sorted((ROOT / "docs" / "interview").glob("*.md"), key=lambda page: (page.stem != "README", page.stem))

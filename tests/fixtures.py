@@ -206,9 +206,10 @@ class Scale(Problem):
     def shape(self, inputs, variants):
         return tuple(inputs[0].shape)
 
-    def inputs(self, shape, dtype, variants, *, seed=0, device="cpu", pattern="normal"):
-        generator = torch.Generator(device).manual_seed(seed)
-        return (torch.randn(shape, generator=generator, device=device).to(torch_dtype(dtype)),)
+    def draw(self, request):
+        generator = torch.Generator(request.device).manual_seed(request.seed)
+        made = torch.randn(request.shape, generator=generator, device=request.device)
+        return (made.to(torch_dtype(request.dtype)),)
 
     def outputs(self, shape, dtype, variants, device="cpu"):
         return (torch.empty(shape, dtype=torch_dtype(dtype), device=device),)
@@ -248,7 +249,7 @@ class ScaleAll(Scale):
         return (("matrix", "row", "column"),)
 
 
-HOPPER = '''"""Stage h9: registers moved between warps."""
+HOPPER = '''"""Stage h99: registers moved between warps."""
 
 from common.stage import Stage
 
@@ -267,29 +268,35 @@ stage = Stage(
 
 
 @pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
-    """The course with one more stage, h9_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
-    folder = tmp_path / "kernels"
+def stages_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder with the course's stages, to which a test may add some."""
+    folder, found = tmp_path / "kernels", course.names()
     folder.mkdir()
-    for name in course.names():
+    for name in found:
         (folder / name).symlink_to(KERNELS / name)
-    (folder / "h9_registers").mkdir()
-    (folder / "h9_registers" / "__init__.py").write_text(HOPPER)
-    lines = (KERNELS / "01_naive" / "kernel.cu").read_text().splitlines(keepends=True)
-    after = next(at for at, line in enumerate(lines, 1) if "const int thread = threadIdx.x;" in line)
-    lines.insert(after, '  asm volatile("setmaxnreg.inc.sync.aligned.u32 40;");  // for sm_90a alone\n')
-    (folder / "h9_registers" / "kernel.cu").write_text("".join(lines))
     for module in (course, stages):
         monkeypatch.setattr(module, "KERNELS", folder)
     monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(folder)])
-    course.names.cache_clear()
-    course._stages.cache_clear()
-    yield course.load("h9")
-    for module in [name for name in sys.modules if name.startswith("kernels.h9_registers")]:
-        del sys.modules[module]
+    yield folder
+    for name in set(course.names()) - set(found):
+        for module in [module for module in sys.modules if module.startswith(f"kernels.{name}")]:
+            del sys.modules[module]
     monkeypatch.undo()
-    course.names.cache_clear()
-    course._stages.cache_clear()
+    course.look_again()
+
+
+@pytest.fixture
+def hopper(stages_folder: Path) -> Stage:
+    """The course with one more stage, h99_registers: of 9.0a, in a ladder of its own, which starts from stage 09."""
+    folder = stages_folder
+    (folder / "h99_registers").mkdir()
+    (folder / "h99_registers" / "__init__.py").write_text(HOPPER)
+    lines = (KERNELS / "01_naive" / "kernel.cu").read_text().splitlines(keepends=True)
+    after = next(at for at, line in enumerate(lines, 1) if "const int thread = threadIdx.x;" in line)
+    lines.insert(after, '  asm volatile("setmaxnreg.inc.sync.aligned.u32 40;");  // for sm_90a alone\n')
+    (folder / "h99_registers" / "kernel.cu").write_text("".join(lines))
+    course.look_again()
+    return course.load("h99")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ sizes and strides that a launch is given. The kernels themselves are checked in 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import itertools
 
 import pytest
@@ -16,15 +15,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import kernels
-from common.calls import Kept
 from common.gpu import signature
 from common.stage import Kernel
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from kernels import attention
-from tests.launches import Notes, from_four_threads, on_a_usual_host, within
+from kernels.library import attention as module
+from tests.launches import Notes, anew, from_four_threads, on_a_usual_host, within
 
-MODULE = importlib.import_module("kernels.16_final.attention")
 STAGE = kernels.load("16")
 
 
@@ -85,8 +83,8 @@ def launches(monkeypatch, cpu_as_gpu) -> list[dict]:
         kernel = STAGE.kernel(dtype, {"HEAD_DIM": head_dim, "CAUSAL": int(is_causal)})
         return kernel, StandIn(kernel, found)
 
-    monkeypatch.setattr(MODULE, "_built", built)
-    monkeypatch.setattr(MODULE, "_plans", Kept())
+    monkeypatch.setattr(module, "_built", built)
+    monkeypatch.setattr(module, "_plans", anew(module._plans))
     return found
 
 
@@ -111,21 +109,19 @@ def close(o: Tensor, q: Tensor, k: Tensor, v: Tensor, **options) -> bool:
 
 
 def test_it_is_found_where_people_look():
-    assert STAGE.attention is attention is kernels.attention
+    assert attention is kernels.attention is module.attention and STAGE.function == "attention"
     with pytest.raises(AttributeError, match="no attribute 'attentio'"):
         kernels.attentio  # noqa: B018
-    with pytest.raises(AttributeError, match="Stage has no attribute 'attention'"):
-        kernels.load("15").attention  # noqa: B018
 
 
 @pytest.mark.parametrize("capability, number", [("8.0", "16"), ("9.0", "h7"), ("10.0", "16")])
 def test_each_gpu_gets_the_stage_that_is_made_for_it(monkeypatch, capability, number):
     """The CPU and few queries get stage 16. The launchers of both take the same arguments."""
-    monkeypatch.setattr(MODULE.gpu, "capability", lambda device=None: Arch.of(capability))
+    monkeypatch.setattr(module.gpu, "capability", lambda device=None: Arch.of(capability))
     gpu = torch.device("cuda", 0)
-    own = MODULE._stage(gpu, few=False)
-    assert own is kernels.load(number) and MODULE._stage(torch.device("cpu"), few=False) is STAGE
-    assert MODULE._stage(gpu, few=True) is STAGE
+    own = module._stage(gpu, few=False)
+    assert own is kernels.load(number) and module._stage(torch.device("cpu"), few=False) is STAGE
+    assert module._stage(gpu, few=True) is STAGE
     taken = [(signature(each.source, each.symbol), each.torch_dtypes, each.alignment) for each in (own, STAGE)]
     assert taken[0] == taken[1] and own.variants["HEAD_DIM"] == STAGE.variants["HEAD_DIM"]
 
@@ -278,7 +274,7 @@ def test_random_arguments_are_taken_or_refused_in_words():
         q, k, v = (torch.zeros(shape, dtype=dtype, device="meta") for shape in (of_q, of_k, of_v))
         k = k if other is None else k.to(other)
         try:
-            MODULE.check(q, k, v, is_causal, scale, enable_gqa, False)
+            module.check(module.Arguments(q, k, v, is_causal, scale, enable_gqa))
         except UserError as error:
             words = str(error).removeprefix("attention: ").split()
             assert str(error).startswith("attention: ") and words[0].removesuffix("'s") in ("q", "k", "v", "scale")
@@ -385,8 +381,8 @@ def test_inside_a_vmap(launches):
 
 def test_a_call_is_worked_out_once(launches, monkeypatch):
     attention(Q, K, V)
-    monkeypatch.setattr(MODULE, "check", lambda *_: pytest.fail("checked again"))
-    monkeypatch.setattr(MODULE, "Plan", lambda *_: pytest.fail("planned again"))
+    monkeypatch.setattr(module, "check", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(module, "Call", lambda *_: pytest.fail("planned again"))
     assert torch.equal(attention(Q, K, V), attention(Q.clone(), K.clone(), V.clone()))
     with pytest.raises(pytest.fail.Exception):  # what the plan depends on is in its key
         attention(Q, K, V, is_causal=True)
@@ -412,7 +408,7 @@ def test_a_plan_serves_calls_of_its_kind_alone(launches):
             launch = launches.pop()
             assert (launch["Q"] == Q.data_ptr()) == (tensors[1] is not shifted and options.get("scale", 1) > 0)
             assert (launch["LSE"] != 0) == bool(lse) and not launches
-    assert len(MODULE._plans) == len(kinds)
+    assert len(module._plans) == len(kinds)
     with pytest.raises(UserError, match="enable_gqa=True"):
         attention(Q, K[:, :1], V[:, :1])
 
@@ -421,20 +417,20 @@ def test_plans_are_not_kept_without_end(launches, monkeypatch):
     monkeypatch.setattr("common.calls.KEPT", 3)
     for n in range(1, 9):
         attention(*inputs(n=n))
-        assert 1 <= len(MODULE._plans) <= 3
+        assert 1 <= len(module._plans) <= 3
 
 
 def test_what_a_call_costs_the_host(monkeypatch, launches):
     """All but the launch; of a call that was planned before, and of one whose number of keys is new, as in decoding."""
     kernel = STAGE.kernel("fp16", {"HEAD_DIM": 64})
     built = kernel, Notes(kernel, launches)  # once, as _built keeps it
-    monkeypatch.setattr(MODULE, "_built", lambda *_: built)
+    monkeypatch.setattr(module, "_built", lambda *_: built)
     assert within(60, lambda: attention(Q, K, V)), "on a slow machine; a fast one takes a tenth of it"
     q, k, _ = inputs(1, 32, 1, n_kv=6000)
     lengths = itertools.cycle(range(5000, 5040))
 
     def step():
-        MODULE._plans.clear()
+        module._plans.clear()
         length = next(lengths)
         attention(q, k[:, :, :length], k[:, :, :length])
 
@@ -461,6 +457,16 @@ def test_torch_compile_takes_it_whole(launches, dynamic):
         for got, want in zip(compiled(q, k, v), Block()(q, k, v), strict=True):
             assert torch.equal(got, want) and got.stride() == want.stride()
     assert len(launches) == 3 * 4
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_torch_compile_takes_any_scale(launches, dynamic):
+    """One that it has as a symbol, too."""
+    torch._dynamo.reset()
+    run = lambda scale: attention(Q, K, V, scale=scale)  # noqa: E731
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for scale in (0.5, 0.25, -0.125, 2):
+        assert torch.equal(compiled(scale), run(scale))
 
 
 def test_torch_compile_says_what_does_not_fit():
@@ -573,7 +579,7 @@ def test_views_that_negate_and_tensors_without_memory(warm):
     q, k, v = (torch.randn(1, 1, 16, 64, generator=torch.Generator().manual_seed(n)).half() for n in range(3))
     want = attention(q, k, v)
     if not warm:
-        MODULE._plans.clear()
+        module._plans.clear()
     assert torch.equal(attention(torch._neg_view(-q), k, torch._neg_view(-v)), want)
     q = q.clone()  # (in memory that NumPy has not seen)
     q.untyped_storage().resize_(0)

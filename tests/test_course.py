@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import kernels
 from common import course
@@ -20,7 +24,8 @@ NAIVE, BLOCK_TILE, THREAD_TILE = (course.load(number) for number in (1, 2, 3))
 def test_stages_are_found_by_number_and_name():
     numbers = [stage.number for stage in course.ladder()]
     digits = [number for number in numbers if number.isdigit()]
-    assert digits == [f"{n:02}" for n in range(1, len(digits) + 1)] and numbers == sorted(numbers)
+    assert digits == [f"{n:02}" for n in range(1, len(digits) + 1)]
+    assert numbers[len(digits) :] == [f"h{n}" for n in range(1, len(numbers) - len(digits) + 1)]
     assert course.load(3) is course.load("3") is course.load("03") is course.load("03_thread_tile") is THREAD_TILE
     assert kernels.load(3) is THREAD_TILE and kernels.ladder() is course.ladder()
 
@@ -32,6 +37,21 @@ def test_unknown_stage_lists_the_stages(wanted, hint):
     with pytest.raises(UserError) as error:
         course.load(wanted)
     assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["01", "16", "99", "h1", "h9", "h10", "h12"])
+def test_numbers_of_stages(text):
+    assert re.fullmatch(course.NUMBER, text)
+
+
+@pytest.mark.parametrize("text", ["1", "100", "h", "h0", "h01", "h100", "t1", "library"])
+def test_other_folders_are_no_stages(text):
+    assert not re.match(rf"({course.NUMBER})_", f"{text}_name")
+
+
+def test_two_digits_come_after_one():
+    names = ["h10_b", "h2_z", "09_a", "h1_c", "h12_a", "h9_a", "10_a", "h11_a"]
+    assert " ".join(sorted(names, key=course.order)) == "09_a 10_a h1_c h2_z h9_a h10_b h11_a h12_a"
 
 
 def test_a_stage_follows_the_one_before_it_in_its_ladder(second_part):
@@ -46,11 +66,10 @@ def test_a_stage_may_follow_an_earlier_one():
     """Stage 14 is a side branch: 15 goes on from 13. 16 and h5 compute another problem, in the same ladder.
     h6 changes h3 and computes attention, in a ladder of its own."""
     before = {stage.number: course.previous(stage) for stage in course.ladder()}
-    assert {number: stage and stage.number for number, stage in before.items() if number > "11"} == {
+    assert {number: stage and stage.number for number, stage in before.items()}.items() >= {
         "12": None, "13": "12", "14": "13", "15": "13", "16": "15",
-        "h1": "09", "h2": "h1", "h3": "h2", "h4": "h3", "h5": "h4", "h6": "h3", "h7": "h6",
-            "h8": "h7",
-    }  # fmt: skip
+        "h1": "09", "h2": "h1", "h3": "h2", "h4": "h3", "h5": "h4", "h6": "h3", "h7": "h6", "h8": "h7",
+    }.items()  # fmt: skip
 
 
 def test_a_counterpart_computes_the_same():
@@ -73,21 +92,48 @@ assert 'torch' not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_the_functions_of_stages_are_the_packages_own():
-    """Listed for completion, and declared for type checkers as they are."""
-    named = [stage.function for stage in course.ladder() if stage.function]
-    assert named and set(named) < set(dir(kernels))
+LIBRARY = {"attention": "16_final", "attention_fp8": "h8_fp8", "matmul": "h5_final"}  # the stage that each begins with
+
+
+def test_the_functions_of_the_library_are_the_package_s_own():
+    """Listed for completion, named by their stages, and those that type checkers see."""
+    assert {path.stem for path in (ROOT / "kernels" / "library").glob("[!_]*.py")} == set(LIBRARY)
+    assert {stage.function: stage.name for stage in course.ladder() if stage.function} == LIBRARY
+    assert set(LIBRARY) <= set(kernels.__all__) <= set(dir(kernels))
     tree = ast.parse(Path(kernels.__file__).read_text())
-    declared = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    for name in named:
-        stage = next(stage for stage in course.ladder() if stage.function == name)
-        body = ast.parse((stage.directory / f"{name}.py").read_text()).body
-        (own,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
-        assert ast.dump(declared[name].args) == ast.dump(own.args)
-        assert declared[name].returns is not None and own.returns is not None
-        assert ast.dump(declared[name].returns) == ast.dump(own.returns)
+    (told,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    assert [ast.unparse(node) for node in told.body] == [
+        f"from kernels.library.{name} import {name}" for name in LIBRARY
+    ]
+    for name in LIBRARY:
+        module = importlib.import_module(f"kernels.library.{name}")
+        assert getattr(kernels, name) is getattr(module, name)
     with pytest.raises(AttributeError, match="module 'kernels' has no attribute 'atention'"):
         kernels.atention  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["attention", "matmul"])
+def test_a_function_s_arguments_are_those_of_its_tuple_and_its_operator(name):
+    module = importlib.import_module(f"kernels.library.{name}")
+    signature = inspect.signature(getattr(module, name)).parameters
+    told = {each.name: None if each.default is each.empty else each.default for each in signature.values()}
+    fields, defaults = module.Arguments._fields, module.Arguments._field_defaults
+    assert told == {field: defaults.get(field) for field in fields}
+    operator = {
+        each.name: each.default_value for each in getattr(torch.ops.gpu_kernels_course, name).default._schema.arguments
+    }
+    assert operator == {each: told[each] for each in operator} and set(told) - set(operator) <= {"out"}
+
+
+@pytest.mark.parametrize("name", ["", *LIBRARY])
+def test_a_function_imports_the_one_stage_that_it_begins_with(name):
+    """And the package alone none, nor torch."""
+    code = f"""import sys, kernels
+{f"from kernels import {name}" if name else ""}
+stages = [stage for stage in kernels.names() if f"kernels.{{stage}}" in sys.modules]
+print(*stages, "torch" in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ([LIBRARY[name], "True"] if name else ["False"])
 
 
 def test_importing_the_kernels_changes_no_other_import():

@@ -11,7 +11,7 @@ import kernels
 from common import accuracy
 from common.problems import quantize as problem
 from cudaemu.errors import UserError
-from kernels.h8_fp8.attention import attention
+from kernels import attention_fp8
 
 STAGE = kernels.load("h8")
 (quantize,) = STAGE.besides
@@ -44,7 +44,7 @@ def test_keys_whose_values_are_0_have_their_weight(first, device):
     q = torch.zeros(1, 1, 512, 128, dtype=torch.float16, device="cuda" if device == "gpu" else "cpu")
     v = q + first
     v[:, :, 256:] = 1 - first
-    assert (attention(q, q, v) == 0.5).all()
+    assert (attention_fp8(q, q, v) == 0.5).all()
 
 
 @pytest.mark.core(every=6)
@@ -100,7 +100,7 @@ def test_numbers_come_back():
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_attention(device, dtype, d):
     tensors = [each.to(device) for each in inputs(dtype=dtype, d=d)]
-    o = attention(*tensors)
+    o = attention_fp8(*tensors)
     assert o.dtype == dtype and o.shape == tensors[0].shape and o.device == tensors[0].device
     assert error(o, *tensors) < 0.06
 
@@ -123,7 +123,7 @@ def test_what_does_not_fit():
         ((q[..., :32].contiguous(),) * 3, "HEAD_DIM must be one of 64, 128"),
     ):
         with pytest.raises(UserError, match=said):
-            attention(*wrong)
+            attention_fp8(*wrong)
     quantized = problem.quantized((q, k, v))
     for place, wrong, said in (
         (0, quantized[0].half(), "Q8 must have the dtype torch.float8_e4m3fn"),

@@ -14,7 +14,7 @@ import torch
 
 import cudaemu
 import kernels
-from common import accuracy, counts, launcher
+from common import accuracy, counts, course, launcher_check
 from common.stage import Stage, macros
 from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, toolchain
@@ -59,7 +59,7 @@ def test_source_compiles_alone_without_a_warning(stage: Stage):
 @every_stage
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
-    head = re.match(r"// Stage (\d\d|h\d) · (.+?): ", text)
+    head = re.match(rf"// Stage ({course.NUMBER}) · (.+?): ", text)
     assert head is not None and f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
     header = text.partition("#include")[0]
     assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))
@@ -158,7 +158,7 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
                 kernel.check_shape(*near)
             unchecked = replace(kernel, stage=replace(stage, multiples={}))
             with pytest.raises(UserError, match=f"{stage.name}.* invalid argument"):
-                unchecked.emulate(*launcher.tensors(unchecked, near, 0))
+                unchecked.emulate(*launcher_check.tensors(unchecked, near, 0))
 
 
 @pytest.mark.core(every=2)
@@ -235,7 +235,12 @@ def test_a_loop_counter_that_would_overflow_is_refused():
     pointers = [(1 << 40).to_bytes(8, "little")] * 3
     for beyond in (0, 1):
         shape = (1, 1, 0x7FFFFFFF - block_k + beyond)
-        options = {"names": names, "defines": stage.kernel().defines, "blocks": launcher.NO_BLOCK, "counters": False}
+        options = {
+            "names": names,
+            "defines": stage.kernel().defines,
+            "blocks": launcher_check.NO_BLOCK,
+            "counters": False,
+        }
         report = cudaemu.run(stage.source, stage.symbol, [*pointers, *shape, None], **options)
         assert (report.error == "invalid argument") == bool(beyond) == (not report.launches)
 

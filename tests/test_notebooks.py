@@ -14,10 +14,10 @@ nbformat = pytest.importorskip("nbformat", reason="jupyter is not installed: pip
 pytest.importorskip("nbclient", reason="jupyter is not installed: pip install nbformat nbclient ipykernel")
 
 import kernels  # noqa: E402
-from common import notebook  # noqa: E402
+from common import course, notebook  # noqa: E402
 from tests.tiers import core  # noqa: E402
 
-PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"))
+PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"), key=lambda path: course.order(path.stem))
 SECONDS = 60  # of processors, for each, once its kernels are in the cache
 BYTES = 600 * 1024
 QUOTES = ("header", "phase", "quote", "diff", "further", "recorded", "beside", "timed", "busy", "hardware", "repeated")

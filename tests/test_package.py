@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Sequence
@@ -123,6 +124,20 @@ def test_the_command_runs_examples_from_any_folder(installed, tmp_path, name):
     assert summaries[0].endswith("no findings,") and summaries[0].count("<<<") >= 1  # without progress and time
     if name != "votes":  # the order of its atomics decides which sectors are stored to
         assert summaries[0] == summaries[1]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_course_is_imported_in_any_folder_of_its_own_environment(tmp_path):
+    """By what `make` does when it sets the environment up; the wheel has nothing of it."""
+    folder = tmp_path / "environment"
+    assert "gpu_kernels_course.pth" in done(["make", "-n", "setup", f"VENV={folder}"], ROOT).stdout
+    done([sys.executable, "-m", "venv", "--without-pip", folder], tmp_path)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    script = "from kernels import attention, attention_fp8, matmul; import common; print(common.__file__)"
+    assert "No module named 'kernels'" in done([folder / "bin" / "python", "-c", script], tmp_path, status=1).stderr
+    done(["make", "importable", f"VENV={folder}"], ROOT)
+    assert done([folder / "bin" / "python", "-c", script], tmp_path).stdout == f"{ROOT / 'common' / '__init__.py'}\n"
 
 
 def test_the_module_is_the_command(installed, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 import os
@@ -22,9 +21,9 @@ from cudaemu import hardware
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from kernels import attention
+from kernels.library import attention as module
 
 STAGE = kernels.load("16")
-MODULE = importlib.import_module("kernels.16_final.attention")
 
 
 class Own(NamedTuple):
@@ -240,7 +239,7 @@ def test_keys_are_split_where_the_gpu_would_stay_empty():
     sms = 132
 
     def splits_of(shape: tuple[int, ...], causal: int = 0, sms: int = sms) -> int:
-        return STAGE.launch.choose(shape, {"CAUSAL": causal, "MAX_WARP_Q": 32}, sms)["splits"]
+        return STAGE.chooser.choose(shape, {"CAUSAL": causal, "MAX_WARP_Q": 32}, sms)["splits"]
 
     for h, n, n_kv, d in itertools.product((1, 8, 32), (1, 16, 70), (1, 64, 100, 8192, 65536), (64, 128)):
         shape = (1, h, max(1, h // 4), n, n_kv, d)
@@ -253,8 +252,8 @@ def test_keys_are_split_where_the_gpu_would_stay_empty():
     assert splits_of((1, 1, 1, 1, 64, 128)) == 1
     few = {"CAUSAL": 0, "MAX_WARP_Q": 16}  # 64 queries per block: twice as many blocks, which need no parts
     filled = (2, 54, 54, 256, 256, 128)
-    assert STAGE.launch.choose(filled, few, 216)["splits"] == 1 < splits_of(filled, sms=216)
-    assert f"constexpr int BLOCK_KV = {STAGE.launch.BLOCK_KV};" in STAGE.source.read_text()
+    assert STAGE.chooser.choose(filled, few, 216)["splits"] == 1 < splits_of(filled, sms=216)
+    assert f"constexpr int BLOCK_KV = {STAGE.chooser.BLOCK_KV};" in STAGE.source.read_text()
 
 
 # ---- in the emulator -------------------------------------------------------------------------------------------------
@@ -603,7 +602,7 @@ def built() -> None:
 
     def build(kernel: Kernel) -> None:
         for few in (False, True):
-            MODULE._built(kernel.dtype, device, kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"]), few)
+            module._built(kernel.dtype, device, kernel.variants["HEAD_DIM"], bool(kernel.variants["CAUSAL"]), few)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, GPU_KERNELS))  # raises what one of them raised

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import warnings
@@ -16,10 +17,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernels
 from common import accuracy, gpu, terminal, torch_private
-from common.calls import Kept
 from common.stage import Macro, Prepared, Stage, macros
 from cudaemu.errors import UserError
-from tests.launches import Notes
+from tests.launches import Notes, anew
 
 NAIVE, BLOCK_TILE, THREAD_TILE = (kernels.load(number) for number in (1, 2, 3))
 
@@ -179,7 +179,7 @@ with warnings.catch_warnings():
 @pytest.mark.parametrize("warm", [False, True])
 def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
     """Also if a call with good tensors of that kind went before, and all was found out then."""
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     if warm:
         NAIVE(SQUARE, SQUARE)
     with pytest.raises(UserError, match=message):
@@ -187,7 +187,7 @@ def test_tensors_that_a_stage_cannot_take(a, b, message, warm, monkeypatch):
 
 
 def test_tensors_inside_a_vmap(monkeypatch):
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     for _ in range(2):
         with pytest.raises(UserError, match="no rule for torch.func: A "):
             torch.func.vmap(NAIVE)(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4))
@@ -216,7 +216,7 @@ def emptied() -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_without_values_of_their_own(call, message, warm, monkeypatch):
     """They gave numbers from nowhere, or errors of torch's insides."""
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     if warm:
         NAIVE(SQUARE, SQUARE)
     with pytest.raises(UserError, match=message):
@@ -224,7 +224,7 @@ def test_tensors_without_values_of_their_own(call, message, warm, monkeypatch):
 
 
 def test_views_that_negate_are_what_they_show(monkeypatch):
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     for a in (-SQUARE, torch._neg_view(SQUARE), -SQUARE):
         assert torch.equal(NAIVE(a, torch.eye(4)), -SQUARE)
 
@@ -303,7 +303,7 @@ def test_a_kernel_is_resolved_once(monkeypatch):
 
 
 def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     monkeypatch.setattr("common.calls.KEPT", 3)
     for size in range(1, 9):
         NAIVE(torch.eye(size), torch.eye(size))
@@ -313,7 +313,7 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
 def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
     """The whole way of a call but the launch takes microseconds: on a GPU it is all that there is."""
     a = torch.zeros(64, 64)
-    monkeypatch.setitem(NAIVE.__dict__, "_calls", Kept())
+    monkeypatch.setitem(NAIVE.__dict__, "_calls", anew(NAIVE._calls))
     NAIVE(a, a)
     (call,) = NAIVE._calls.values()
     launches: list[dict] = []
@@ -331,8 +331,22 @@ def test_what_a_call_costs_besides_the_emulator(monkeypatch, cpu_as_gpu):
 
 def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "_announced", set())
+    monkeypatch.setattr("common.stage.SLOW", 600.0)
     NAIVE(SQUARE, SQUARE)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["a stage", "matmul"])
+def test_a_call_that_takes_long_says_why(capsys, monkeypatch, name):
+    """The machine, or the first call's compilation, may be slow: `SLOW` is what the test makes it."""
+    a = torch.zeros(8, 8).half()
+    call, label = {"a stage": (NAIVE, "01_naive"), "matmul": (kernels.matmul, "h5_final")}[name]
+    monkeypatch.setattr("common.stage.SLOW", 600.0)
+    call(a, a)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("common.stage.SLOW", 0.0)
+    call(a, a)
+    assert re.fullmatch(f"{label} fp16 runs in the emulator: .*\\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("shape, split", [((1, 2, 2, 256, 300, 128), True), ((16, 16, 16, 128, 128, 128), False)])
@@ -372,7 +386,7 @@ def noted(monkeypatch, cpu_as_gpu) -> list[dict]:
             kernel = stage.kernel(dtype, dict(variants[: len(variants) // 2]))  # their types follow
             return kernel, Notes(kernel, launches)
 
-    monkeypatch.setitem(stage.__dict__, "_calls", Kept())
+    monkeypatch.setitem(stage.__dict__, "_calls", anew(stage._calls))
     monkeypatch.setitem(stage.__dict__, "_kernels", Kernels())
     return launches
 

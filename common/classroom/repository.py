@@ -193,7 +193,7 @@ def _fill(made: Path, chosen: Sequence[Exercise], begins: dict[str, str]) -> Non
     for each in chosen:
         if each.stage:
             for path in each.stage.directory.glob("*.py"):
-                if path.name in ("__init__.py", "__main__.py", "launch.py"):
+                if path.name in ("__init__.py", "__main__.py", "choices.py"):
                     _copy(path, made)
             (made / each.solution.relative_to(ROOT)).write_text(declared(each), encoding="utf-8")
         page = made / (

@@ -9,7 +9,6 @@ torch.compile makes. Each result is checked first; then all take turns, with a c
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -23,6 +22,7 @@ from common.measure import timing
 from common.measure.metadata import metadata, record
 from common.results import measured
 from cudaemu.errors import UserError
+from kernels.library.matmul import matmul
 
 SIZES = (1024, 2048, 4096, 8192)  # M = N = K
 ALONE, ONE, TWO = "product alone", "product, bias, GELU and residual: one kernel", "the same: two kernels"
@@ -39,7 +39,6 @@ def ways(
 ) -> dict[str, tuple[Callable[[], Tensor], Tensor]]:
     """{name: (call, what it has to return, fp32)} for matrices of fp16 with `size` rows and columns; `second` is
     `after`, or a kernel that does the same."""
-    matmul = importlib.import_module("kernels").matmul  # what programs call: the course lies above its harness
     generator = torch.Generator(device).manual_seed(0)
     a, b, residual = (torch.randn(size, size, generator=generator, device=device).half() for _ in range(3))
     b /= size**0.5  # GELU of numbers around 1, not of large ones alone

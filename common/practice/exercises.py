@@ -213,7 +213,7 @@ def find(text: str, stage: Stage | None = None) -> Exercise:
     UserError, with the likeliest names, if there is none."""
     chosen = {each.name: each for each in (of_stage(stage) if stage else catalogue())}
     short = {name.split("-", 1)[-1]: name for name in chosen} if stage else {}
-    if re.fullmatch(r"\d\d?|h\d", text) and not stage:
+    if re.fullmatch(rf"\d|{course.NUMBER}", text) and not stage:
         text = course.load(text).name
     name = short.get(text, text)
     if name not in chosen:

@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.dtypes import torch_dtype
 from common.packages import CUTE, version
-from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problem import FAR, Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
@@ -115,20 +115,12 @@ class Attention(Problem):
         b, h, n, d = q.shape
         return b, h, n, d
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        generator = torch.Generator(device).manual_seed(seed)
-        q, k, v = (torch.randn(each, generator=generator, device=device) for each in self.input_shapes(shape, variants))
-        q, k = PATTERNS[pattern](q, k, generator)
-        return tuple(tensor.to(torch_dtype(dtype)).contiguous() for tensor in (q, k, v))
+    def draw(self, request: Request) -> Tensors:
+        generator = torch.Generator(request.device).manual_seed(request.seed)
+        shapes = self.input_shapes(request.shape, request.variants)
+        q, k, v = (torch.randn(each, generator=generator, device=request.device) for each in shapes)
+        q, k = PATTERNS[request.pattern](q, k, generator)
+        return tuple(tensor.to(torch_dtype(request.dtype)).contiguous() for tensor in (q, k, v))
 
     def input_shapes(self, shape: Shape, variants: Variants) -> tuple[Shape, Shape, Shape]:
         """The shapes of Q, K and V."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.dtypes import torch_dtype
-from common.problem import Shape, Tensors, Variants
+from common.problem import Request, Shape, Tensors, Variants
 from common.problems.attention import FEW_SCORES, LOG2_E, Attention
 from common.problems.quantize import FP8, ROWS, dequantized, quantized
 from cudaemu.errors import UserError
@@ -50,18 +50,9 @@ class AttentionFp8(Attention):
                 raise UserError(f"{name} must have the dtype {wanted}; got {tensor.dtype}")
         return torch.float16
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        normal = "normal" if pattern in ("low", "sizes") else pattern
-        q, k, v = super().inputs(shape, dtype, variants, seed=seed, device=device, pattern=normal)
+    def draw(self, request: Request) -> Tensors:
+        shape, pattern = request.shape, request.pattern
+        q, k, v = super().draw(request._replace(pattern="normal") if pattern in ("low", "sizes") else request)
         if pattern == "low":  # all logits near -100
             size = math.sqrt(100 / math.sqrt(shape[-1]))
             q, k = q + size, k - size

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.dtypes import torch_dtype
-from common.problem import FAR, Problem, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problem import FAR, Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 BLOCK = 32  # rows, columns and depth of the smallest tile of any stage
@@ -103,21 +103,12 @@ class Gemm(Problem):
             raise UserError(f"{self.formula} cannot be computed of A {list(a.shape)} and B {list(b.shape)}{given}")
         return m, n, k
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        m, n, k = shape
-        generator = torch.Generator(device).manual_seed(seed)
-        a = torch.randn((m, k), generator=generator, device=device).to(torch_dtype(dtype))
-        b = torch.randn((k, n), generator=generator, device=device).to(torch_dtype(dtype))
-        return a, straight(b, variants).contiguous()  # the same numbers, whichever way B is given
+    def draw(self, request: Request) -> Tensors:
+        (m, n, k), device, dtype = request.shape, request.device, torch_dtype(request.dtype)
+        generator = torch.Generator(device).manual_seed(request.seed)
+        a = torch.randn((m, k), generator=generator, device=device).to(dtype)
+        b = torch.randn((k, n), generator=generator, device=device).to(dtype)
+        return a, straight(b, request.variants).contiguous()  # the same numbers, whichever way B is given
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         m, n, _ = shape

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu
 
 from common.dtypes import torch_dtype
-from common.problem import Shape, Tensors, Tolerance, Variants
+from common.problem import Request, Shape, Tensors, Tolerance, Variants
 from common.problems.gemm import CHUNK, Gemm, straight
 from cudaemu.errors import UserError
 
@@ -58,18 +58,9 @@ class Matmul(Gemm):
         ragged = self.test_shapes(multiples, variants).get("ragged in M, N, K")
         return self.patterns[1:] if shape == ragged else self.patterns[:1]
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        a, b = super().inputs(shape, dtype, variants, seed=seed, device=device)
-        return (_apart(a, 8), _apart(b, 16)) if pattern == "strided" else (a, b)
+    def draw(self, request: Request) -> Tensors:
+        a, b = super().draw(request)
+        return (_apart(a, 8), _apart(b, 16)) if request.pattern == "strided" else (a, b)
 
     def outputs_for(self, inputs: Sequence[Tensor], dtype: str, variants: Variants) -> Tensors:
         """C's rows are apart where A's are."""

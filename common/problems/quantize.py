@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from common.problem import Problem, Shape, Tensors, Tolerance, Variants
+from common.problem import Problem, Request, Shape, Tensors, Tolerance, Variants
 from common.problems.attention import Attention
 
 ROWS = 64  # that share a scale
@@ -46,21 +46,12 @@ class Quantize(Attention):
     ) -> dict[str, tuple[tuple[Shape, Shape], ...]]:
         return {}
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        made = super().inputs(shape, dtype, variants, seed=seed, device=device)
-        if pattern == "outliers":
+    def draw(self, request: Request) -> Tensors:
+        made = super().draw(request._replace(pattern="normal"))
+        if request.pattern == "outliers":
             for tensor in made:
                 tensor[..., 3] *= 100
-        if pattern == "zeros":
+        if request.pattern == "zeros":
             for tensor in made:
                 tensor[..., :ROWS, :] = 0
         return made

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.dtypes import torch_dtype
-from common.problem import Problem, Shape, Tensors, Variants, whole_number
+from common.problem import Problem, Request, Shape, Tensors, Variants, whole_number
 from common.problems.attention import WIDE, Attention, flash
 from cudaemu.errors import UserError
 
@@ -127,20 +127,9 @@ class Sdpa(Attention):
         b, h, h_kv, n, n_kv, d = shape
         return (b, h, n, d), (b, h_kv, n_kv, d), (b, h_kv, n_kv, d)
 
-    def inputs(
-        self,
-        shape: Shape,
-        dtype: str,
-        variants: Variants,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        pattern: str = "normal",
-    ) -> Tensors:
-        make = {"absent": _absent, "strided": _strided}.get(pattern)
-        normal = "normal" if make else pattern
-        inputs = super().inputs(shape, dtype, variants, seed=seed, device=device, pattern=normal)
-        return make(*inputs) if make else inputs
+    def draw(self, request: Request) -> Tensors:
+        make = {"absent": _absent, "strided": _strided}.get(request.pattern)
+        return make(*super().draw(request._replace(pattern="normal"))) if make else super().draw(request)
 
     def outputs(self, shape: Shape, dtype: str, variants: Variants, device: str | torch.device = "cpu") -> Tensors:
         b, h, _, n, _, d = shape

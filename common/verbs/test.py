@@ -83,7 +83,7 @@ def _kernels(
 
 def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.Namespace) -> int:
     """Check them, the first also on a GPU of the compute capability `small`, and what no single launch shows."""
-    from common import accuracy, launcher  # they import torch, by which time the first kernel is compiled
+    from common import accuracy, launcher_check  # they import torch, by which time the first kernel is compiled
 
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
@@ -118,12 +118,12 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
             update(advance=1)
         for device, why, sizes in far:
             update(f"testing {first.label} with {why} ({device})")
-            results.append(replace(launcher.check_far(first, sizes, device, args.seed), why=why))
+            results.append(replace(launcher_check.check_far(first, sizes, device, args.seed), why=why))
             update(advance=1)
         if others:
             update(f"testing the launcher of {first.label}")
             for kernel in firsts:
-                results.append(replace(launcher.check(kernel, args.seed), why="what the launcher does besides"))
+                results.append(replace(launcher_check.check(kernel, args.seed), why="what the launcher does besides"))
             update(advance=1)
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
@@ -167,12 +167,12 @@ def _shapes(kernel: Kernel, first: bool, device: str, args: argparse.Namespace) 
 def _far(kernel: Kernel, device: str) -> Mapping[str, Sequence[tuple[Shape, Shape]]]:
     """Inputs that reach beyond 32 bits, by what they are: those that the GPU has room for. In the emulator one block
     runs, where it makes the last part and no more."""
-    from common import launcher
+    from common import launcher_check
 
     found = kernel.stage.spec.far_inputs(kernel.multiples, kernel.variants)
     if device == "gpu":
-        return {why: sizes for why, sizes in found.items() if launcher.fits(kernel, sizes)}
-    return found if launcher.last_is_last(kernel) else {}
+        return {why: sizes for why, sizes in found.items() if launcher_check.fits(kernel, sizes)}
+    return found if launcher_check.last_is_last(kernel) else {}
 
 
 def _newer(kernel: Kernel) -> Arch | None:

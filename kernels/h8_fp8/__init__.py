@@ -31,5 +31,5 @@ stage = Stage(
             alignment=16,
         ),
     ),
-    function="attention",
+    function="attention_fp8",
 )

@@ -9,7 +9,7 @@ import cudaemu
 import kernels
 from common.figures import gemm_tiles
 from cudaemu.errors import UserError
-from kernels.h5_final.launch import CHOICES
+from kernels.h5_final.choices import CHOICES
 
 
 def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
@@ -11,9 +9,9 @@ from common import course, gpu, tiles
 from common.stage import Kernel, Stage
 from common.verbs import tune
 from cudaemu.hardware import Arch
+from kernels.library import attention
 
 ABLE = [course.load("16"), course.load("h7")]
-attention = importlib.import_module("kernels.16_final.attention")
 
 
 @pytest.mark.parametrize("stage", ABLE, ids=lambda stage: stage.name)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, launcher
+from common import accuracy, launcher_check
 from common.stage import Kernel, Stage
 from common.verbs import test as verb
 from cudaemu.hardware import Arch
@@ -25,17 +25,17 @@ def broken(edited: Edited, stage: Stage, *edits: tuple[str, str]) -> Kernel:
 
 
 def said_of_the_launcher(kernel: Kernel) -> str:
-    return launcher.check(kernel).report
+    return launcher_check.check(kernel).report
 
 
 @pytest.mark.parametrize("number", ["01", "05", "12", "h2", "h4", "h6"])
 def test_our_own_are_right(number: str):
     kernel = kernels.load(number).kernel()
-    assert launcher.check(kernel).ok
+    assert launcher_check.check(kernel).ok
     far = verb._far(kernel, "emulator")
     assert len(far) == (0 if number == "h4" else 2), "a block of h4 goes over all tiles"
     for sizes in far.values():
-        result = launcher.check_far(kernel, sizes, "emulator")
+        result = launcher_check.check_far(kernel, sizes, "emulator")
         assert result.ok and result.accuracies, result.report
 
 
@@ -62,12 +62,12 @@ def test_pointers_that_are_none_or_not_aligned(stage: Stage):
     """Whoever copies a launcher out has no Python layer to check for him."""
     kernel = stage.kernel()
     shape = min(kernel.test_shapes().values(), key=lambda shape: stage.spec.flops(shape, kernel.variants))
-    inputs, outputs = launcher.tensors(kernel, shape, 0)
+    inputs, outputs = launcher_check.tensors(kernel, shape, 0)
     arguments = {**kernel.arguments(inputs, outputs), "stream": None}
     names = [*stage.spec.input_names, *stage.spec.output_names(kernel.variants)]
 
     def status(name: str, changed: torch.Tensor | None) -> int:
-        options = {"arch": stage.arch, "blocks": launcher.NO_BLOCK, "counters": False}
+        options = {"arch": stage.arch, "blocks": launcher_check.NO_BLOCK, "counters": False}
         return kernel.call_launcher({**arguments, name: changed}, **options).status
 
     invalid_value = 1
@@ -90,7 +90,7 @@ def test_a_size_that_is_not_refused(edited: Edited, rule: str):
 def test_a_launcher_that_takes_more_than_its_stage_may(edited: Edited):
     """Of stage 01 any size is right: a rule that its launcher does not have is none to refuse by."""
     kernel = NAIVE.kernel()
-    assert launcher.check(replace(kernel, stage=replace(NAIVE, multiples={"M": 32}))).ok
+    assert launcher_check.check(replace(kernel, stage=replace(NAIVE, multiples={"M": 32}))).ok
 
 
 COUNTER = (
@@ -142,7 +142,7 @@ def test_a_call_that_does_not_wait_for_the_one_before(edited: Edited):
 def test_products_of_32_bits(edited: Edited, number: str, wide: str, narrow: str, wrong: str):
     kernel = broken(edited, kernels.load(number), (wide, narrow))
     failed = [why for why, sizes in verb._far(kernel, "emulator").items()
-              if not launcher.check_far(kernel, sizes, "emulator").ok]  # fmt: skip
+              if not launcher_check.check_far(kernel, sizes, "emulator").ok]  # fmt: skip
     assert failed == [f"more than 2³² elements of {name} and C" for name in wrong]
 
 
@@ -158,7 +158,9 @@ def test_heads_along_an_axis_that_has_no_room_and_keys_in_16_bits(edited: Edited
             "head + (long long)(short)(tile / 2 * BLOCK_KV) * HEAD_DIM",
         ),
     )
-    heads, keys = (launcher.check_far(kernel, sizes, "emulator") for sizes in verb._far(kernel, "emulator").values())
+    heads, keys = (
+        launcher_check.check_far(kernel, sizes, "emulator") for sizes in verb._far(kernel, "emulator").values()
+    )
     assert "524289 blocks along y, at most 65535" in heads.report
     assert "out of bounds global" in keys.report and "1x1x32832" in keys.report
 
@@ -167,8 +169,8 @@ def test_a_kernel_may_number_its_tiles_otherwise(edited: Edited):
     """The last block then does not make the last part: nothing is known of it, and nothing is said."""
     backwards = ("blockIdx.x / tiles_n", "(gridDim.x - 1 - blockIdx.x) / tiles_n")
     kernel = broken(edited, NAIVE, backwards, ("blockIdx.x % tiles_n", "(gridDim.x - 1 - blockIdx.x) % tiles_n"))
-    assert not launcher.last_is_last(kernel) and not verb._far(kernel, "emulator")
-    assert launcher.last_is_last(NAIVE.kernel())
+    assert not launcher_check.last_is_last(kernel) and not verb._far(kernel, "emulator")
+    assert launcher_check.last_is_last(NAIVE.kernel())
 
 
 def test_a_far_check_needs_room_on_the_gpu(monkeypatch: pytest.MonkeyPatch):
@@ -226,9 +228,9 @@ def test_all_of_it_is_part_of_test(command, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Kernel, "prepare", lambda kernel, arch: None)
     monkeypatch.setattr(accuracy, "check", note)
-    monkeypatch.setattr(launcher, "last_is_last", lambda kernel: True)
-    monkeypatch.setattr(launcher, "check", lambda kernel, seed: note(kernel, (1,) * 6, "launcher"))
-    monkeypatch.setattr(launcher, "check_far", lambda kernel, sizes, device, seed: note(kernel, (1,) * 6, "far"))
+    monkeypatch.setattr(launcher_check, "last_is_last", lambda kernel: True)
+    monkeypatch.setattr(launcher_check, "check", lambda kernel, seed: note(kernel, (1,) * 6, "launcher"))
+    monkeypatch.setattr(launcher_check, "check_far", lambda kernel, sizes, device, seed: note(kernel, (1,) * 6, "far"))
     status, *_ = command(FINAL.package, "test", "--device", "emulator")
     assert status == 0 and len(done) == len(set(done)) + 1, "twice far: heads and batches"
     assert {

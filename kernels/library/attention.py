@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from common import course, gpu, tiles, torch_private
-from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
+from common.calls import Plan, Plans, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel, Prepared, Stage
 from cudaemu.errors import UserError
 
-stage = course.load(__package__.rpartition(".")[2])
-hopper = course.load("h7")  # computes the same, for launchers with the same arguments
+stage = course.load("16")
 
 FEW_QUERIES = 64  # of a head, or of heads that share keys: stage 16 is then as fast as memory, and costs the host less
 
@@ -31,6 +32,18 @@ DTYPES = stage.torch_dtypes
 HEAD_DIMS = stage.variants["HEAD_DIM"]
 ROW_BYTES = stage.alignment  # each row begins at a multiple of so many
 LOG2_E = math.log2(math.e)
+
+
+class Arguments(NamedTuple):
+    """Of `attention`, in the order of its operator."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+    return_lse: bool = False
 
 
 def attention(
@@ -58,87 +71,69 @@ def attention(
     Returns O, [B, H, N, D], of q's dtype and, as torch.empty_like, of its layout. A query that sees no key, or whose
     scores are all -inf, has O = 0 and LSE = -inf; a score of inf or NaN makes both NaN. There is no backward.
     UserError (a ValueError) names the argument that does not fit."""
-    if torch.compiler.is_compiling() or torch_private.dispatch_modes() or not (type(q) is type(k) is type(v) is Tensor):
-        return _dispatch(q, k, v, is_causal, scale, enable_gqa, return_lse)
+    tensors, values = (q, k, v), (is_causal, scale, enable_gqa, return_lse)
+    if torch_private.is_compiling() or torch_private.dispatch_modes() or not (type(q) is type(k) is type(v) is Tensor):
+        return _dispatch(Arguments._make((*tensors, *values)))
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        check_grad("attention", {"q": q, "k": k, "v": v})
-    o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return o if lse is None else (o, lse)
+        return _dispatch(Arguments._make((*tensors, *values)))
+    outputs = _plans.call(tensors, values)
+    return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
 
-def _run(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
-) -> tuple[Tensor, Tensor | None]:
-    """O, and LSE if it was asked for."""
-    key: tuple = ()
-    try:
-        addresses = q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        unaligned = (q_address | k_address | v_address) % ROW_BYTES
-        of_q, of_k, of_v = (
-            (q.dtype, q.device, q.shape, q.stride(), q.is_neg()),
-            (k.dtype, k.device, k.shape, k.stride(), k.is_neg()),
-            (v.dtype, v.device, v.shape, v.stride(), v.is_neg()),
-        )
-        there = 0 not in addresses
-        key = (of_q, of_k, of_v, unaligned, there, is_causal, scale, enable_gqa, return_lse)
-        plan = _plans[key]
-    except (KeyError, AttributeError, RuntimeError, TypeError):
-        check(q, k, v, is_causal, scale, enable_gqa, return_lse)
-        if q.device.type == "meta":
-            o, lse = _fake(q, k, v, is_causal, scale, enable_gqa, return_lse)
-            return o, lse if return_lse else None
-        check_memory("attention", {"q": q, "k": k, "v": v})
-        if q.is_neg() or k.is_neg() or v.is_neg():
-            return _run(q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), is_causal, scale, enable_gqa, return_lse)
-        plan = _plans[key] = Plan(q, k, v, unaligned > 0, is_causal, scale, return_lse)
-    return plan(q, k, v, addresses)
+def _prepare(tensors: Sequence[Tensor], values: tuple) -> Plan[Sequence[Tensor]]:
+    """The plan of such a call, which returns O, and LSE if it was asked for. UserError for what does not fit."""
+    given = Arguments._make((*tensors, *values))
+    check(given)
+    if given.q.device.type == "meta":
+        return lambda tensors, _: _like(Arguments._make((*tensors, *values)))
+    check_memory("attention", {"q": given.q, "k": given.k, "v": given.v})
+    kept = Call(given)
+    return kept.prepared if kept.plain else kept
 
 
-class Plan:
+class Call:
     """One kind of call: what is copied first, the prepared kernel, how O lies."""
 
-    def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, unaligned: bool, is_causal: bool, scale: float | None, return_lse: bool
-    ):
+    def __init__(self, given: Arguments):
+        q, k, v = tensors = given[:3]
         b, h, n, d = q.shape
         h_kv, n_kv = k.shape[1:3]
         device, like_q = q.device, torch.empty_like(q, device="meta")
-        self.device, self.strides, self.return_lse = device, like_q.stride(), return_lse  # strides of O
+        self.device, self.strides, self.return_lse = device, like_q.stride(), given.return_lse  # strides of O
+        self.plain = False
         self.nothing = q.numel() == 0 or n_kv == 0  # no query, or no key to see
         if self.nothing:
             return
-        scale = d**-0.5 if scale is None else scale
+        scale = d**-0.5 if given.scale is None else given.scale
         magnitude = ctypes.c_float(abs(scale)).value
         self.factor = 0.0 if magnitude == 0 else -1.0 if scale < 0 else None  # of q: the kernel takes scales above 0
-        self.copied = (unaligned or not _in_place(q), unaligned or not _in_place(k), unaligned or not _in_place(v))
+        unaligned = any(each.data_ptr() % ROW_BYTES for each in tensors)
+        self.copied = [unaligned or each.is_neg() or not _in_place(each) for each in tensors]
         self.turned = not _in_place(like_q)  # the kernel cannot write O as q lies
-        self.plain = not any(self.copied) and self.factor is None
+        self.plain = not (any(self.copied) or self.turned) and self.factor is None
         few = n * (h // h_kv) <= FEW_QUERIES
-        kernel, launcher = _built(DTYPES[q.dtype], device, d, bool(is_causal), few)
+        kernel, launcher = _built(DTYPES[q.dtype], device, d, given.is_causal, few)
         dense = self.copied[0] or self.factor is not None, *self.copied[1:]
-        read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip((q, k, v), dense)]
+        read = [torch.empty(t.shape, device="meta") if new else t for t, new in zip(tensors, dense)]
         o = torch.empty(q.shape, dtype=q.dtype, device="meta") if self.turned else like_q
-        lse = torch.empty((b, h, n), dtype=torch.float32, device="meta") if return_lse else None
+        lse = torch.empty((b, h, n), dtype=torch.float32, device="meta") if given.return_lse else None
         shape, changed = (b, h, h_kv, n, n_kv, d), {"scale": magnitude or 1.0}
-        self.call = Prepared(kernel, launcher, device, shape, read, (o,), (lse,), changed)
+        self.prepared = Prepared(kernel, launcher, device, shape, read, (o,), (lse,), changed)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, tensors: Sequence[Tensor], addresses: Sequence[int]) -> Sequence[Tensor]:
         if self.nothing:
-            lse = torch.full(q.shape[:3], -math.inf, dtype=torch.float32, device=self.device)
-            return torch.zeros_like(q), lse if self.return_lse else None
-        if not self.plain:
-            q, k, v = (_dense(each) if copied else each for each, copied in zip((q, k, v), self.copied))
-            if self.factor is not None:
-                q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
-            addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        outputs = self.call((q, k, v), addresses)
-        o = outputs[0]
+            lse = torch.full(tensors[0].shape[:3], -math.inf, dtype=torch.float32, device=self.device)
+            return [torch.zeros_like(tensors[0]), lse][: 1 + self.return_lse]
+        q, k, v = (_dense(each) if copied else each for each, copied in zip(tensors, self.copied))
+        if self.factor is not None:
+            q = torch.mul(q, self.factor, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
+        o, *more = self.prepared((q, k, v), (q.data_ptr(), k.data_ptr(), v.data_ptr()))
         if self.turned:
             o = torch.empty_strided(o.shape, self.strides, dtype=o.dtype, device=self.device).copy_(o)
-        return o, outputs[1] if self.return_lse else None
+        return [o, *more]
 
 
-_plans: Kept[Plan] = Kept()
+_plans: Plans[Sequence[Tensor]] = Plans(_prepare, ROW_BYTES)
 
 
 @lru_cache
@@ -158,7 +153,10 @@ def _stage(device: torch.device, few: bool) -> Stage:
     """The stage that computes on such a device: the one with instructions of its own, if it has those and there are
     more than FEW_QUERIES."""
     here = gpu.capability(device) if device.type == "cuda" and not few else None
-    return hopper if here and hopper.arch.runs_on(here) else stage
+    if here is None:
+        return stage
+    hopper = course.load("h7")  # computes the same, for launchers with the same arguments
+    return hopper if hopper.arch.runs_on(here) else stage
 
 
 def _in_place(tensor: Tensor) -> bool:
@@ -175,10 +173,9 @@ def _dense(tensor: Tensor) -> Tensor:
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def check(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
-) -> None:
+def check(given: Arguments) -> None:
     """UserError that names the argument that does not fit, and what would fit."""
+    q, k, v, _, scale, enable_gqa, _ = given
     tensors = {"q": q, "k": k, "v": v}
     check_tensors("attention", tensors)
     check_places("attention", tensors, ("cpu", "cuda", "meta"))
@@ -207,11 +204,7 @@ def check(
         )
     if h_kv != h and (h_kv == 0 or h % h_kv):
         raise UserError(f"attention: q's heads must be a multiple of k's under enable_gqa=True, got {h} and {h_kv}")
-    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
-        if not isinstance(flag, bool):
-            raise UserError(f"attention: {name} must be a bool, got {type(flag).__name__} ({flag!r})")
-    if isinstance(scale, (bool, Tensor)) or not (scale is None or hasattr(scale, "__float__")):
-        raise UserError(f"attention: scale must be a number or None, got {type(scale).__name__} ({scale!r})")
+    check_types(given)
     try:
         finite = scale is None or math.isfinite(ctypes.c_float(float(scale) * LOG2_E).value)
     except OverflowError:
@@ -220,17 +213,30 @@ def check(
         raise UserError(f"attention: scale times log2(e) must be finite in fp32, got scale={scale}")
 
 
+def check_types(given: Arguments) -> None:
+    """UserError for a flag that is no bool and a scale that is no number. torch.compile can trace it."""
+    scale = given.scale
+    for name in ("is_causal", "enable_gqa", "return_lse"):
+        flag = getattr(given, name)
+        if not isinstance(flag, bool):
+            raise UserError(f"attention: {name} must be a bool, got {type(flag).__name__} ({flag!r})")
+    number = (
+        scale is None or isinstance(scale, (int, float)) or hasattr(scale, "__float__")
+    )  # torch.compile's have none
+    if not number or isinstance(scale, (bool, str, Tensor)):
+        raise UserError(f"attention: scale must be a number or None, got {type(scale).__name__} ({scale!r})")
+
+
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
 
-def _dispatch(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool, return_lse: bool
-) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = {"q": q, "k": k, "v": v}
+def _dispatch(given: Arguments) -> Tensor | tuple[Tensor, Tensor]:
+    tensors = {"q": given.q, "k": given.k, "v": given.v}
     check_tensors("attention", tensors)
     check_grad("attention", tensors)
-    o, lse = torch.ops.gpu_kernels_course.attention(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return (o, lse) if return_lse else o
+    check_types(given)
+    o, lse = torch.ops.gpu_kernels_course.attention(*given)
+    return (o, lse) if given.return_lse else o
 
 
 @torch.library.custom_op(
@@ -240,29 +246,22 @@ def _dispatch(
     "bool return_lse=False) -> (Tensor, Tensor)",
     tags=(torch.Tag.needs_exact_strides,),  # O lies as q does
 )
-def _operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    return_lse: bool = False,
-) -> tuple[Tensor, Tensor]:
+def _operator(*arguments: Any) -> tuple[Tensor, Tensor]:
     """(O, LSE); LSE is empty if it was not asked for: an operator has a fixed number of outputs."""
-    o, lse = _run(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return o, q.new_empty(0, dtype=torch.float32) if lse is None else lse
+    given = Arguments(*arguments)
+    o, *lse = _plans.call(given[:3], given[3:])
+    return o, lse[0] if lse else given.q.new_empty(0, dtype=torch.float32)
 
 
 @_operator.register_fake
-def _fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    return_lse: bool = False,
-) -> tuple[Tensor, Tensor]:
-    check(q, k, v, is_causal, scale, enable_gqa, return_lse)
-    return torch.empty_like(q), q.new_empty(q.shape[:3] if return_lse else 0, dtype=torch.float32)
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    given = Arguments(*arguments)
+    check(given)
+    o, *lse = _like(given)
+    return o, lse[0] if lse else given.q.new_empty(0, dtype=torch.float32)
+
+
+def _like(given: Arguments) -> list[Tensor]:
+    """O, and LSE if it is asked for: tensors like them, with no values."""
+    q = given.q
+    return [torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)][: 1 + given.return_lse]

@@ -6,25 +6,48 @@ that TMA cannot read, take stage 11 and torch for what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from common import course, torch_private
-from common.calls import Kept, check_grad, check_memory, check_places, check_tensors
+from common.calls import Plan, Plans, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel
 from cudaemu.errors import UserError
 
-stage = course.load(__package__.rpartition(".")[2])
-portable = course.load("11")
+stage = course.load("h5")
 
 DTYPES = stage.torch_dtypes
 ROW_BYTES = stage.alignment
 PAIR_BYTES = 4  # two neighbours of the bias are read at once
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2}
+
+
+class Arguments(NamedTuple):
+    """Of `matmul`: five tensors, then the others."""
+
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    out: Tensor | None = None
+    activation: str | None = None
+    out_dtype: torch.dtype | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name: a, b and those of the others that were given."""
+        named: Iterable[tuple[str, Any]] = zip(self._fields[:5], self)
+        return {name: each for name, each in named if each is not None or name in ("a", "b")}
+
+    @property
+    def result(self) -> torch.dtype:
+        """The dtype of the result."""
+        return self.out.dtype if self.out is not None else self.out_dtype or self.a.dtype
 
 
 def matmul(
@@ -51,88 +74,33 @@ def matmul(
     The sum is accumulated in fp32 and rounded once, at the end; where stage 11 computes (another GPU, N or K no
     multiple of 8), the product is rounded before the rest is added. Returns [M, N]. There is no backward.
     UserError (a ValueError) names the argument that does not fit."""
-    for each in (a, b, bias, residual, out):
-        if each is not None and type(each) is not Tensor:
-            return _dispatch(a, b, bias, activation, residual, out, out_dtype)
-    if torch.compiler.is_compiling() or torch_private.dispatch_modes():
-        return _dispatch(a, b, bias, activation, residual, out, out_dtype)
-    if torch.is_grad_enabled():
-        for each in (a, b, bias, residual, out):
-            if each is not None and each.requires_grad:
-                named = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
-                check_grad("matmul", {name: tensor for name, tensor in named.items() if tensor is not None})
-    return _run(a, b, bias, activation, residual, out, out_dtype)
+    tensors, values = (a, b, bias, residual, out), (activation, out_dtype)
+    if torch_private.is_compiling() or torch_private.dispatch_modes():
+        return _dispatch(Arguments._make((*tensors, *values)))
+    for each in tensors:
+        if each is not None and (type(each) is not Tensor or each.requires_grad and torch.is_grad_enabled()):
+            return _dispatch(Arguments._make((*tensors, *values)))
+    return _plans.call(tensors, values)
 
 
-def _run(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    residual: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> Tensor:
-    try:
-        more = [None if each is None else _kind(each) for each in (bias, residual, out)]
-        key = (_kind(a), _kind(b), *more, activation, out_dtype)
-    except (AttributeError, RuntimeError):  # None, a sparse or a nested tensor, one inside a vmap: they have no address
-        check(a, b, bias, activation, residual, out, out_dtype)
-        raise
-    plan = _plans.get(key)
-    if plan is None:  # refused calls are not kept, so a call that is found needs no check
-        check(a, b, bias, activation, residual, out, out_dtype)
-        if a.device.type == "meta":
-            return _result(a, b, out, out_dtype)
-        given = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
-        check_memory("matmul", {name: each for name, each in given.items() if each is not None})
-        if any(each is not None and each.is_neg() for each in given.values()):
-            bias, residual = (each if each is None else each.resolve_neg() for each in (bias, residual))
-            wanted = out_dtype if out is None else out.dtype
-            made = _run(a.resolve_neg(), b.resolve_neg(), bias, activation, residual, None, wanted)
-            return made if out is None else out.copy_(made)
-        plan = _plans[key] = Plan(a, b, bias, activation, residual, out, out_dtype)
-    if out is not None:
-        _apart(out, {"a": a, "b": b, "bias": bias, "residual": residual})
-    return plan(a, b, bias, residual, out)
+def _prepare(tensors: Sequence[Any], values: tuple) -> Plan[Tensor]:
+    """The plan of such a call. UserError for what does not fit."""
+    given = Arguments._make((*tensors, *values))
+    check(given)
+    if given.a.device.type == "meta":
+        return lambda tensors, _: _like(Arguments._make((*tensors, *values)))
+    check_memory("matmul", given.tensors)
+    return Call(given)
 
 
-def _kind(tensor: Tensor) -> tuple:
-    address = tensor.data_ptr()
-    there = address % ROW_BYTES if address else None
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), there, tensor.is_neg()
-
-
-def _apart(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
-    begin, end = _span(out)
-    for name, each in inputs.items():
-        if each is not None and begin < _span(each)[1] and _span(each)[0] < end:
-            raise UserError(f"matmul: out must not share memory with {name}")
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of its first byte and of the byte after its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.data_ptr()
-    return begin, begin + (last + 1) * tensor.element_size() if tensor.numel() else begin
-
-
-class Plan:
+class Call:
     """One kind of call: what is copied first, the kernel, its numbers."""
 
-    def __init__(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
-        residual: Tensor | None,
-        out: Tensor | None,
-        out_dtype: torch.dtype | None,
-    ):
+    def __init__(self, given: Arguments):
+        a, b, bias, residual, out = given[:5]
         (m, k), n = a.shape, b.shape[1]
-        self.shape, self.device, self.activation = (m, n, k), a.device, activation
-        self.dtype = out.dtype if out is not None else out_dtype or a.dtype
+        self.shape, self.device, self.activation, self.dtype = (m, n, k), a.device, given.activation, given.result
+        self.lengths = [0 if each is None else _length(each) for each in given[:5]]
         self.empty = m == 0 or n == 0 or k == 0
         self.turned = not _in_place(b) and _in_place(b.t())  # as [N, K]
         chunk = ROW_BYTES // a.element_size()
@@ -145,8 +113,8 @@ class Plan:
         self.copied = (
             not _in_place(a),
             not (self.turned or _in_place(b)),
+            bias is not None and (bias.stride(0) != 1 or bias.data_ptr() % PAIR_BYTES != 0 or bias.is_neg()),
             residual is not None and not _in_place(residual),
-            bias is not None and (bias.stride(0) != 1 or bias.data_ptr() % PAIR_BYTES != 0),
         )
         self.direct = out is None or _in_place(out)
         self.numbers = {
@@ -154,8 +122,8 @@ class Plan:
             "a_row": k if self.copied[0] or m < 2 else a.stride(0),
             "b_row": n if self.copied[1] else b.stride(int(self.turned)),
             "c_row": out.stride(0) if out is not None and self.direct and m > 1 else n,
-            "residual_row": residual.stride(0) if residual is not None and not self.copied[2] and m > 1 else n,
-            "activation": ACTIVATIONS[activation],
+            "residual_row": residual.stride(0) if residual is not None and not self.copied[3] and m > 1 else n,
+            "activation": ACTIVATIONS[given.activation],
         }  # fmt: skip
         chosen = self.kernel.choices(self.shape, self.device)
         self.numbers |= {name: chosen[name] for name in ("choice", "room")}
@@ -165,24 +133,30 @@ class Plan:
             scratch = stage.spec.scratch(self.shape, chosen, "meta")[-1:]
             self.launch = launcher.bind(self.device, list(self.numbers.values()), scratch=scratch)
 
-    def __call__(
-        self, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor | None
-    ) -> Tensor:
+    def __call__(self, tensors: Sequence[Tensor | None], addresses: Sequence[int]) -> Tensor:
+        out = tensors[-1]
+        if out is not None:
+            self._apart(addresses)
         if self.empty or not self.fused:
-            return self._by_torch(a, b, bias, residual, out)
-        a = _copy(a) if self.copied[0] else a
-        b = _copy(b) if self.copied[1] else b
-        if bias is not None and self.copied[3]:
-            bias = _copy(bias)
-        if residual is not None and self.copied[2]:
-            residual = _copy(residual)
+            return self._by_torch(*tensors)
+        if True in self.copied:
+            copied = (*self.copied, False)  # out is not
+            tensors = [_copy(each) if new and each is not None else each for each, new in zip(tensors, copied)]
+            addresses = [0 if each is None else each.data_ptr() for each in tensors]
         c = out if out is not None and self.direct else self._new()
         if self.launch is not None:
-            more = 0 if bias is None else bias.data_ptr(), 0 if residual is None else residual.data_ptr()
-            self.launch(a.data_ptr(), b.data_ptr(), c.data_ptr(), *more)
+            a, b, bias, residual, _ = addresses
+            self.launch(a, b, c.data_ptr(), bias, residual)
         else:
-            self._emulate((a, b, c, bias, residual))
+            self._emulate(tensors, c)
         return c if out is None or c is out else out.copy_(c)
+
+    def _apart(self, addresses: Sequence[int]) -> None:
+        """UserError if `out` shares memory with an input."""
+        *inputs, out = zip(Arguments._fields, addresses, self.lengths)
+        for name, begin, length in inputs:
+            if out[1] < begin + length and begin < out[1] + out[2]:
+                raise UserError(f"matmul: out must not share memory with {name}")
 
     def _new(self) -> Tensor:
         m, n, _ = self.shape
@@ -190,20 +164,19 @@ class Plan:
             return self.empty_strided((m, n), (n, 1), self.dtype)
         return torch.empty((m, n), dtype=self.dtype, device=self.device)
 
-    def _emulate(self, tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]) -> None:
-        a, b, c, bias, residual = tensors
+    def _emulate(self, tensors: Sequence[Any], c: Tensor) -> None:
+        a, b, bias, residual, _ = tensors
         changed = {"bias": bias, "residual": residual, **self.numbers}
-        self.kernel.emulate([a, b.t() if self.turned else b], [c], changed=changed).raise_if_findings()
+        self.kernel.emulate_call([a, b.t() if self.turned else b], [c], changed)
 
-    def _by_torch(
-        self, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor | None
-    ) -> Tensor:
+    def _by_torch(self, a: Any, b: Any, bias: Tensor | None, residual: Tensor | None, out: Tensor | None) -> Tensor:
         """What h5 cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
-        m, n, _ = self.shape
+        m, n, k = self.shape
         if self.empty:
             c = torch.zeros((m, n), dtype=torch.float32, device=self.device)
         else:
-            rest = -self.shape[2] % int(portable.multiples["K"])  # zeros add nothing
+            portable = course.load("11")
+            rest = -k % int(portable.multiples["K"])  # zeros add nothing
             a, b = torch.nn.functional.pad(a, (0, rest)), torch.nn.functional.pad(b, (0, 0, 0, rest))
             product = portable(a.contiguous(), b.contiguous())
             assert isinstance(product, Tensor)
@@ -217,7 +190,7 @@ class Plan:
         return c.to(self.dtype) if out is None else out.copy_(c)
 
 
-_plans: Kept[Plan] = Kept()
+_plans: Plans[Tensor] = Plans(_prepare, ROW_BYTES)
 
 
 @lru_cache
@@ -231,7 +204,13 @@ def _in_place(tensor: Tensor) -> bool:
     """Whether TMA can read or write it where it lies."""
     size = tensor.element_size()
     rows = tensor.shape[0] < 2 or tensor.stride(0) * size % ROW_BYTES == 0 and tensor.stride(0) >= tensor.shape[1]
-    return tensor.stride(1) == 1 and rows and tensor.data_ptr() % ROW_BYTES == 0
+    return tensor.stride(1) == 1 and rows and tensor.data_ptr() % ROW_BYTES == 0 and not tensor.is_neg()
+
+
+def _length(tensor: Tensor) -> int:
+    """The bytes from its first element to the end of its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -239,25 +218,19 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _result(a: Tensor, b: Tensor, out: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
-    return out if out is not None else a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+def _like(given: Arguments) -> Tensor:
+    """A result with no values, or `out`."""
+    shape = (given.a.shape[0], given.b.shape[1])
+    return given.out if given.out is not None else given.a.new_empty(shape, dtype=given.result)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def check(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    residual: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> None:
+def check(given: Arguments) -> None:
     """UserError that names the argument that does not fit, and what would fit."""
-    tensors = {"a": a, "b": b}
-    tensors |= {n: each for n, each in (("bias", bias), ("residual", residual), ("out", out)) if each is not None}
+    a, b, _, _, out, *_ = given
+    tensors = given.tensors
     check_tensors("matmul", tensors)
     check_places("matmul", tensors, ("cpu", "cuda", "meta"))
     for name in ("a", "b"):
@@ -275,38 +248,39 @@ def check(
     for name, shape in (("bias", [n]), ("residual", [m, n]), ("out", [m, n])):
         if name in tensors and list(tensors[name].shape) != shape:
             raise UserError(f"matmul: {name} must be {shape}, got {list(tensors[name].shape)}")
-    if activation not in ACTIVATIONS:
-        raise UserError(f"matmul: activation must be None, 'relu' or 'gelu', got {activation!r}")
-    results = (a.dtype, torch.float32)
+    check_values(given)
+    if out is not None and m > 1 and n > 1 and 0 in out.stride():
+        raise UserError("matmul: out must not be expanded: its elements share memory")
+
+
+def check_values(given: Arguments) -> None:
+    """UserError for what is to follow the product, or a dtype of the result, that there is not. torch.compile can trace
+    it."""
+    out, out_dtype, results = given.out, given.out_dtype, (given.a.dtype, torch.float32)
+    if given.activation not in tuple(ACTIVATIONS):
+        raise UserError(f"matmul: activation must be None, 'relu' or 'gelu', got {given.activation!r}")
     if out_dtype is not None and out_dtype not in results:
         raise UserError(f"matmul: out_dtype must be {results[0]} or {results[1]}, got {out_dtype}")
     if out is not None and out.dtype not in results:
         raise UserError(f"matmul: out must be {results[0]} or {results[1]}, got {out.dtype}")
     if out is not None and out_dtype not in (None, out.dtype):
         raise UserError(f"matmul: out_dtype must be out's dtype, {out.dtype}, or None; got {out_dtype}")
-    if out is not None and m > 1 and n > 1 and 0 in out.stride():
-        raise UserError("matmul: out must not be expanded: its elements share memory")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
 
-def _dispatch(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    residual: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> Tensor:
-    tensors = {"a": a, "b": b, "bias": bias, "residual": residual, "out": out}
-    given = {name: each for name, each in tensors.items() if each is not None}
-    check_tensors("matmul", given)
-    check_grad("matmul", given)
-    wanted = out_dtype if out is None else out.dtype
-    made = torch.ops.gpu_kernels_course.matmul(a, b, bias, activation, residual, wanted)
-    return made if out is None else out.copy_(made)
+def _dispatch(given: Arguments) -> Tensor:
+    check_tensors("matmul", given.tensors)
+    check_grad("matmul", given.tensors)
+    check_values(given)
+    wanted = given.out_dtype if given.out is None else given.out.dtype
+    a, b, bias, residual, *_ = given
+    made = torch.ops.gpu_kernels_course.matmul(a, b, bias, given.activation, residual, wanted)
+    return made if given.out is None else given.out.copy_(made)
+
+
+OPERATOR = ("a", "b", "bias", "activation", "residual", "out_dtype")  # its arguments
 
 
 @torch.library.custom_op(
@@ -315,25 +289,13 @@ def _dispatch(
     schema="(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None, "
     "ScalarType? out_dtype=None) -> Tensor",
 )
-def _operator(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    return _run(a, b, bias, activation, residual, None, out_dtype)
+def _operator(*arguments: Any) -> Tensor:
+    given = Arguments(**dict(zip(OPERATOR, arguments)))
+    return _plans.call(given[:5], given[5:])
 
 
 @_operator.register_fake
-def _fake(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    check(a, b, bias, activation, residual, None, out_dtype)
-    return _result(a, b, None, out_dtype)
+def _fake(*arguments: Any) -> Tensor:
+    given = Arguments(**dict(zip(OPERATOR, arguments)))
+    check(given)
+    return _like(given)
