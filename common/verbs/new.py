@@ -105,7 +105,7 @@ def missing(stage: Stage) -> Iterator[str]:
     if not any(stage.number in each.split() for each in re.findall(r'^\w+="([\w ]*)"$', script, re.MULTILINE)):
         yield "docs/results/record.sh: its number, in the list of its ladder"
     if not re.search(rf"^\| {name} ", _text(root / "docs/performance.md"), re.MULTILINE):
-        yield "docs/performance.md: in the table of its ladder (docs/results/record.sh ladders, then python -m common.results)"
+        yield "docs/performance.md: its row in a ladder (docs/results/record.sh ladders, then python -m common.results)"
 
 
 def _text(path: Path) -> str:
