@@ -23,7 +23,7 @@ def test_in_the_emulator(path, capfd):
     assert ", no findings" in err
 
 
-@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_on_a_gpu(path, tmp_path):
     arch = subprocess.run(

@@ -137,6 +137,7 @@ def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new
     assert "wrong result" in accuracy.check(kernel, shape, "emulator", pattern=pattern).report
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_copies_that_a_pair_of_blocks_shares(transposed):
     """Also where the lower block of a pair has no row of C."""

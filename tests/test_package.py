@@ -108,12 +108,14 @@ def test_the_wheel_has_the_sources_of_the_emulator_and_nothing_of_the_course(whe
     assert {name.partition("/")[0] for name in names} == {"cudaemu", f"cudaemu-{cudaemu.__version__}.dist-info"}
 
 
+@pytest.mark.full
 def test_nothing_else_is_imported(installed, tmp_path):
     modules = ("torch", "rich", "common", "kernels", "tests")
     script = f"import cudaemu, importlib.util; print([n for n in {modules} if importlib.util.find_spec(n)])"
     assert done([installed / "python", "-c", script], tmp_path).stdout == "[]\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_command_runs_examples_from_any_folder(installed, tmp_path, name):
     path = ROOT / "examples" / f"{name}.cu"
@@ -140,12 +142,14 @@ def test_the_course_is_imported_in_any_folder_of_its_own_environment(tmp_path):
     assert done([folder / "bin" / "python", "-c", script], tmp_path).stdout == f"{ROOT / 'common' / '__init__.py'}\n"
 
 
+@pytest.mark.full
 def test_the_module_is_the_command(installed, tmp_path):
     commands = ([installed / "cudaemu"], [installed / "python", "-m", "cudaemu"])
     asked = [done([*command, "--help"], tmp_path).stdout for command in commands]
     assert asked[0] == asked[1] and asked[0].startswith("usage: cudaemu [OPTIONS] FILE.cu")
 
 
+@pytest.mark.full
 def test_versions_are_told(installed, tmp_path):
     said = done([installed / "cudaemu", "--version"], tmp_path).stdout.splitlines()
     assert said[0] == f"cudaemu {cudaemu.__version__}"
@@ -153,6 +157,7 @@ def test_versions_are_told(installed, tmp_path):
     assert re.fullmatch(rf"g\+\+ \d+\.\d+\.\d+ \({re.escape(toolchain.find_cxx())}\)", said[2])
 
 
+@pytest.mark.full
 def test_kernels_are_launched_with_numpy_alone(installed, tmp_path):
     (tmp_path / "mine.cu").write_text(
         "__global__ void twice(float *x, int n) {\n"

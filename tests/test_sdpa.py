@@ -323,7 +323,7 @@ def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(own, pattern):
     assert_emulated_right(own.bf16, 1, 4, 2, 3, 600, pattern=pattern)  # in parts
 
 
-@pytest.mark.core(every=4)
+@pytest.mark.core(every=6)
 @every_stage
 @pytest.mark.parametrize("scale", [1e7, 1e8, 1e9])
 def test_logits_that_fp32_has_no_fractions_of(own, scale):
@@ -346,7 +346,7 @@ def shape_scale(tensors: tuple[Tensor, ...]) -> float:
     return tensors[0].shape[-1] ** 0.5
 
 
-@pytest.mark.core(every=3)
+@pytest.mark.core(every=4)
 @every_stage
 @pytest.mark.parametrize("first", [0, 19_999])
 def test_many_small_weights_beside_a_large_one_are_not_lost(own, first):
@@ -370,6 +370,7 @@ def test_the_same_logits_in_the_stages_before(number):
         assert result.ok, result.report
 
 
+@pytest.mark.full
 def test_more_heads_than_a_grid_has_rows():
     """65537 of them, one key each: O is V."""
     q, k, v = (torch.randn(65537, 1, 1, 64).half() for _ in range(3))
@@ -463,6 +464,7 @@ def test_views_of_one_tensor():
         assert_right(PLAIN, (each, k, v), (o, lse))
 
 
+@pytest.mark.core(every=4)
 @every_stage
 @pytest.mark.parametrize("which", ["plain", "causal"])
 def test_few_queries_of_grouped_heads_with_strides(own, which):
@@ -497,7 +499,7 @@ def test_random_sizes_parts_and_patterns(own):
     each()
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=6)
 @pytest.mark.parametrize("multiprocessors", [1, 3])
 @pytest.mark.parametrize("which", ["plain", "causal", "bf16"])
 def test_blocks_that_compute_tile_after_tile(which, multiprocessors):
@@ -515,6 +517,7 @@ def test_blocks_that_compute_tile_after_tile(which, multiprocessors):
     assert_right(kernel, tensors, outputs)
 
 
+@pytest.mark.full
 def test_blocks_for_few_queries_fit_every_gpu():
     """Both rings at HEAD_DIM 128 take 80 KB: as much as a block may have from compute capability 8.0 on. From 9.0 on
     the second kernel is launched early, and waits."""
@@ -533,6 +536,7 @@ def test_blocks_for_few_queries_fit_every_gpu():
         assert_right(decoding, tensors, outputs)
 
 
+@pytest.mark.full
 def test_code_without_the_wait_is_not_launched_early(edited):
     """A build for 8.0 has no griddepcontrol.wait: on a newer GPU its second kernel begins when the first has ended."""
     inquiry = ("compiled.ptxVersion >= 90", "1")

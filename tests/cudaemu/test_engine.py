@@ -1101,6 +1101,7 @@ def test_what_blocks_print_comes_in_their_order_while_they_run():
     assert module_.launch("many", (2,), (32,), 0, b"", []).output.splitlines() == lines[:200]
 
 
+@pytest.mark.full
 def test_a_block_prints_a_megabyte_and_no_more():
     module_ = engine.Module(compile_host(sources.source(PRINTING, "printing")).ptx)
     output = module_.launch("endless", (1,), (32,), 0, b"", [], instructions=30_000_000).output

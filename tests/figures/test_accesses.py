@@ -113,13 +113,13 @@ def test_code_has_a_folder_of_its_own_and_keeps_it():
 
 
 def test_naive_lanes_are_a_row_or_a_column_of_c(naive):
-    accesses = naive._accesses("C", naive.requests("C"))
-    assert np.array_equal(accesses["row"], accesses["thread"] // 32)
-    assert np.array_equal(accesses["column"], accesses["thread"] % 32)
+    rows = naive._accesses("C", naive.requests("C"))
+    assert np.array_equal(rows["row"], rows["thread"] // 32)
+    assert np.array_equal(rows["column"], rows["thread"] % 32)
     scattered = accesses.run(kernels.load("01"), COALESCED=0)
-    accesses = scattered._accesses("C", scattered.requests("C"))
-    assert np.array_equal(accesses["row"], accesses["thread"] % 32)
-    assert np.array_equal(accesses["column"], accesses["thread"] // 32)
+    rows = scattered._accesses("C", scattered.requests("C"))
+    assert np.array_equal(rows["row"], rows["thread"] % 32)
+    assert np.array_equal(rows["column"], rows["thread"] // 32)
 
 
 def test_thread_tile_owns_what_its_header_says(thread_tile):

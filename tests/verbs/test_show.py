@@ -24,6 +24,7 @@ def test_one_file_is_written_by_its_suffix(command, tmp_path):
     assert "<svg" in target.read_text()
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("stage", [kernels.load("12"), kernels.load("16")], ids=lambda stage: stage.name)
 def test_problems_with_other_tensors_are_drawn_as_well(command, tmp_path, stage):
     """Small pictures of a shape that the problem chose; tensors are called as the problem calls them."""

@@ -302,6 +302,7 @@ def test_a_refused_launch_that_nobody_looked_at_is_told(command, edited):
     assert re.search(r"must return CUDA error 1: gemm_kernel: 2048 threads .*got cudaSuccess", out)
 
 
+@pytest.mark.full
 def test_checks_for_a_smaller_gpu_say_so(command, edited):
     source = edited(DOUBLE_BUFFER, ("= STAGES * sizeof(Tiles)", "= (STAGES + 1) * sizeof(Tiles)"))
     _, out, _ = command(DOUBLE_BUFFER.package, *TEST, "--source", source, "--variant", "STAGES=4")
