@@ -31,7 +31,7 @@ def of_kind(kind: str) -> list[Exercise]:
 
 
 def few(exercise: Exercise) -> list[tuple[int, ...]] | None:
-    """Two quick shapes: our own solutions are held to all of them by the tests of the stages."""
+    """Two quick shapes."""
     if exercise.stage is None:
         return None
     kernel = exercise.kernel(exercise.solution)
@@ -97,13 +97,14 @@ def test_the_beginning_has_no_points(exercise):
 
 
 def counted(exercise: Exercise) -> bool:
-    """Whether our solution has more to show than that it is right, which the tests of stages and examples hold."""
+    """Whether our solution has more to show than that it is right."""
     return bool(exercise.goals or exercise.keeps)
 
 
 @pytest.mark.parametrize("exercise", core(filter(counted, ALL), lambda each: each.kind), ids=named)
 def test_our_solution_meets_the_goals(exercise):
-    verdict = check(exercise.solution, exercise, shapes=few(exercise))
+    """And is right where that is counted; the tests of stages and examples hold that it is right at other shapes."""
+    verdict = check(exercise.solution, exercise, shapes=[])
     assert verdict.ok and verdict.points == 10, verdict
 
 
