@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import math
 import os
 import sys
@@ -25,7 +24,7 @@ from common.dtypes import torch_dtype
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import Problem
 from common.stage import KERNELS, Kernel, Stage
-from cudaemu.compiler import cache
+from tests.cudaemu.sources import source
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
 torch.set_num_threads(1)
@@ -76,23 +75,14 @@ def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def edited() -> Callable[..., Path]:
-    """A reader's own version of a stage's kernel.cu: edited(stage, ("old", "new"), ...).
-
-    The same text is the same file: what is compiled from it is found in the cache by the next test and the next day."""
+    """A reader's own version of a stage's kernel.cu, mine.cu: edited(stage, ("old", "new"), ...)."""
 
     def write(stage: Stage, *edits: tuple[str, str]) -> Path:
         text = stage.source.read_text()
         for old, new in edits:
             assert old in text, f"{stage.name} has no '{old}'"
             text = text.replace(old, new)
-        folder = cache.folder() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "mine.cu"
-        if not path.exists():
-            temporary = folder / f"{os.getpid()}.cu"
-            temporary.write_text(text)
-            temporary.rename(path)
-        return path
+        return source(text, "mine")
 
     return write
 

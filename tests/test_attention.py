@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor
@@ -230,7 +231,6 @@ def test_without_keys_all_is_zero_as_torch_has_it(launches):
 
 
 def test_random_calls_launch_what_they_mean(launches):
-    hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
     axis = st.integers(1, 3)
     view = st.sampled_from(["dense", *LAYOUTS])
@@ -260,7 +260,6 @@ def test_random_calls_launch_what_they_mean(launches):
 
 def test_random_arguments_are_taken_or_refused_in_words():
     """What torch's own attention cannot take is refused, too, and nothing else than a UserError is raised."""
-    hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
     sizes = st.lists(st.sampled_from([0, 1, 2, 3, 4, 64, 80, 128]), min_size=3, max_size=5).map(tuple)
     usual = st.tuples(st.integers(1, 2), st.sampled_from([2, 4]), st.integers(1, 5), st.sampled_from([64, 128]))

@@ -1,7 +1,9 @@
-"""The example programs: each checks itself, in the emulator without a finding and on a GPU if there is one."""
+"""The example programs: each checks itself, in the emulator without a finding and on a GPU if there is one, and the
+emulator counts what that GPU counts."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 
@@ -9,17 +11,26 @@ import pytest
 
 from cudaemu.__main__ import main
 from cudaemu.hardware import Arch
+from docs.hardware import counters
 from docs.hardware.programs import EXAMPLES, executable, needed
+
+NOT_RECORDED: tuple[str, ...] = ()  # examples newer than what a GPU counted: they are not compared until it does again
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_in_the_emulator(path, capfd):
-    """With the sanitizer on: right, nothing to find, all memory freed."""
+def test_in_the_emulator(path, capfd, tmp_path):
+    """With the sanitizer on: right, nothing to find, all memory freed, and in each launch the recorded counters."""
+    report = tmp_path / "report.json"
     with pytest.raises(SystemExit) as ended:
-        main(["--leaks", "--arch", needed(path), str(path)])
+        main(["--leaks", "--json", str(report), "--arch", needed(path), str(path)])
     out, err = capfd.readouterr()
     assert ended.value.code == 0 and out.endswith("PASS\n"), out + err
     assert ", no findings" in err
+    launches = counters.emulated(json.loads(report.read_text())["launches"])
+    recorded = counters.recorded()["counts"]
+    assert (path.stem in recorded) != (path.stem in NOT_RECORDED), "python -m docs.hardware.counters, on a GPU"
+    if path.stem in recorded:
+        assert counters.compare(path.stem, launches, recorded[path.stem]) == []
 
 
 @pytest.mark.gpu

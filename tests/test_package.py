@@ -96,7 +96,7 @@ def test_what_the_readme_supports_is_what_is_promised_and_tested():
 def test_the_source_distribution_has_what_people_need(source):
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"LICENSE", "CHANGELOG.md", "docs/emulator.md", "pyproject.toml"}
+    wanted = {"LICENSE", "CHANGELOG.md", "docs/emulator.md", "pyproject.toml", "examples/votes.cu"}
     assert wanted | {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.cu")} <= names
     assert not [name for name in names if name.startswith(("tests/", "kernels/", "common/", "examples/broken/"))]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor
@@ -127,7 +128,6 @@ def test_what_is_no_size_is_refused(text):
 
 def test_references_are_torchs_own():
     """In fp64, at random: against torch's math, and the 16-bit yardstick not far from them."""
-    hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
     few, axis = st.integers(1, 3), st.integers(1, 40)
     dtypes = st.sampled_from(["fp16", "bf16"])
@@ -477,7 +477,6 @@ def test_few_queries_of_grouped_heads_with_strides(own, which):
 @pytest.mark.full
 @every_stage
 def test_random_sizes_parts_and_patterns(own):
-    hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
 
     @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)

@@ -26,7 +26,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cudaemu
 from common.measure import ncu
 from cudaemu import METRICS
 from cudaemu.compiler import sass, toolchain
@@ -362,16 +361,13 @@ def name_of(kernel: str) -> str:
     return kernel.removeprefix("void ").partition("(")[0]
 
 
-def emulated(path: Path) -> list[dict[str, Any]]:
-    """The emulator's counters of every launch of an example, in the form of `counted`. UserError if it fails there."""
-    report = cudaemu.program(path, sanitize=False, arch=needed(path))
-    if report.status:
-        raise UserError(f"{path.name} ends with status {report.status} in the emulator")
+def emulated(launches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The emulator's counters of every launch, which `cudaemu --json` writes, in the form of `counted`."""
     found: list[dict[str, Any]] = []
-    for launch in report.launches:
-        counts = launch.counters.flat()
+    for launch in launches:
+        counts = launch["counters"]
         values = {key: counts.get(key, 0) + counts.get(INCLUDED.get(key, ""), 0) for key in METRICS}
-        found.append({"kernel": launch.kernel, **values})
+        found.append({"kernel": launch["kernel"], **values})
     return found
 
 

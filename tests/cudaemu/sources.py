@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 HARDWARE = Path(__file__).parents[2] / "docs" / "hardware"  # what a GPU said, and the programs that asked
 
 
-def source(text: str, name: str) -> Path:
-    """A file NAME.cu of the cache with this text."""
-    folder = cache.folder() / "tests"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}.cu"
-    if not path.exists() or path.read_text() != text:
+def source(text: str, name: str, suffix: str = ".cu") -> Path:
+    """A file NAME.cu with this text, in a folder of the cache that is named by the text's hash: the same text under the
+    same name is the same file, and is compiled once."""
+    folder = cache.folder() / "tests" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}{suffix}"
+    if not path.exists():
         handle, temporary = tempfile.mkstemp(dir=folder)
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -30,8 +32,8 @@ def source(text: str, name: str) -> Path:
 
 
 def broken_source(broken: Broken) -> Path:
-    """The text of a broken kernel."""
-    return source(broken.text, f"broken_{broken.name}")
+    """The text of a broken kernel, under the name of the kernel before: an exercise's beginning is the same file."""
+    return source(broken.text, Path(broken.source).stem)
 
 
 def launchers(text: str) -> list[str]:

@@ -9,7 +9,6 @@ import torch
 import cudaemu
 from common.figures import layout
 from common.measure import ncu
-from cudaemu.compiler import cache
 from docs.hardware.banks import (
     METRICS,
     OPERATIONS,
@@ -23,6 +22,7 @@ from docs.hardware.banks import (
     read,
     recorded,
 )
+from tests.cudaemu.sources import source
 
 PATTERNS = {f"{pattern.operation}: {pattern.name}": pattern for pattern in patterns()}
 
@@ -30,16 +30,13 @@ PATTERNS = {f"{pattern.operation}: {pattern.name}": pattern for pattern in patte
 @pytest.fixture(scope="module")
 def emulated() -> dict[str, dict[str, int]]:
     """Every pattern launched once in the emulator, by the very program that is measured."""
-    path = cache.folder() / "tests" / "banks.cu"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(PROBE)
     x, y = torch.zeros(SOURCE_BYTES, dtype=torch.uint8), torch.zeros(32, dtype=torch.int32)
     counted = {}
     for name, pattern in PATTERNS.items():
         arguments = [torch.tensor(row, dtype=torch.int32) for row in (pattern.to, pattern.source)]
         arguments += [x, y, OPERATIONS.index(pattern.operation)]
         names = ["to", "source", "x", "y", "operation"]
-        report = cudaemu.run(path, "launch", arguments, names=names, sanitize=False)
+        report = cudaemu.run(source(PROBE, "banks"), "launch", arguments, names=names, sanitize=False)
         counted[name] = {counter: report.counters[counter] for counter in METRICS if report.counters[counter]}
     return counted
 

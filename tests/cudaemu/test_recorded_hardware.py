@@ -1,4 +1,5 @@
-"""What docs/hardware/counters.py asks of a GPU: how answers are read, and that the emulator's are the recorded ones."""
+"""What docs/hardware/counters.py asks of a GPU: how answers are read, and that the emulator's are the recorded ones;
+tests/test_examples.py compares the examples' counters."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from cudaemu import METRICS
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 from docs.hardware import counters, programs
+from tests.cudaemu import releases
 
 COLUMNS = [METRICS["instructions.ldmatrix"], METRICS["global_load_sectors"]]
 FAKE = f"""#!/bin/sh
@@ -52,14 +54,6 @@ def test_what_an_ncu_says_that_cannot_is_told(fake_ncu, tmp_path):
 # ---- the examples' counters ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core(every=4)
-@pytest.mark.parametrize("path", programs.EXAMPLES, ids=lambda path: path.stem)
-def test_the_emulator_counts_what_the_hardware_counts(path: Path):
-    if (counts := counters.recorded()["counts"].get(path.stem)) is None:
-        pytest.skip("newer than the record: python -m docs.hardware.counters, on a GPU")
-    assert counters.compare(path.stem, counters.emulated(path), counts) == []
-
-
 def test_every_listed_difference_is_one():
     """None is left of kernels that there are no longer, or that do not differ."""
     recorded = counters.recorded()["counts"]
@@ -86,11 +80,17 @@ def test_a_count_that_is_one_off_is_told():
     assert "other launches" in counters.compare("reduce_shuffle", [{**ours, "kernel": "total"}], [theirs])[0]
 
 
-@pytest.mark.core(every=6)
+@pytest.fixture
+def recorded_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compilers of the record's release: another ptxas may write other code."""
+    if toolchain.find_nvcc().release != (release := counters.recorded()["cuda"]):
+        monkeypatch.setenv("CUDA_HOME", str(releases.from_pip(release)))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("recorded_release")
 @pytest.mark.parametrize("example", sorted({each.example for each in counters.DIFFERENCES if each.code}))
 def test_the_machine_code_has_what_explains_a_difference(example: str):
-    if (release := toolchain.find_nvcc().release) != counters.recorded()["cuda"]:
-        pytest.skip(f"CUDA {release}'s ptxas may write other code than that of the record")
     for each in counters.DIFFERENCES:
         if each.example == example:
             code = counters.opcodes(example, each.kernel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import torch
 
 import cudaemu
 from cudaemu.build import compile_host
-from cudaemu.compiler import cache, toolchain
-from cudaemu.errors import UserError
+from cudaemu.compiler import toolchain
+from tests.cudaemu import releases
 
 ROOT = Path(__file__).parents[2]
 OLDER = "13.0"  # what torch 2.11 pins
@@ -26,26 +25,9 @@ def _pip_home() -> Path:
     pytest.fail("the environment has no nvcc from pip, which the project depends on")
 
 
-def _older_home() -> Path:
-    """The toolkit of release OLDER, from pip, installed into the cache once."""
-
-    def install(folder: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        toolchain.run([*pip, "--target", folder, f"cuda-toolkit[nvcc,cccl]=={OLDER}.*"])
-
-    try:
-        folder = cache.get("nvcc", ["pip", OLDER], install)
-    except UserError as error:
-        if re.search(r"NewConnectionError|Max retries|Temporary failure|Network is unreachable|Connection", str(error)):
-            pytest.skip(f"no network to install nvcc {OLDER} from pip: {str(error).splitlines()[-1]}")
-        raise
-    (nvcc,) = folder.glob("nvidia/cu*/bin/nvcc")
-    return nvcc.parents[1]
-
-
 @pytest.fixture(params=["older", "newer"])
 def nvcc(request, monkeypatch) -> toolchain.Nvcc:
-    home = _older_home() if request.param == "older" else _pip_home()
+    home = releases.from_pip(OLDER) if request.param == "older" else _pip_home()
     monkeypatch.setenv("CUDA_HOME", str(home))
     nvcc = toolchain.find_nvcc()
     assert nvcc.home == home

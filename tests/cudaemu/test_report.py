@@ -10,10 +10,10 @@ import torch
 
 import cudaemu
 from cudaemu import engine
-from cudaemu.compiler import cache
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.findings import NOTES
 from cudaemu.trace import Access, Space
+from tests.cudaemu.sources import source
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["A", "B", "C", "M", "N", "K", "stream"]
@@ -128,15 +128,13 @@ def test_the_document_has_every_finding():
 
 
 def test_an_unknown_instruction_is_an_error_at_its_line():
-    folder = cache.folder() / "tests"
-    folder.mkdir(exist_ok=True)
-    source = folder / "unknown.cu"
-    source.write_text(
+    path = source(
         "#include <cuda_runtime.h>\n"
         "__global__ void kernel(int *out) {\n"
         '  asm("vshl.u32.u32.u32.clamp.add %0, %1, %2, %3;" : "=r"(*out) : "r"(1), "r"(2), "r"(3));\n'
         "}\n"
-        'extern "C" cudaError_t launch(int *out) { kernel<<<1, 1>>>(out); return cudaGetLastError(); }\n'
+        'extern "C" cudaError_t launch(int *out) { kernel<<<1, 1>>>(out); return cudaGetLastError(); }\n',
+        "unknown",
     )
     with pytest.raises(UserError, match=r"unknown\.cu:3: .*`vshl\..*docs/emulator\.md"):
-        cudaemu.run(source, "launch", [torch.zeros(1, dtype=torch.int32)], names=["out"])
+        cudaemu.run(path, "launch", [torch.zeros(1, dtype=torch.int32)], names=["out"])

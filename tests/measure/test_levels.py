@@ -413,6 +413,7 @@ def test_rates_are_what_was_moved_over_the_clocks_it_took(fake_levels):
 def test_nothing_outside_the_memory_is_asked_for(fake_levels):
     list(fake_levels.rows())
     room = fake_levels.memory.numel() * 4
+    assert {"launch_both", "launch_l1"} <= {name for name, _ in fake_levels.calls}
     for name, arguments in fake_levels.calls:
         if name == "launch_both":
             assert arguments[3] % 1024 == 0 and arguments[3] * levels.WORD <= room and arguments[4] % 4 == 0

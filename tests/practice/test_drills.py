@@ -33,6 +33,7 @@ EACH = 8  # questions of a kind and seed
 
 def asked(kind: str) -> list[Question]:
     found = {q.text + q.code: q for seed in SEEDS for q in questions(kind, seed, EACH)}
+    assert found
     return list(found.values())
 
 

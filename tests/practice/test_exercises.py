@@ -31,7 +31,7 @@ def of_kind(kind: str) -> list[Exercise]:
 
 
 def few(exercise: Exercise) -> list[tuple[int, ...]] | None:
-    """Two quick shapes: our own solutions are held to all of them by the tests of the stages."""
+    """Two quick shapes."""
     if exercise.stage is None:
         return None
     kernel = exercise.kernel(exercise.solution)
@@ -97,13 +97,14 @@ def test_the_beginning_has_no_points(exercise):
 
 
 def counted(exercise: Exercise) -> bool:
-    """Whether our solution has more to show than that it is right, which the tests of stages and examples hold."""
+    """Whether our solution has more to show than that it is right."""
     return bool(exercise.goals or exercise.keeps)
 
 
 @pytest.mark.parametrize("exercise", core(filter(counted, ALL), lambda each: each.kind), ids=named)
 def test_our_solution_meets_the_goals(exercise):
-    verdict = check(exercise.solution, exercise, shapes=few(exercise))
+    """And is right where that is counted; the tests of stages and examples hold that it is right at other shapes."""
+    verdict = check(exercise.solution, exercise, shapes=[])
     assert verdict.ok and verdict.points == 10, verdict
 
 
@@ -122,13 +123,13 @@ def find(name: str) -> Exercise:
 
 def test_another_solution_passes():
     """16 bytes of padding is one way, 48 are another."""
-    padded = sources.edited(find("06_padding"), "#define PADDING 8 ", "#define PADDING 24 ", "padding")
+    padded = sources.edited(find("06_padding"), "#define PADDING 8 ", "#define PADDING 24 ")
     assert check(padded, find("06_padding")).ok
 
 
 def test_who_loses_what_was_gained_has_half_the_points():
     rows = "index / 32 * 8 + index / 4 % 2 * 4 + index / 8 % 4;"
-    slower = sources.edited(find("06_padding"), rows, "index / (BLOCK_K / VECTOR);", "conflicts")
+    slower = sources.edited(find("06_padding"), rows, "index / (BLOCK_K / VECTOR);")
     verdict = check(slower, find("06_padding"))
     assert verdict.right and not verdict.ok and verdict.points == 5
     assert [goal.met for goal in verdict.goals] == [True] and [keep.met for keep in verdict.keeps] == [False]
@@ -137,17 +138,15 @@ def test_who_loses_what_was_gained_has_half_the_points():
 def test_who_does_nothing_where_it_is_counted_has_no_points():
     exercise = find("06_padding")
     launch = "const dim3 grid(ceil_div(M, BLOCK_M)"
-    lazy = sources.edited(
-        exercise, launch, f"if (M == 256 && N == 256 && K == 256) return cudaSuccess;\n  {launch}", "lazy"
-    )
+    lazy = sources.edited(exercise, launch, f"if (M == 256 && N == 256 && K == 256) return cudaSuccess;\n  {launch}")
     verdict = check(lazy, exercise, shapes=few(exercise))
     assert [each.kind for each in verdict.findings] == [WRONG] and "256" in verdict.findings[0].where
 
 
 def test_a_wrong_result_and_a_race_are_told_apart():
     exercise = find("02_block_tile")
-    wrong = sources.edited(exercise, "Element(sum)", "Element(sum * 1.25f)", "wrong")
-    race = sources.edited(exercise, "__syncthreads();  // everybody waits for all readers", "// ", "race")
+    wrong = sources.edited(exercise, "Element(sum)", "Element(sum * 1.25f)")
+    race = sources.edited(exercise, "__syncthreads();  // everybody waits for all readers", "// ")
     for source, kind in ((wrong, WRONG), (race, RULE)):
         verdict = check(source, exercise)
         assert [each.kind for each in verdict.findings] == [kind] and verdict.points == 0
