@@ -28,7 +28,7 @@ from cudaemu.ptx import Function, Name, PtxError, Register, Variable, Vector
 
 @rule("bra")
 def _bra(lowering: Lowering, form: Form) -> Lowered:
-    lowered = Lowered("bra", kind=BRANCH, category="control")
+    lowered = Lowered("bra", kind=BRANCH)
     lowering.fixes.append((lowered, lowering.frame, _label(form, form.operand(0))))
     return lowered
 
@@ -51,37 +51,37 @@ def _brx(lowering: Lowering, form: Form) -> Lowered:
     table: list[int] = []
     lowering.tables.append(table)
     lowering.table_fixes.append((table, lowering.frame, [_label(form, Name(label)) for label in labels]))
-    return Lowered("brx", [index], kind=TABLE, target=len(lowering.tables) - 1, category="control")
+    return Lowered("brx", [index], kind=TABLE, target=len(lowering.tables) - 1)
 
 
 @rule("ret", "exit")
 def _ret(lowering: Lowering, form: Form) -> Lowered:
     frame = lowering.frame
     if form.base == "exit" or frame.own and frame.unit.entry:
-        return Lowered("exit", kind=EXIT, category="control")
+        return Lowered("exit", kind=EXIT)
     if frame.own:
-        return Lowered("return", kind=RETURN, category="control")
-    lowered = Lowered("bra", kind=BRANCH, category="control")
+        return Lowered("return", kind=RETURN)
+    lowered = Lowered("bra", kind=BRANCH)
     lowering.fixes.append((lowered, frame, len(frame.function.instructions)))
     return lowered
 
 
 @rule("trap")
 def _trap(lowering: Lowering, form: Form) -> Lowered:
-    return Lowered("trap", kind=TRAP, category="control")
+    return Lowered("trap", kind=TRAP)
 
 
 @rule(
     *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent"],
 )
 def _nothing(lowering: Lowering, form: Form) -> Lowered:
-    return Lowered(category="control")
+    return Lowered()
 
 
 @rule("griddepcontrol")
 def _griddepcontrol(lowering: Lowering, form: Form) -> Lowered:
     action = form.choose("wait", "launch_dependents")
-    return Lowered(f"griddepcontrol.{action}", category="control")
+    return Lowered(f"griddepcontrol.{action}")
 
 
 # ---- calls ----
@@ -119,7 +119,7 @@ def _skip(lowering: Lowering, form: Form, function: Function) -> Frame | None:
     if form.instruction.guard is None:
         return None
     after = Frame(function, lowering.frame.unit, False)
-    skip = Lowered("bra", kind=BRANCH, category="control")
+    skip = Lowered("bra", kind=BRANCH)
     lowering.finish(skip, guarded=True)
     skip.negated = not skip.negated
     lowering.fixes.append((skip, after, 0))
@@ -131,7 +131,7 @@ def _expand(lowering: Lowering, form: Form, function: Function, arguments: tuple
     frame = Frame(function, lowering.frame.unit, False)
     after = _skip(lowering, form, function)
     if after is None:
-        lowering.finish(Lowered(category="control"))
+        lowering.finish(Lowered())
     copies = []
     for formal, actual in zip((*function.params, *function.results), (*arguments, *results), strict=True):
         if isinstance(formal, Register):
@@ -141,7 +141,8 @@ def _expand(lowering: Lowering, form: Form, function: Function, arguments: tuple
             frame.variables[formal] = lowering.actual(actual)
 
     def copy(to, source, width: int) -> None:
-        lowering.finish(Lowered(f"mov.b{8 * width}" if width else "mov.pred", [to, source] + [source] * (not width)))
+        name = f"mov.b{8 * width}" if width else "mov.pred"
+        lowering.finish(Lowered(name, [to, source] + [source] * (not width), category="move"))
 
     for inner, actual, is_result in copies:
         if not is_result:
@@ -176,11 +177,11 @@ def _call_out_of_line(lowering: Lowering, form: Form, target, arguments: tuple, 
     lowering.finish(Lowered("save", [lowering.stack, FrameBytes(unit)]))
     stack = [Def(lowering.stack), lowering.stack]
     if isinstance(target, Function):
-        call = Lowered("call", [*stack, FrameBytes(unit)], kind=CALL, category="control")
+        call = Lowered("call", [*stack, FrameBytes(unit)], kind=CALL)
         lowering.unit_fixes.append((call, target))
     else:
         pointer = lowering.use(target, 8, "u64")
-        call = Lowered("call", [*stack, FrameBytes(unit), pointer], kind=CALL_POINTER, category="control")
+        call = Lowered("call", [*stack, FrameBytes(unit), pointer], kind=CALL_POINTER)
     lowering.finish(call)
     lowering.finish(Lowered("restore", [lowering.stack, FrameBytes(unit)]))
     for variable, place in zip(results, places, strict=False):
@@ -209,4 +210,4 @@ def _call_built_in(lowering: Lowering, name: str, arguments: tuple, results: tup
         raise Unsupported(f"{name} takes other parameters")
     places = [lowering.address_of(variable) for variable in variables]
     base = lowering.stack if lowering.on_stack(variables[0]) else Constant(8, 0)
-    return Lowered(name.strip("_"), [base, *map(Raw, places)], category="other")
+    return Lowered(name.strip("_"), [base, *map(Raw, places)])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from cudaemu.lower.description import Description
 from cudaemu.ptx import (
     BYTES,
     SINK,
@@ -174,15 +175,17 @@ class Lowered:
     flags: int = 0
     kind: int = PLAIN
     target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
-    category: str = "move"
+    category: str = ""  # "": as the machine describes the instruction
     access: int = 0  # bytes of shared memory that one thread touches at once
     global_store: int = 0  # bytes of global memory that one thread writes at once
     global_load: int = 0  # ... or reads
+    flops: int = 0  # of tensor cores, for one warp
     guard: Register | None = None
     negated: bool = False
     text: str = ""
     location: Location | None = None
     problem: str = ""  # why it is unknown
+    about: Description = field(init=False, repr=False)  # from encode on
     # Of the operands, as `settle` tells them apart. All of one template share `others`.
     writes: list[Register] = field(default_factory=list)
     sources: list[Register] = field(default_factory=list)
@@ -231,6 +234,7 @@ class Template:
             made.access,
             made.global_store,
             made.global_load,
+            made.flops,
             guard,
             instruction.negated,
             instruction.text,
@@ -405,18 +409,14 @@ def is_float(type_: str) -> bool:
     return type_ in ("f32", "f64") or type_ in HALVES
 
 
-def category(type_: str) -> str:
-    return "half" if type_ in HALVES else "float" if type_ in ("f32", "f64") else "integer"
-
-
 class Lowering:
     """One kernel on its way. `addresses`: where the module's variables are, and what stands for its functions.
-    `signatures`: the machine's handlers, and what operands each takes (see vm.h)."""
+    `machine`: the machine's instructions."""
 
     def __init__(
-        self, module: PtxModule, function: Function, addresses: Mapping[str, int], signatures: Mapping[str, str]
+        self, module: PtxModule, function: Function, addresses: Mapping[str, int], machine: Mapping[str, Description]
     ):
-        self.module, self.function, self.addresses, self.signatures = module, function, addresses, signatures
+        self.module, self.function, self.addresses, self.machine = module, function, addresses, machine
         self.code: list[Lowered] = []
         self.tables: list[list[int]] = []
         self.units: list[Unit] = []
@@ -552,7 +552,7 @@ class Lowering:
         if not self.on_stack(base):
             return Constant(width, at)
         address = Register("%address", "b64")  # known only when the function runs
-        self.finish(Lowered("add.u64", [Def(address), self.stack, Constant(8, at)], category="integer"))
+        self.finish(Lowered("add.u64", [Def(address), self.stack, Constant(8, at)]))
         if width == 8:
             return address
         narrow = Register("%address", "b32")
@@ -621,8 +621,8 @@ class Lowering:
             unit.frame_bytes += call_bytes((*unit.function.results, *unit.function.params))
         self.expand(frame)
         last = self.code[-1].location if len(self.code) > unit.begin else None
-        kind = EXIT if unit.entry else RETURN
-        self.code.append(Lowered(kind=kind, category="control", text="ret;", location=last))
+        name, kind = ("exit", EXIT) if unit.entry else ("return", RETURN)
+        self.code.append(Lowered(name, kind=kind, text="ret;", location=last))
         unit.end = len(self.code)
 
     def expand(self, frame: Frame) -> None:
@@ -641,7 +641,7 @@ class Lowering:
                     self.check(lowered)
             except Unsupported as problem:
                 del self.code[before:]
-                lowered = Lowered("unknown", kind=UNKNOWN, category="other", problem=str(problem))
+                lowered = Lowered("unknown", kind=UNKNOWN, problem=str(problem))
             if lowered is not None:
                 self.finish(lowered, guarded=True)
         frame.end = len(self.code)
@@ -689,7 +689,8 @@ class Lowering:
     def mismatch(self, lowered: Lowered, shapes: tuple[str, ...]) -> str:
         if lowered.kind not in (PLAIN, CLOCK, TOGETHER):
             return ""
-        return mismatch(self.signatures.get(lowered.name), shapes)
+        described = self.machine.get(lowered.name)
+        return mismatch(described and described.operands, shapes)
 
 
 @lru_cache(1 << 14)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -40,9 +41,9 @@ from cudaemu.lower.core import (
     Unit,
     slot_bytes,
 )
+from cudaemu.lower.description import ATOMIC, PURE, Description, Effect
 from cudaemu.ptx import Function, Register
 
-WGMMA = ("wgmma.f32", "wgmma.s32")
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
 NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
@@ -215,7 +216,8 @@ SOON = 256  # instructions
 def _mark_tentative_loads(code: list[Lowered]) -> None:
     """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
     whether an atomic is worth while. Whatever the load sees, the atomic decides."""
-    if not any(name.startswith("atom.") for name in {lowered.name for lowered in code}):
+    atomic = [(pc, each) for pc, each in enumerate(code) if each.about.effect in (Effect.UPDATES, Effect.OVERWRITES)]
+    if not atomic:
         return
     definitions: dict[Register, list[Lowered]] = {}
     for lowered in code:
@@ -229,7 +231,7 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
             if len(made) != 1 or made[0].guard is not None:
                 break
             sources = made[0].operands[1:]
-            if made[0].name in ("mov.b64", "mov.b32", "cvta"):
+            if made[0].about.effect == Effect.COPIES or made[0].name == "cvta":
                 base = sources[0]
             elif made[0].name in ("add.u64", "add.u32") and isinstance(sources[1], Constant) and not sources[1].special:
                 base, offset = sources[0], offset + sources[1].value
@@ -240,15 +242,20 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
         return base, offset & NONE
 
     atomics: dict[tuple, list[int]] = {}
+    for pc, lowered in atomic:
+        base, offset = lowered.operands[lowered.about.source :][:2]
+        atomics.setdefault(root(base, offset.value), []).append(pc)
     for pc, lowered in enumerate(code):
-        if lowered.name.startswith("atom.") and ".vector" not in lowered.name:
-            base, offset = lowered.operands[1:3]
-            atomics.setdefault(root(base, offset.value), []).append(pc)
-    for pc, lowered in enumerate(code):
-        if lowered.name in ("ld.global", "ld.shared", "ld.generic") and not lowered.flags & STRONG:
+        if _is_plain_load(lowered):
             place = root(lowered.operands[0], lowered.operands[1].value)
             if any(pc < at < pc + SOON for at in atomics.get(place, ())):
                 lowered.flags |= TENTATIVE
+
+
+def _is_plain_load(lowered: Lowered) -> bool:
+    """Of registers, from memory that other threads write as well."""
+    about = lowered.about
+    return about.elements and not about.reads.isdisjoint(EITHER) and not lowered.flags & STRONG
 
 
 def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
@@ -261,7 +268,7 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
         accesses: dict[tuple, list[tuple[int, int, Lowered]]] = {}
         anew: dict[Register, int] = {}  # how often it has become another address
         for lowered in code[begin:end]:
-            if lowered.name.startswith(("ld.", "st.")) and lowered.name != "ld.param" and not lowered.flags & STRONG:
+            if lowered.about.elements and "param" not in lowered.about.reads and not lowered.flags & STRONG:
                 base: Any = lowered.operands[0]
                 offset, shape = lowered.operands[1:3]
                 at = offset.value - ((offset.value & 1 << 31) << 1)
@@ -292,7 +299,7 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
 
 def _drop_unread_results(code: list[Lowered]) -> None:
     """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
-    exchanges = [lowered for lowered in code if lowered.name.startswith("atom.exch.") and lowered.writes]
+    exchanges = [lowered for lowered in code if lowered.about.effect == Effect.OVERWRITES and lowered.writes]
     read = {register for lowered in code for register in lowered.reads} if exchanges else set()
     for lowered in exchanges:
         if lowered.writes[0] not in read:
@@ -305,7 +312,9 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     signals = [
         lowered
         for lowered in code
-        if lowered.flags & SIGNAL and lowered.name.startswith(("st.global", "st.generic", "atom."))
+        if lowered.flags & SIGNAL
+        and lowered.about.effect in {Effect.STORES, *ATOMIC}
+        and "global" in lowered.about.writes
     ]
     if not signals:
         return
@@ -316,7 +325,7 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     reached = [
         register
         for lowered in code
-        if lowered.name.startswith(("ld.", "atom.")) and lowered.name != "ld.param"
+        if lowered.about.effect in {Effect.LOADS, *ATOMIC} and "param" not in lowered.about.reads
         for register in lowered.writes
     ]
     found: set[Register] = set()
@@ -326,12 +335,12 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
             found.add(register)
             reached += [each for lowered in readers.get(register, ()) for each in lowered.writes]
     for lowered in signals:
-        values = lowered.operands[3 if lowered.name.startswith("st.") else 4 :]
+        values = lowered.operands[lowered.about.values :]
         if any(value in found for value in values if isinstance(value, Register)):
             lowered.flags |= DEPENDENT
 
 
-def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
+def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness, machine: Mapping[str, Description]) -> None:
     """Loads that the compiler has moved above a short-circuit: a block ends in a branch on `a or b`, b depends on a
     load, and where a is true the branch goes to where nothing that depends on the load is alive. The sanitizer's note
     of such a load waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
@@ -353,16 +362,12 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
             if loads and min(loads) > max(others, default=-1) and not alive & set().union(*loads.values()):
                 numbers = [Raw(other), *map(Raw, loads)]
                 decides.name += ".settling"
+                decides.about = machine[decides.name]
                 decides.operands = [*decides.operands, *numbers]
                 decides.others = [*decides.others, *numbers]
                 for pc in loads:
                     code[pc].flags |= SPECULATED
                 break
-
-
-# They only compute: their result matters only if it is used.
-PURE = ("mov.", "cvt", "compare", "selp.", "add.", "sub.", "mul", "mad", "fma.", "rem.", "div.", "min.", "max.", "and.",
-        "or.", "xor.", "lop3", "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
 
 
 def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
@@ -371,16 +376,16 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     loads: dict[int, set[Register]] = {}
     for pc in range(at - 1, begin - 1, -1):
         lowered = code[pc]
-        if lowered.kind != PLAIN or not lowered.name.startswith((*PURE, "ld.")):
+        if lowered.kind != PLAIN or lowered.about.effect not in {Effect.LOADS, *PURE}:
             break  # from here on another thread may have written
-        if lowered.name not in ("ld.global", "ld.shared", "ld.generic") or lowered.flags & STRONG or lowered.guard:
+        if not _is_plain_load(lowered) or lowered.guard:
             continue
         values = set(lowered.writes)
         for after in code[pc + 1 : end - 1]:
             if after is code[at]:
                 continue
             if values.intersection(after.reads):
-                if not after.name.startswith(PURE):
+                if after.about.effect not in PURE:
                     break
                 values.update(after.writes)
         else:
@@ -389,35 +394,24 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     return loads
 
 
-# What a value may be stored to or loaded from, by the space in the instruction's name; and what copies between the two.
-MEMORIES = {"global": ("global",), "shared": ("shared",), "cluster": ("shared",), "generic": ("global", "shared")}
-EITHER = ("global", "shared")
+EITHER = ("global", "shared")  # memory through which what is undefined is followed
 
 
-def _stored_to(lowered: Lowered) -> tuple[str, ...]:
-    name = lowered.name
-    if name.startswith("st."):
-        return MEMORIES.get(name.removeprefix("st."), ())
-    if name == "sust":
-        return MEMORIES["global"]
-    return EITHER if name.startswith(("stmatrix", "wmma.store")) else ()
-
-
-def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
-    name = lowered.name
-    if name.startswith("ld."):
-        return MEMORIES.get(name.removeprefix("ld."), ())
-    if name == "suld":
-        return MEMORIES["global"]
-    return EITHER if name.startswith(("ldmatrix", "wmma.load", "atom.")) else ()
+def _followed(spaces: frozenset[str]) -> list[str]:
+    """Which of these it is; the cluster's is somebody's shared memory."""
+    return [memory for memory in EITHER if memory in spaces or memory == "shared" and "cluster" in spaces]
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
     """The registers that may hold something undefined: those that may never have been set, what local memory and
     shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
-    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+
+    def may_bring(about: Description) -> bool:
+        """Something undefined, whatever it is given."""
+        return about.rule == "SHUFFLED" or "local" in about.reads and (local or about.reads == {"local"})
+
     reached: list[Register | str] = [
-        *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
+        *unset, *(register for lowered in code if may_bring(lowered.about) for register in lowered.writes)
     ]  # fmt: skip
     if wary:
         reached.append("global")
@@ -425,9 +419,8 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
     for lowered in code if reached else ():
         for register in lowered.reads:
             readers.setdefault(register, []).append(lowered)
-        for memory in _loaded_from(lowered):
+        for memory in _followed(lowered.about.reads):
             readers.setdefault(memory, []).append(lowered)
-    copies = {lowered.name for lowered in code if reached and lowered.name.startswith("cp.")}
     found: set[Register | str] = set()
     while reached:
         holder = reached.pop()
@@ -435,20 +428,22 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
             continue
         found.add(holder)
         if isinstance(holder, str):
-            reached += [memory for memory in EITHER if copies]
-            reached += [each for lowered in readers.get(holder, ()) for each in lowered.writes]
+            for lowered in readers.get(holder, ()):
+                reached += lowered.writes
+                if lowered.about.effect == Effect.TRANSFERS:
+                    reached += _followed(lowered.about.writes)
             continue
         for lowered in readers.get(holder, ()):
-            reached += _stored_to(lowered)
-            if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
-                continue  # its result counts as defined: it has been reported
-            reached += lowered.writes
+            if lowered.about.effect == Effect.STORES:
+                reached += _followed(lowered.about.writes)
+            if not lowered.about.reports:
+                reached += lowered.writes
     return {each for each in found if not isinstance(each, str)}
 
 
 def _multiplied(code: list[Lowered]) -> set[Register]:
     """The accumulators of wgmma, and its operands in registers."""
-    products = [lowered for lowered in code if lowered.name in WGMMA]
+    products = [lowered for lowered in code if lowered.about.effect == Effect.MULTIPLIES_LATER]
     return {each for lowered in products for each in (*lowered.writes, *lowered.sources) if slot_bytes(each) == 4}
 
 
@@ -463,7 +458,10 @@ def _key(constant: Constant) -> tuple[int, int, str]:
 
 
 def encode(lowering: Lowering, wary: bool = False) -> Program:
-    code = lowering.code
+    code, machine = lowering.code, lowering.machine
+    for lowered in code:
+        lowered.about = machine[lowered.name]
+        lowered.category = lowered.category or lowered.about.category
     _mark_tentative_loads(code)
     _mark_dependent_stores(code)
     _drop_unread_results(code)
@@ -475,7 +473,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
-        _mark_speculated_loads(code, liveness)
+        _mark_speculated_loads(code, liveness, machine)
         for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
             liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)

@@ -65,12 +65,10 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     (width,) = widths
     if width < size:
         raise Unsupported("its register is too narrow")
-    kind = f"{'load' if load else 'store'}.{'global' if space == 'const' else space}"
+    category = "move" if space == "param" else ""
     machine = {"const": "global"}.get(space, space)
-    if space == "param":
-        kind = "move"
-        if not _is_kernel_parameter(lowering, where):
-            machine = "local"  # a parameter of a call
+    if space == "param" and not _is_kernel_parameter(lowering, where):
+        machine = "local"  # a parameter of a call
     base, offset, wide = lowering.address(where, machine)
     around = (size * count).bit_length() - 1 if type_[0] != "f" else 0
     shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25 | around << AROUND_SHIFT
@@ -83,9 +81,9 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     globally = size * count if machine in ("global", "generic") else 0
     flags |= MAY_PAD * (count > 1 and type_[0] != "f")
     if load:
-        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access, global_load=globally)
+        return Lowered(f"ld.{machine}", out, flags, category=category, access=access, global_load=globally)
     flags |= SIGNAL * (flags & STRONG != 0)
-    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=globally)
+    return Lowered(f"st.{machine}", out, flags, category=category, access=access, global_store=globally)
 
 
 def _is_kernel_parameter(lowering: Lowering, where) -> bool:
@@ -124,20 +122,20 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
             raise Unsupported("its vector has another length than it says")
         out = [base, Raw(offset), Raw(code), Raw(count), *targets, *(lowering.use(v, width, type_) for v in values)]
         name = f"atom.{operation}.vector.{type_}"
-        return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+        return Lowered(name, out, flags, access=access, global_store=store)
     out = [targets[0], base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
     out.append(lowering.use(operands[2], width, type_) if operation == "cas" else ABSENT)
     name = f"atom.{operation}.{type_}"
-    return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+    return Lowered(name, out, flags, access=access, global_store=store)
 
 
 @rule("membar", "fence")
 def _fence(lowering: Lowering, form: Form) -> Lowered:
     if form.has("proxy") and form.parts[form.parts.index("proxy") + 1 :][:1] in (["async"], ["async::generic"]):
-        return Lowered("fence.proxy.async", category="control")
+        return Lowered("fence.proxy.async")
     if form.has("mbarrier_init"):
-        return Lowered("fence.mbarrier_init", [], STRONG, category="control")
-    return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG, category="control")
+        return Lowered("fence.mbarrier_init", [], STRONG)
+    return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG)
 
 
 @rule("cvta")
@@ -149,7 +147,7 @@ def _cvta(lowering: Lowering, form: Form) -> Lowered:
         window = WINDOWS["local"]
     out = [lowering.define(form.operand(0), width), lowering.use(form.operand(1), width, "u64")]
     numbers = (window, int(form.has("to")), int(width == 8), int(width == 8))
-    return Lowered("cvta", [*out, *map(Raw, numbers)], category="integer")
+    return Lowered("cvta", [*out, *map(Raw, numbers)])
 
 
 @rule("isspacep")
@@ -157,7 +155,7 @@ def _isspacep(lowering: Lowering, form: Form) -> Lowered:
     if form.space not in WINDOWS:
         raise Unsupported("its state space is not known")
     out = [lowering.predicate(form.operand(0)), lowering.use(form.operand(1), 8, "u64"), Raw(WINDOWS[form.space])]
-    return Lowered("isspacep", out, category="predicate")
+    return Lowered("isspacep", out)
 
 
 @rule("mapa")
@@ -166,14 +164,14 @@ def _mapa(lowering: Lowering, form: Form) -> Lowered:
     width = BYTES[form.type()]
     address, rank = lowering.use(form.operand(1), width, form.type()), lowering.use(form.operand(2), 4, "u32")
     out = [lowering.define(form.operand(0), width), address, rank, Raw(int(width == 8))]
-    return Lowered("mapa", out, category="integer")
+    return Lowered("mapa", out)
 
 
 @rule("getctarank")
 def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     width = BYTES[form.type()]
     out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), width, form.type()), Raw(int(width == 8))]
-    return Lowered("getctarank", out, category="integer")
+    return Lowered("getctarank", out)
 
 
 CHANGES = (
@@ -193,7 +191,7 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
         where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
         flags = STRONG | ACQUIRE * (not form.has("relaxed"))
         out = [lowering.predicate(operands[0]), *where, parity, state]
-        return Lowered("mbarrier.test", out, flags, category="mbarrier", access=8)
+        return Lowered("mbarrier.test", out, flags, access=8)
     arrives = what in ("arrive", "arrive_drop")
     if arrives and form.has("expect_tx"):
         what += ".expect_tx"
@@ -203,7 +201,7 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
     flags = (STRONG | SIGNAL) * (what != "init") | RELEASE * (arrives and not form.has("relaxed"))
     out = [target, *where, Raw(CHANGES.index(what)), count]
-    return Lowered("mbarrier", out, flags, category="mbarrier", access=8)
+    return Lowered("mbarrier", out, flags, access=8)
 
 
 # Of bulk copies: the numbers of bulk.cpp. A tensor's copies have the type of its map.
@@ -216,15 +214,15 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
     """`cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [d], [map, {x, y}], [m]`,
     `cp.async.bulk.global.shared::cta.bulk_group [d], [s], bytes`, `cp.reduce.async.bulk...` and the like."""
     if form.has("commit_group"):
-        return Lowered("bulk.commit", category="control")
+        return Lowered("bulk.commit")
     if form.has("wait_group"):
-        return Lowered("bulk.wait", [Raw(form.number(0)), Raw(int(form.has("read")))], category="control")
+        return Lowered("bulk.wait", [Raw(form.number(0)), Raw(int(form.has("read")))])
     tensor, operands = form.has("tensor"), list(form.operands)
     others = ("im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4", "cp_mask", "cta_group::2")
     if form.has(*others):
         raise Unsupported(f"of the copies of tensors, only those of tiles are known, not {form.choose(*others)}")
     if form.has("prefetch"):
-        return Lowered(category="control")
+        return Lowered()
     spaces = [part.split("::")[0] for part in form.parts if part.split("::")[0] in ("shared", "global")]
     if len(spaces) != 2 or len(operands) < 2:
         raise Unsupported("a bulk copy names where from and where to")
@@ -275,7 +273,7 @@ def _send(lowering: Lowering, form: Form) -> Lowered:
         base, offset, wide = lowering.address(operand, "shared" if form.space == "cluster" else "generic")
         places += [base, Raw(offset), Raw(int(wide))]
     values = [lowering.use(element, size, type_) for element in elements]
-    return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], category="bulk.cluster", access=size)
+    return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], access=size)
 
 
 # Of a tensor map, as tensor_map.h has it: where a field is, its bytes, and those from one dimension's to the next.
@@ -302,9 +300,7 @@ def _tensormap(lowering: Lowering, form: Form) -> Lowered:
         to, to_offset, to_wide = lowering.address(form.operand(0), "global")
         source, offset, wide = lowering.address(form.operand(1), "shared")
         out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(offset), Raw(int(wide))]
-        return Lowered(
-            "bulk.map", out, kind=TOGETHER, target=EVERYONE, category="store.global", access=16, global_store=16
-        )
+        return Lowered("bulk.map", out, kind=TOGETHER, target=EVERYONE, access=16, global_store=16)
     field, operands = form.choose(*MAP_FIELDS), list(form.operands)
     at, size, step = MAP_FIELDS[field]
     if step:
@@ -323,7 +319,7 @@ def _tensormap(lowering: Lowering, form: Form) -> Lowered:
     shape = size | 1 << 8 | (8 if size == 8 else 4) << 16 | wide << 25
     access, globally = (size, 0) if space == "shared" else (size * (space == "generic"), size)
     out = [base, Raw(offset + at), Raw(shape), value]
-    return Lowered(f"st.{space}", out, category=f"store.{space}", access=access, global_store=globally)
+    return Lowered(f"st.{space}", out, access=access, global_store=globally)
 
 
 @rule("cp")
@@ -332,13 +328,13 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
     if form.has("bulk"):
         return _bulk(lowering, form)
     if name in ("cp.async.commit_group", "cp.async.wait_all"):
-        return Lowered(name, category="control")
+        return Lowered(name)
     if name == "cp.async.wait_group":
-        return Lowered(name, [Raw(form.number(0))], category="control")
+        return Lowered(name, [Raw(form.number(0))])
     if form.parts[2:4] == ["mbarrier", "arrive"]:
         base, offset, wide = lowering.address(form.operand(0), form.space)
         out = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8), Raw(int(form.has("noinc")))]
-        return Lowered("mbarrier.copies", out, STRONG | SIGNAL, category="mbarrier", access=8)
+        return Lowered("mbarrier.copies", out, STRONG | SIGNAL, access=8)
     if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
         raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
     to, to_offset, to_wide = lowering.address(form.operand(0), "shared")
@@ -355,4 +351,4 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
             take = lowering.use(extra, 4, "u32")
     places = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide))]
     out = [*places, Raw(size), take, ignore, Raw(int(past_l1))]
-    return Lowered("cp.async", out, flags, category="cp.async", access=size, global_load=size)
+    return Lowered("cp.async", out, flags, access=size, global_load=size)

@@ -38,7 +38,7 @@ def _tex(lowering: Lowering, form: Form) -> Lowered:
     results = [lowering.define(each, 4) for each in form.elements(0)]
     if len(results) != 4:
         raise Unsupported("its vector has another length than it says")
-    return Lowered("tex", [handle, Raw(shape), *places, *results], category="texture", global_load=1)
+    return Lowered("tex", [handle, Raw(shape), *places, *results], global_load=1)
 
 
 @rule("suld", "sust")
@@ -58,5 +58,5 @@ def _surface(lowering: Lowering, form: Form) -> Lowered:
         registers = [lowering.use(each, width, type_) for each in values]
     operands = [handle, Raw(shape), *places, *registers]
     if load:
-        return Lowered("suld", operands, category="surface", global_load=size)
-    return Lowered("sust", operands, category="surface", global_store=size)
+        return Lowered("suld", operands, global_load=size)
+    return Lowered("sust", operands, global_store=size)

@@ -28,6 +28,7 @@ struct Flow {
   u32 targets = 0, sources = 0;
   std::vector<u32> offsets;
   Rule rule = nullptr;
+  const About *about = nullptr;
 };
 
 struct Program {
@@ -49,7 +50,7 @@ struct Program {
   bool reads_local = false;             // so may local memory, and it is read
   std::unordered_map<u32, Flow> flows;  // of the instructions that touch them
   std::vector<u32> unset;               // those that are read before they are written, perhaps
-  void follow(const std::vector<std::string> &names);
+  void follow(const std::vector<const Entry *> &entries);
 
   std::vector<bool> stores;                          // whether an instruction writes memory
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they bypass
@@ -65,7 +66,7 @@ struct Program {
   std::unordered_map<u32, Touch> touches;  // by pc
   u32 product_registers = 0;
   u32 registers = 0;  // of a thread at launch, if setmaxnreg may count on it
-  void find_products(const std::vector<std::string> &names, const std::vector<const char *> &operands);
+  void find_products(const std::vector<const Entry *> &entries);
 
   std::vector<bool> beyond(u32 pc) const;
 

@@ -673,16 +673,22 @@ void Block::leave_copies(Warp &w, u32 mask) {
 }
 
 void register_bulk(Registry &r) {
-  enter(r, {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+"},
-            {"bulk.send", send, "n n s* n n s* n n s*+"},
-            {"bulk.map", copy_map, "s* n n s* n n"},
-            {"bulk.commit",
-             [](Warp &w, const Instr &, u32 m) {
-               for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;
-             },
-             ""},
-            {"bulk.wait",  // o: groups that may be left, only reading
-             [](Warp &w, const Instr &i, u32 m) { w.block->wait_groups(w, m, i.o[0], i.o[1]); }, "n n"}});
+  constexpr u32 shared = IN_SHARED | IN_CLUSTER, either = IN_GLOBAL | shared;
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
+  enter(r,
+        {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+",  // lowering names another category, by the direction
+          About::transfers("bulk.load", either, 5, either, 2, Undefined::ALL_OF_IT)},
+         {"bulk.send", send, "n n s* n n s* n n s*+",
+          About::transfers("bulk.cluster", 0, NO_OPERAND, shared, 2, Undefined::ALL_OF_IT)},
+         {"bulk.map", copy_map, "s* n n s* n n",
+          About::transfers("store.global", IN_SHARED, 3, IN_GLOBAL, 0, Undefined::ALL_OF_IT)},
+         {"bulk.commit",
+          [](Warp &w, const Instr &, u32 m) {
+            for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;
+          },
+          "", orders},
+         {"bulk.wait",  // o: groups that may be left, only reading
+          [](Warp &w, const Instr &i, u32 m) { w.block->wait_groups(w, m, i.o[0], i.o[1]); }, "n n", orders}});
 }
 
 }  // namespace vm

@@ -344,11 +344,12 @@ static void map_address(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_cluster(Registry &r) {
+  constexpr About computes = About::computes("integer", Undefined::ALL_OF_IT);
   enter(r, {{"cluster.arrive",
              [](Warp &w, const Instr &i, u32 m) { w.block->arrive_at_cluster(w, i, m, i.o[0]); },  // o: relaxed
-             "n"},
-            {"getctarank", rank_of, "d4 s* n"},
-            {"mapa", map_address, "d* s* s4 n"}});
+             "n", About::does(Effect::ORDERS, "barrier", Undefined::NOTHING)},
+            {"getctarank", rank_of, "d4 s* n", computes},
+            {"mapa", map_address, "d* s* s4 n", computes}});
 }
 
 }  // namespace vm

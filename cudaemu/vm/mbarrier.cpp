@@ -388,10 +388,10 @@ static void fence_init(Warp &w, const Instr &, u32) {
 }
 
 void register_mbarrier(Registry &r) {
-  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
-            {"mbarrier.copies", arrive_after_copies, "s* n n n"},
-            {"fence.mbarrier_init", fence_init, ""},
-            {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
+  enter(r, {{"mbarrier", change, "d8? s* n n n s4?", About::mbarrier(1, Undefined::ALL_OF_IT)},
+            {"mbarrier.copies", arrive_after_copies, "s* n n n", About::mbarrier(0, Undefined::ALL_OF_IT)},
+            {"fence.mbarrier_init", fence_init, "", About::does(Effect::ORDERS, "control", Undefined::NOTHING)},
+            {"mbarrier.test", test, "d0 s* n n s4? s8?", About::mbarrier(1, Undefined::ALL_OF_IT)}});
 }
 
 }  // namespace vm

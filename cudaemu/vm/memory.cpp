@@ -802,15 +802,17 @@ static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   : sizeof(T) == 4 ? "d4? s* n n s4 s4?" \
   : sizeof(T) == 8 ? "d8? s* n n s8 s8?" \
                    : "d16? s* n n s16 s16?"
-#define ATOM(name, T, expr)                                                                                \
+#define ATOM(name, T, expr) ATOMIC_OF(Effect::UPDATES, name, T, expr)
+#define ATOMIC_OF(effect, name, T, expr)                                                                   \
   {"atom." name,                                                                                           \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
      atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
    },                                                                                                      \
-   ATOM_OPERANDS(T)}
+   ATOM_OPERANDS(T), About::updates(effect, 1, 4)}
+#define EXCHANGE(name, T) ATOMIC_OF(Effect::OVERWRITES, name, T, x)
 #define ATOM_INTEGER(u, s, U, S)                                                                        \
   ATOM("add." u, U, a + x), ATOM("and." u, U, a &x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
-      ATOM("exch." u, U, x), ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)),      \
+      EXCHANGE("exch." u, U), ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)),     \
       ATOM("max." u, U, std::max(a, x)), ATOM("min." s, U, S(a) < S(x) ? a : x),                        \
       ATOM("max." s, U, S(a) > S(x) ? a : x)
 
@@ -843,7 +845,7 @@ static void atomic_vector(Warp &w, const Instr &i, u32 m, Operation<T> f) {
 #define ATOM_VECTOR(name, T, expr)                                                                              \
   {"atom." name,                                                                                                \
    [](Warp &w, const Instr &i, u32 m) { atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); }, \
-   "s* n n n d*?+ s*+"}
+   "s* n n n d*?+ s*+", About::updates(Effect::UPDATES_MANY, 0, 4)}
 
 template <class T>
 static T extreme(T a, T x, bool most, Format format);
@@ -862,35 +864,43 @@ u32 extreme(u32 a, u32 x, bool most, Format format) {
       ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
 
 void register_memory(Registry &r) {
+  const auto load_of = [](const char *category, u32 space) {
+    return About::loads(category, space, 0, Undefined::ADDRESS).by_elements();
+  };
+  const auto store_of = [](const char *category, u32 space) {
+    return About::stores(category, space, 0, 3, Undefined::ADDRESS).by_elements();
+  };
+  const auto settles = [](Undefined undefined) { return About::computes("predicate", undefined); };
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
   const char *const loads = "s* n n d*?+", *const stores = "s* n n s*+";
   enter(r,
-        {{"ld.global", access<load, 0>, loads},
-         {"ld.shared", access<load, 1>, loads},
-         {"ld.local", access<load, 2>, loads},
-         {"ld.generic", access<load, 3>, loads},
-         {"ld.cluster", access<load, 4>, loads},
-         {"st.global", access<store, 0>, stores},
-         {"st.shared", access<store, 1>, stores},
-         {"st.local", access<store, 2>, stores},
-         {"st.generic", access<store, 3>, stores},
-         {"st.cluster", access<store, 4>, stores},
-         {"ld.param", load_param, loads},
-         {"or.pred.settling", settle<false>, "d0 s0 s0 n n+"},
-         {"and.pred.settling", settle<true>, "d0 s0 s0 n n+"},
+        {{"ld.global", access<load, 0>, loads, load_of("load.global", IN_GLOBAL)},
+         {"ld.shared", access<load, 1>, loads, load_of("load.shared", IN_SHARED)},
+         {"ld.local", access<load, 2>, loads, load_of("load.local", IN_LOCAL)},
+         {"ld.generic", access<load, 3>, loads, load_of("load.generic", IN_ALL)},
+         {"ld.cluster", access<load, 4>, loads, load_of("load.cluster", IN_CLUSTER)},
+         {"st.global", access<store, 0>, stores, store_of("store.global", IN_GLOBAL)},
+         {"st.shared", access<store, 1>, stores, store_of("store.shared", IN_SHARED)},
+         {"st.local", access<store, 2>, stores, store_of("store.local", IN_LOCAL)},
+         {"st.generic", access<store, 3>, stores, store_of("store.generic", IN_ALL)},
+         {"st.cluster", access<store, 4>, stores, store_of("store.cluster", IN_CLUSTER)},
+         {"ld.param", load_param, loads, load_of("move", IN_PARAM)},
+         {"or.pred.settling", settle<false>, "d0 s0 s0 n n+", settles(Undefined::OR)},
+         {"and.pred.settling", settle<true>, "d0 s0 s0 n n+", settles(Undefined::AND)},
          {"fence.proxy.async",
           [](Warp &w, const Instr &, u32) {
             if (w.block->launch.sanitize) w.block->fence_proxy(w);
           },
-          ""},
+          "", orders},
          {"fence",
           [](Warp &w, const Instr &i, u32) {  // o: beyond the block
             std::atomic_thread_fence(std::memory_order_seq_cst);
             if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
           },
-          "n"}});
+          "n", orders}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
-            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), ATOM("exch.u128", u128, x),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), EXCHANGE("exch.u128", u128),
             ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),

@@ -447,24 +447,31 @@ static void commit(Warp &w, u32 m) {
 void register_tensor(Registry &r) {
   const char *const product = "n n n n n n n d4+ s4+";
   const char *const product_of_fragments = "n n n n n n n n n d4+ s4+";
+  constexpr u32 spaces = IN_GLOBAL | IN_SHARED;  // generic addresses, too
+  constexpr About multiplies = About::does(Effect::MULTIPLIES, "mma", Undefined::PRODUCT);
+  constexpr About fragments = About::does(Effect::MULTIPLIES, "mma", Undefined::FRAGMENTS);
+  constexpr About loads = About::loads("ldmatrix", spaces, 0, Undefined::ADDRESS);  // wmma: as ptxas makes it of that
+  constexpr About stores = About::stores("store.generic", spaces, 0, 11, Undefined::ADDRESS);
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
   enter(r,
-        {{"ldmatrix", load_matrix, "s* n n n n d4+"},
-         {"stmatrix", store_matrix, "s* n n n n s4+"},
-         {"movmatrix", transpose_matrix, "d4 s4"},
-         {"mma.f32", mma<float>, product},
-         {"mma.s32", mma<s32>, product},
-         {"mma.b1", mma<s32, true>, product},
-         {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
-         {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+"},
-         {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+"},
-         {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+"},
-         {"wmma.store.f64", wmma_move<false>, "s* n n n n n n n n s4? n s8+"},
-         {"wmma.mma", wmma_multiply<float>, product_of_fragments},
-         {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
-         {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
-         {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
-         {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
-         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
+        {{"ldmatrix", load_matrix, "s* n n n n d4+", loads},
+         {"stmatrix", store_matrix, "s* n n n n s4+", About::stores("stmatrix", spaces, 0, 5, Undefined::ADDRESS)},
+         {"movmatrix", transpose_matrix, "d4 s4", About::does(Effect::EXCHANGES, "shuffle", Undefined::AS_BITS_MOVE)},
+         {"mma.f32", mma<float>, product, multiplies},
+         {"mma.s32", mma<s32>, product, multiplies},
+         {"mma.b1", mma<s32, true>, product, multiplies},
+         {"mma.f64", mma<double>, "n n n n n n n d8+ s8+", multiplies},
+         {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+", loads},
+         {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+", stores},
+         {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+", loads},
+         {"wmma.store.f64", wmma_move<false>, "s* n n n n n n n n s4? n s8+", stores},
+         {"wmma.mma", wmma_multiply<float>, product_of_fragments, fragments},
+         {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments, fragments},
+         {"cp.async", copy_async, "s* n n s* n n n s4? s0? n",
+          About::transfers("cp.async", IN_GLOBAL, 3, IN_SHARED, 0, Undefined::ADDRESS)},
+         {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, "", orders},
+         {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n", orders},
+         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, "", orders}});
 }
 
 }  // namespace vm

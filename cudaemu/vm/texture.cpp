@@ -273,9 +273,13 @@ static void store_surface(Warp &w, const Instr &i, u32 mask) {
 }
 
 void register_texture(Registry &r) {
-  enter(r, {{"tex", fetch, "s8 n s4? s4? s4? s4? d4? d4? d4? d4?"},
-            {"suld", load_surface, "s8 n s4? s4? s4? s4? d*?+"},
-            {"sust", store_surface, "s8 n s4? s4? s4? s4? s*+"}});
+  constexpr u32 handle = 0, registers = 6;
+  enter(r, {{"tex", fetch, "s8 n s4? s4? s4? s4? d4? d4? d4? d4?",
+             About::loads("texture", IN_GLOBAL, handle, Undefined::ALL_OF_IT)},
+            {"suld", load_surface, "s8 n s4? s4? s4? s4? d*?+",
+             About::loads("surface", IN_GLOBAL, handle, Undefined::ALL_OF_IT)},
+            {"sust", store_surface, "s8 n s4? s4? s4? s4? s*+",
+             About::stores("surface", IN_GLOBAL, handle, registers, Undefined::ALL_OF_IT)}});
 }
 
 }  // namespace vm
