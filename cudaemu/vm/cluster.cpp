@@ -277,7 +277,7 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane % LANES, v.pc, v.block);
 }
 
-// `value`: what each lane writes, or null for an atomic.
+// `value`: what each lane writes, or null: of an atomic (BY_STRONG), or not known.
 void Block::visit(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool write, u64 flags,
                   const u8 (*value)[32]) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -302,7 +302,7 @@ void Block::visit(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, boo
     };
     if (written.is(Cell::IN_FLIGHT))
       report_visit(Problem::COPY_IN_FLIGHT, w, i, lane, where, bytes, there, written);
-    else if (!written && !(write && value))
+    else if (!written && !(write && (value || !(flags & Cell::BY_STRONG))))
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
     if (!write) {
       look_at(Problem::RACE_READ_AFTER_WRITE, written);

@@ -328,9 +328,9 @@ const char *vm_instructions() {
     };
     const auto spaces = [](u32 set) {
       std::string words;
-      for (const auto &[space, word] : {std::pair(IN_GLOBAL, "global "), std::pair(IN_SHARED, "shared "),
-                                        std::pair(IN_LOCAL, "local "), std::pair(IN_CLUSTER, "cluster "),
-                                        std::pair(IN_PARAM, "param ")})
+      for (const auto &[space, word] :
+           {std::pair(IN_GLOBAL, "global "), std::pair(IN_SHARED, "shared "), std::pair(IN_LOCAL, "local "),
+            std::pair(IN_CLUSTER, "cluster "), std::pair(IN_PARAM, "param ")})
         if (set & space) words += word;
       return words + "|";
     };

@@ -18,26 +18,9 @@ static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * mat
 // One access of the warp. `for_warp`: what a lane loads goes to other lanes.
 static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load,
                   bool for_warp) {
-  Block &b = *w.block;
-  const Pattern p = look(address, m, bytes);
-  if (!check_access(w, i, m, space, address, bytes, bytes, p)) return false;
-  if (b.launch.count) count_access(w, i, m, space, address, bytes, p);
-  if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
   ++w.reads;
-  if (!b.launch.sanitize) return true;
-  if (space == Space::GLOBAL) {
-    note_global(w, i, m, address, bytes, !load, p);
-    if (load)
-      b.race_read(w, i, m, address, bytes, p);
-    else
-      b.race_write(w, i, m, address, bytes, nullptr, false);
-  }
-  if (space != Space::SHARED) return true;
-  if (load)
-    b.shadow_read(w, m, address, bytes, i, p, for_warp);
-  else
-    b.shadow_write(w, m, address, bytes, i, nullptr);
-  return true;
+  const Noted noted = !load ? Noted::WRITTEN : for_warp ? Noted::READ_FOR_WARP : Noted::READ;
+  return access(w, i, {m, space, address, bytes, bytes, IN_FULL, kind, noted});
 }
 
 // What is undefined moves like the values: `move` with both frames, and both memories, exchanged. `rows`: of shared memory.
@@ -330,38 +313,21 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   const u32 size = i.o[6], ignored = i.o[8] == ALL ? 0 : w.pred(i.o[8]) ^ (i.flags & NOT_PRED ? ALL : 0);
   Copy copy;
   copy.mask = m, copy.size = size, copy.pc = i.pc, copy.number = ++w.copies_issued;
-  u32 whole = 0, part = 0;
+  u32 reading = 0, part = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     to[lane] &= ~WINDOW_MASK, from[lane] &= ~WINDOW_MASK;
     const u32 bytes = ignored >> lane & 1 ? 0 : i.o[7] == ALL ? size : std::min(w.reg<u32>(i.o[7])[lane], size);
     copy.copied[lane] = bytes;
     copy.destination[lane] = u32(to[lane]), copy.source[lane] = from[lane];
     copy.group[lane] = w.copy_group[lane];
-    whole |= u32(bytes == size) << lane;
+    reading |= u32(bytes != 0) << lane;
     part |= u32(bytes != 0 && bytes != size) << lane;
   }
-  whole &= m, part &= m;
-  const u32 reading = whole | part;
-  const Pattern target = look(to, m, size), origin = whole ? look(from, whole, size) : Pattern{};
-  for (u32 rest = part; rest; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    const u32 alone = 1u << lane, bytes = copy.copied[lane];
-    if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, size, look(from, alone, bytes))) return;
-  }
-  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, origin)) return;
-  if (!check_access(w, i, m, Space::SHARED, to, size, size, target)) return;
-  if (b.launch.count) count_copy(w, i, m, reading, from, to, size, i.o[9]);
-  if (b.traced) {
-    if (reading) trace_access(w, i, reading, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
-    trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
-  }
-  if (b.launch.sanitize) {
-    if (whole) {
-      note_global(w, i, whole, from, size, false, origin);
-      b.race_read(w, i, whole, from, size, origin);
-    }
-    b.shadow_write(w, m, to, size, i, nullptr, Cell::IN_FLIGHT);
-  }
+  Access source(reading & m, Space::GLOBAL, from, size, size, COST, CP_ASYNC, Noted::READ);
+  if (part & m) source.taken = copy.copied;
+  if (i.o[9]) source.past_l1_to = to;
+  // Shared memory's banks do not show in it, for the hardware counts no wavefronts of it.
+  if (!access(w, i, source, {m, Space::SHARED, to, size, size, REQUESTS | BYTES, CP_ASYNC, Noted::IN_FLIGHT})) return;
   w.copies.push_back(copy);
   if (b.cluster.noting) {
     const u32 lane = __builtin_ctz(m);

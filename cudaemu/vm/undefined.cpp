@@ -427,6 +427,7 @@ void undefined_load(Warp &w, const Instr &i, u32 m, Space space, const u64 *addr
   if (!w.undefined || !(i.flags & TRACKED)) return;
   const bool held = w.block->holds_undefined(space), may_pad = i.flags & MAY_PAD;
   const bool gap = may_pad && around(i) > count * bytes;
+  if (!held && !gap) return;
   u8 bits[16] = {};
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
