@@ -177,7 +177,7 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
     ours |= {f"LaunchSpec.{name}": getattr(_Spec, name).offset for name, *_ in _Spec._fields_}
     ours["LaunchSpec"] = ctypes.sizeof(_Spec)
     differ = sorted(name for name in numbers.keys() | ours.keys() if numbers.get(name) != ours.get(name))
-    if flags != core.FLAGS or kinds != core.KINDS:
+    if flags != dict(core.Flag.__members__) or kinds != tuple(core.Kind.__members__):
         differ.append("the flags and kinds of lower/core.py")
     if vm.vm_specials().decode().split() != list(core.SPECIALS):
         differ.append("the special registers of lower/core.py")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudaemu.lower.core import (
     ABSENT,
-    CLOCK,
     CLOCKS,
-    FTZ,
     HALVES,
     PACKED,
-    RELU,
     ROUND,
-    SAT,
     Constant,
     Def,
+    Flag,
     Form,
+    Kind,
     Lowered,
     Lowering,
     Raw,
+    Source,
     Unsupported,
     is_float,
     numbered,
@@ -25,7 +26,7 @@ from cudaemu.lower.core import (
     slot_bytes,
     unsigned,
 )
-from cudaemu.ptx import BYTES, Immediate, Register, Special, Vector
+from cudaemu.ptx import BYTES, Immediate, Operand, Register, Special, Vector
 
 # Which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
 RELATIONS = numbered("lt eq le gt ne ge num nan ltu equ leu gtu neu geu", first=1)
@@ -57,7 +58,7 @@ FP8_PAIRS = ("e4m3x2", "e5m2x2")
 
 
 def float_flags(parts: list[str]) -> int:
-    flags = FTZ * ("ftz" in parts) | SAT * ("sat" in parts) | RELU * ("relu" in parts)
+    flags = Flag.FTZ * ("ftz" in parts) | Flag.SAT * ("sat" in parts) | Flag.RELU * ("relu" in parts)
     for part in parts:
         flags |= ROUND.get(part, 0)
     return flags
@@ -66,7 +67,7 @@ def float_flags(parts: list[str]) -> int:
 def simple(
     lowering: Lowering,
     name: str,
-    operands: list,
+    operands: Sequence[Operand],
     widths: list[int],
     types: list[str],
     flags: int = 0,
@@ -75,12 +76,10 @@ def simple(
     """First operand defined, the others used."""
     if not operands or len(operands) != len(widths):
         raise Unsupported(f"it has {len(operands)} operands instead of {len(widths)}")
-    out = [lowering.define(operands[0], widths[0])]
-    out += [
-        lowering.use(operand, width, type_)
-        for operand, width, type_ in zip(operands[1:], widths[1:], types[1:], strict=True)
-    ]
-    return Lowered(name, out + [Raw(value) for value in extra], flags)
+    target = lowering.define(operands[0], widths[0])
+    rest = zip(operands[1:], widths[1:], types[1:], strict=True)
+    sources = [lowering.use(operand, width, type_) for operand, width, type_ in rest]
+    return Lowered(name, [target, *sources, *map(Raw, extra)], flags)
 
 
 @rule(
@@ -150,8 +149,8 @@ def _carry(lowering: Lowering, form: Form) -> Lowered:
     else:
         name = f"{base}c.{unsigned(type_)}"
     lowered = simple(lowering, name, form.operands, [BYTES[type_]] * count, [type_] * count)
-    lowered.operands.append(lowering.carry if form.base.endswith("c") else ABSENT)
-    lowered.operands.append(Def(lowering.carry) if form.has("cc") else ABSENT)
+    carried = lowering.carry if form.base in ("addc", "subc", "madc") else ABSENT
+    lowered.given = [*lowered.given, carried, Def(lowering.carry) if form.has("cc") else ABSENT]
     return lowered
 
 
@@ -246,13 +245,13 @@ def _testp(lowering: Lowering, form: Form) -> Lowered:
     return Lowered(f"testp.{type_}", out)
 
 
-def _comparison(lowering: Lowering, form: Form, type_: str, mode: int, first, second) -> Lowered:
+def _comparison(lowering: Lowering, form: Form, type_: str, mode: int, first: Def | Raw, second: Def | Raw) -> Lowered:
     relation = RELATIONS[form.choose(*RELATIONS)]
     combine = next((COMBINE[part] for part in form.parts[2:] if part in COMBINE), 0)
     width = BYTES[type_]
     name = f"compare.{unsigned(type_) if type_[0] == 'b' and type_ not in HALVES else type_}"
-    flags = FTZ * form.has("ftz")
-    third: object = ABSENT
+    flags = Flag.FTZ * form.has("ftz")
+    third: Source | Raw = ABSENT
     if combine:
         third, negate = lowering.negatable(form.operand(3))
         flags |= negate
@@ -307,7 +306,7 @@ def _mov(lowering: Lowering, form: Form) -> Lowered:
     if isinstance(source, Special) and source.name in CLOCKS:
         width = BYTES[type_]
         name = f"{source.name[1:].removesuffix('64')}.b{8 * width}"
-        return Lowered(name, [lowering.define(to, width)], kind=CLOCK)
+        return Lowered(name, [lowering.define(to, width)], kind=Kind.CLOCK)
     if type_ == "pred":
         out = [lowering.predicate(to), lowering.use(source, 0)]
         return Lowered("mov.pred", [*out, out[1]])
@@ -343,7 +342,7 @@ def _cvt_pack(lowering: Lowering, form: Form) -> Lowered:
 @rule("cvt")
 def _cvt(lowering: Lowering, form: Form) -> Lowered:
     to, source = (form.parts[n] if len(form.parts) > 2 else "" for n in (-2, -1))
-    flags = FTZ * form.has("ftz") | SAT * form.has("sat", "satfinite") | RELU * form.has("relu")
+    flags = Flag.FTZ * form.has("ftz") | Flag.SAT * form.has("sat", "satfinite") | Flag.RELU * form.has("relu")
     mode = form.choose(*CVT_MODES, default="")
     if form.has("pack"):
         return _cvt_pack(lowering, form)

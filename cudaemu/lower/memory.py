@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudaemu.lower.core import (
     ABSENT,
-    ACQUIRE,
     AROUND_SHIFT,
-    MAY_PAD,
-    OF_BLOCK,
-    PAST_L1,
-    RELEASE,
-    SIGNAL,
     SPACES,
-    SPIN,
-    STRONG,
-    TOGETHER,
     Constant,
+    Def,
+    Flag,
     Form,
+    Kind,
     Lowered,
     Lowering,
     Raw,
+    Source,
     Unsupported,
     is_float,
     rule,
@@ -27,7 +24,7 @@ from cudaemu.lower.core import (
     unsigned,
 )
 from cudaemu.lower.warp import EVERYONE
-from cudaemu.ptx import BYTES, Address, Not, Register, Variable
+from cudaemu.ptx import BYTES, Address, Not, Operand, Register, Variable
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -35,10 +32,10 @@ VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 def memory_order(form: Form) -> int:
     """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
-    order = ACQUIRE * form.has("acquire", "acq_rel") | RELEASE * form.has("release", "acq_rel")
+    order = Flag.ACQUIRE * form.has("acquire", "acq_rel") | Flag.RELEASE * form.has("release", "acq_rel")
     strong = order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt")
-    order |= SPIN * (order != 0 or form.has("relaxed"))
-    return order | STRONG * strong | PAST_L1 * form.has("cg") | OF_BLOCK * form.has("cta")
+    order |= Flag.SPIN * (order != 0 or form.has("relaxed"))
+    return order | Flag.STRONG * strong | Flag.PAST_L1 * form.has("cg") | Flag.OF_BLOCK * form.has("cta")
 
 
 @rule("ld", "ldu")
@@ -53,7 +50,7 @@ def _st(lowering: Lowering, form: Form) -> Lowered:
     return _access(lowering, form, form.operand(0), form.elements(1), load=False)
 
 
-def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) -> Lowered:
+def _access(lowering: Lowering, form: Form, where: Operand, elements: Sequence[Operand], load: bool) -> Lowered:
     space, type_ = form.space, form.type()
     size = BYTES[type_]
     count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
@@ -79,14 +76,14 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
-    flags |= MAY_PAD * (count > 1 and type_[0] != "f")
+    flags |= Flag.MAY_PAD * (count > 1 and type_[0] != "f")
     if load:
         return Lowered(f"ld.{machine}", out, flags, category=category, access=access, global_load=globally)
-    flags |= SIGNAL * (flags & STRONG != 0)
+    flags |= Flag.SIGNAL * (flags & Flag.STRONG != 0)
     return Lowered(f"st.{machine}", out, flags, category=category, access=access, global_store=globally)
 
 
-def _is_kernel_parameter(lowering: Lowering, where) -> bool:
+def _is_kernel_parameter(lowering: Lowering, where: Operand) -> bool:
     if not isinstance(where, Address) or not isinstance(where.base, Variable):
         return lowering.frame.own and lowering.frame.unit.entry
     return where.base in lowering.function.params
@@ -104,7 +101,7 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
     count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
     if not is_float(type_) and (operation not in ("min", "max") or type_[0] == "b"):
         type_ = unsigned(type_)
-    targets: list[object] = [ABSENT] * count
+    targets: list[Def | Raw] = [ABSENT] * count
     if form.base == "atom":
         targets = [lowering.define(element, width) for element in form.elements(0)]
         operands = operands[1:]
@@ -112,8 +109,8 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
         raise Unsupported("an operand is missing")
     base, offset, wide = lowering.address(operands[0], space)
     code = SPACES.get(space, SPACES["generic"]) | wide << 8
-    flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
-    flags |= SIGNAL * (operation in ("exch", "cas"))
+    flags = memory_order(form) | Flag.STRONG * any(target is not ABSENT for target in targets)
+    flags |= Flag.SIGNAL * (operation in ("exch", "cas"))
     access = width if space in ("shared", "generic", "cluster") else 0
     store = width if space in ("global", "generic") else 0
     if count > 1:
@@ -134,8 +131,8 @@ def _fence(lowering: Lowering, form: Form) -> Lowered:
     if form.has("proxy") and form.parts[form.parts.index("proxy") + 1 :][:1] in (["async"], ["async::generic"]):
         return Lowered("fence.proxy.async")
     if form.has("mbarrier_init"):
-        return Lowered("fence.mbarrier_init", [], STRONG)
-    return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG)
+        return Lowered("fence.mbarrier_init", [], Flag.STRONG)
+    return Lowered("fence", [Raw(int(not form.has("cta")))], Flag.STRONG)
 
 
 @rule("cvta")
@@ -189,7 +186,7 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
         parity = lowering.use(form.operand(2), 4, "u32") if form.has("parity") else ABSENT
         state = ABSENT if form.has("parity") else lowering.use(form.operand(2), 8, "b64")
         where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
-        flags = STRONG | ACQUIRE * (not form.has("relaxed"))
+        flags = Flag.STRONG | Flag.ACQUIRE * (not form.has("relaxed"))
         out = [lowering.predicate(operands[0]), *where, parity, state]
         return Lowered("mbarrier.test", out, flags, access=8)
     arrives = what in ("arrive", "arrive_drop")
@@ -199,7 +196,7 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     base, offset, wide = lowering.address(operands[0], form.space)
     count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else ABSENT
     where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
-    flags = (STRONG | SIGNAL) * (what != "init") | RELEASE * (arrives and not form.has("relaxed"))
+    flags = (Flag.STRONG | Flag.SIGNAL) * (what != "init") | Flag.RELEASE * (arrives and not form.has("relaxed"))
     out = [target, *where, Raw(CHANGES.index(what)), count]
     return Lowered("mbarrier", out, flags, access=8)
 
@@ -237,12 +234,12 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
             raise Unsupported(f"a reduction of {form.type()} is not known")
         kind = BULK_REDUCTIONS.index(operation) | (0 if tensor else BULK_TYPES[form.type()] << 8)
 
-    def place(operand, space: str) -> list:
+    def place(operand: Operand | None, space: str) -> list[Source | Raw]:
         base, offset, wide = lowering.address(operand, space)
         return [base, Raw(offset), Raw(int(wide))]
 
     out = [Raw(action), Raw(kind), *place(tile, "shared"), *place(other, "generic" if tensor else spaces[-1]), size]
-    coordinates: list = []
+    coordinates: list[Source] = []
     if tensor:
         (vector,) = getattr(other, "extra", ()) or (None,)
         coordinates = [lowering.use(each, 4, "s32") for each in getattr(vector, "elements", ())]
@@ -300,20 +297,20 @@ def _tensormap(lowering: Lowering, form: Form) -> Lowered:
         to, to_offset, to_wide = lowering.address(form.operand(0), "global")
         source, offset, wide = lowering.address(form.operand(1), "shared")
         out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(offset), Raw(int(wide))]
-        return Lowered("bulk.map", out, kind=TOGETHER, target=EVERYONE, access=16, global_store=16)
+        return Lowered("bulk.map", out, kind=Kind.TOGETHER, target=EVERYONE, access=16, global_store=16)
     field, operands = form.choose(*MAP_FIELDS), list(form.operands)
     at, size, step = MAP_FIELDS[field]
     if step:
         at += step * form.number(1)
         del operands[1]
-    value = operands[1]
+    value: Source
     if field == "elemtype":
         number = form.number(1)
         if number >= len(MAP_TYPES):
             raise Unsupported(f"type {number} of a tensor map is not known")
         value = Constant(4, MAP_TYPES[number])
     else:
-        value = lowering.use(value, 8 if size == 8 else 4, "b64" if size == 8 else "b32")
+        value = lowering.use(operands[1], 8 if size == 8 else 4, "b64" if size == 8 else "b32")
     space = form.space
     base, offset, wide = lowering.address(operands[0], space)
     shape = size | 1 << 8 | (8 if size == 8 else 4) << 16 | wide << 25
@@ -334,7 +331,7 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
     if form.parts[2:4] == ["mbarrier", "arrive"]:
         base, offset, wide = lowering.address(form.operand(0), form.space)
         out = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8), Raw(int(form.has("noinc")))]
-        return Lowered("mbarrier.copies", out, STRONG | SIGNAL, access=8)
+        return Lowered("mbarrier.copies", out, Flag.STRONG | Flag.SIGNAL, access=8)
     if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
         raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
     to, to_offset, to_wide = lowering.address(form.operand(0), "shared")
@@ -342,8 +339,8 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
     size, flags, past_l1 = form.number(2), 0, form.parts[2] == "cg"
     if size not in (4, 8, 16) or (past_l1 and size != 16):
         raise Unsupported(f"a copy of {size} bytes does not exist")
-    take: object = ABSENT
-    ignore: object = ABSENT
+    take: Source | Raw = ABSENT
+    ignore: Source | Raw = ABSENT
     for extra in form.operands[3:]:
         if isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred"):
             ignore, flags = lowering.negatable(extra)

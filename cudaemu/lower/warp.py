@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from cudaemu.lower.core import (
     ABSENT,
-    BARRIER,
-    CLUSTER_WAIT,
-    STRONG,
-    TOGETHER,
-    WARP_BARRIER,
     Constant,
+    Flag,
     Form,
+    Kind,
     Lowered,
     Lowering,
     Raw,
@@ -25,7 +22,7 @@ EVERYONE = Constant(4, 0xFFFFFFFF)
 def together(lowering: Lowering, form: Form, lowered: Lowered, mask: int) -> Lowered:
     """`.sync`: the lanes that the mask names; before PTX 6.0, whichever are here."""
     if form.has("sync"):
-        lowered.kind, lowered.target = TOGETHER, lowering.use(form.operand(mask), 4, "b32")
+        lowered.kind, lowered.target = Kind.TOGETHER, lowering.use(form.operand(mask), 4, "b32")
     return lowered
 
 
@@ -84,9 +81,9 @@ REDUCTIONS = ("popc", "and", "or")
 @rule("bar", "barrier")
 def _bar(lowering: Lowering, form: Form) -> Lowered:
     if form.has("warp"):
-        return together(lowering, form, Lowered("bar.warp", flags=WARP_BARRIER), 0)
+        return together(lowering, form, Lowered("bar.warp", flags=Flag.WARP_BARRIER), 0)
     if form.has("cluster") and form.has("wait"):
-        return Lowered("cluster.wait", kind=CLUSTER_WAIT)
+        return Lowered("cluster.wait", kind=Kind.CLUSTER_WAIT)
     if form.has("cluster"):
         return Lowered("cluster.arrive", [Raw(int(form.has("relaxed")))])
     aligned = Raw(int(form.base == "bar" or form.has("aligned")))
@@ -97,14 +94,14 @@ def _bar(lowering: Lowering, form: Form) -> Lowered:
         count = lowering.use(form.operand(2), 4, "u32") if len(form.operands) == 4 else ABSENT
         number = lowering.use(form.operand(1), 4, "u32")
         out = [number, count, Raw(2 + what), target, predicate, aligned]
-        return Lowered("barrier", out, flags, BARRIER)
+        return Lowered("barrier", out, flags, Kind.BARRIER)
     number = lowering.use(form.operand(0), 4, "u32")
     count = lowering.use(form.operand(1), 4, "u32") if len(form.operands) > 1 else ABSENT
     out = [number, count, Raw(ARRIVE if form.has("arrive") else SYNC), ABSENT, ABSENT, aligned]
-    return Lowered("barrier", out, kind=BARRIER)
+    return Lowered("barrier", out, kind=Kind.BARRIER)
 
 
 @rule("nanosleep")
 def _nanosleep(lowering: Lowering, form: Form) -> Lowered:
-    flags = STRONG  # a thread that sleeps in a loop waits for others
+    flags = Flag.STRONG  # a thread that sleeps in a loop waits for others
     return Lowered("nanosleep", [lowering.use(form.operand(0), 4, "u32")], flags)
