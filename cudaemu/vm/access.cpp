@@ -1,5 +1,5 @@
 // What every access to memory goes through: its addresses are checked, what it costs is counted, it is traced, and the
-// sanitizer notes it. Whoever loads, stores or copies calls access() before the data move, and says all of it in an Access.
+// sanitizer notes it. Whoever loads, stores or copies calls access() before the data move, and says all in an Access.
 #include <algorithm>
 
 #include "block.h"

@@ -639,8 +639,8 @@ void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);
 
-// How an access is counted. COST: sectors of global memory, passes over the banks of shared memory. AS_LOAD: an ordinary load,
-// which shared memory may serve with more lanes at once.
+// How an access is counted. COST: sectors of global memory, passes over the banks of shared memory. AS_LOAD: an ordinary
+// load, which shared memory may serve with more lanes at once.
 enum Counted : u32 { UNCOUNTED = 0, REQUESTS = 1, BYTES = 2, COST = 4, AS_LOAD = 8, IN_FULL = REQUESTS | BYTES | COST };
 constexpr u32 UNTRACED = ~0u;
 // What the sanitizer is told of it. READ_FOR_WARP: what a lane reads goes to others. IN_FLIGHT: it is written some time
@@ -678,8 +678,8 @@ struct Access {
         noted(noted),
         p(mask ? look(address, mask, bytes) : Pattern{}) {}
 };
-// Checks it, counts it, traces it, and tells the sanitizer. False (after reporting) when the launch must stop. A copy between
-// two places has two sides.
+// Checks it, counts it, traces it, and tells the sanitizer. False (after reporting) when the launch must stop. A copy has
+// two sides, one of them at most in global memory.
 bool access(Warp &, const Instr &, const Access &);
 bool access(Warp &, const Instr &, const Access &from, const Access &to);
 // Parts of it, for those who know more than that: stores and atomics, lane by lane; what is done in the background.

@@ -309,9 +309,9 @@ static const Registry &registry() {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// All instructions, one per line, with '|' between: name, operands, category, effect, rule for what is undefined, whether that
-// reports; spaces that it reads, that it writes; operands: the address that it reads, that it writes, the first that goes to
-// memory (-1: none); whether it goes by elements.
+// All instructions, one per line, with '|' between: name, operands, category, effect, rule for what is undefined, whether
+// that reports; spaces that it reads, that it writes; operands: the address that it reads, that it writes, the first that
+// goes to memory (-1: none); whether it goes by elements.
 const char *vm_instructions() {
   static const std::string all = [] {
     constexpr const char *effects[] = {
@@ -421,7 +421,8 @@ const char *vm_problems() {
           ;
 }
 
-// Null if an instruction is none of the machine's. names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
+// Null if an instruction is none of the machine's. names: one per line. words, for each instruction: name, guard, negate,
+// flags, kind, target, count, operands.
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
 // bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the smallest store to global

@@ -197,7 +197,7 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
   }
 }
 
-// Of a load: bytes of which it is enough that some have been written: what is read into one register, or (MAY_PAD) around.
+// Of a load: bytes of which it is enough that some have been written: those of one register, or (MAY_PAD) around it.
 static u32 element_of(const Instr &i) { return i.flags & MAY_PAD ? around(i) : Shape(i.o[2]).bytes; }
 
 // A compiler may move a load above a short-circuit. In a lane where the other predicate decides, the value is not used:

@@ -521,8 +521,8 @@ inline T as(S value) {
   X(ORDERS)          /* what comes before and after it: barriers, mbarriers, fences, waits */ \
   X(STEERS)          /* how a warp goes on */ \
   X(SERVES)          /* as CUDA's device runtime */
-// How what is undefined passes from sources to results: name, and the rule in undefined.cpp. REPORTED: it says so itself if a
-// source is undefined, and its result counts as defined.
+// How what is undefined passes from sources to results: name, and the rule in undefined.cpp. REPORTED: it says so itself
+// if a source is undefined, and its result counts as defined.
 #define UNDEFINED_RULES(X, REPORTED) \
   X(ALL_OF_IT, all_of_it)          /* all results, if one bit of a source is */ \
   X(ALL_LANES, for_all_lanes)      /* ... in all lanes */ \
@@ -556,8 +556,8 @@ constexpr u32 IN_CLUSTER = in(Space::CLUSTER), IN_PARAM = 1u << 5;  // parameter
 constexpr u32 IN_ALL = IN_GLOBAL | IN_SHARED | IN_LOCAL;            // a generic address; atomics are for the first two
 constexpr u32 NO_OPERAND = ~0u;
 
-// The description of an instruction: there is none without, and no part of it has a default. So one that is left out does not
-// compile, and what reads descriptions need not guess by names.
+// The description of an instruction: there is none without, and no part of it has a default. So one that is left out does
+// not compile, and who reads descriptions need not guess by names.
 class About {
  public:
   const char *category;  // under which it is counted (kernel.py); lowering names another where the operands say so
@@ -618,9 +618,9 @@ class About {
         elements(elements) {}
 };
 
-// A handler (none: the scheduler executes it), the operands that it takes, one word each, and its description. `d4`, `s4`: a
-// destination, a source of 4 bytes per lane (0: a predicate, *: whatever); `n`: a plain number. `?`: it may be absent (~0);
-// `+`: any number of them. Lowering is held to it, and what is undefined is followed by it.
+// A handler (none: the scheduler executes it), the operands that it takes, one word each, and its description. `d4`, `s4`:
+// a destination, a source of 4 bytes per lane (0: a predicate, *: whatever); `n`: a plain number. `?`: it may be absent
+// (~0); `+`: any number of them. Lowering is held to it, and what is undefined is followed by it.
 struct Entry {
   const char *name;
   Handler run;
