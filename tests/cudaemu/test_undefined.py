@@ -189,6 +189,9 @@ HARMLESS = {
     "a table": "lop3.b32 %r3, %r60, 0, %r0, 0xEA;" + OUT.format("%r3"),
     "two halves": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2}; add.u16x2 %r3, %r3, %r3;"
     "cvt.u32.u16 %r4, %h1; and.b32 %r3, %r3, 0xffff;" + OUT.format("%r3"),
+    "a half of a sum": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2};"
+    "add.u16x2 %r3, %r3, %r3; mov.b32 {%h3, %h4}, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h3;",
     "through shared memory": MINE + "st.shared.u32 [%r3], %r60; ld.shared.u32 %r4, [%r3];" + OUT.format("7"),
     "half of a word, through shared memory": MINE
     + "cvt.u16.u32 %h1, %r0; mov.b32 %r4, {%h1, %h2}; st.shared.u32 [%r3], %r4; ld.shared.u16 %h3, [%r3];"
